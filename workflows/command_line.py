@@ -229,7 +229,15 @@ def _add_evaluate(commands: Any) -> None:
     )
     evaluate.add_argument(
         "--parts", nargs="+", action="extend", default=[], metavar="PART",
-        help="of nulls, faithfulness, interactions, plant, grids (default: the first two)",
+        help="of nulls, faithfulness, interactions, plant, grids, retrain, consensus (default: the first two)",
+    )  # fmt: skip
+    evaluate.add_argument(
+        "--families", nargs="+", action="extend", default=[], metavar="NAME[:SETTING=VALUE]",
+        help="for consensus: also networks of these families, as resnet10:width=0.25 (see `heatlas models`)",
+    )  # fmt: skip
+    evaluate.add_argument(
+        "--draws", type=int, metavar="N",
+        help="for retrain: draws of random regions (default: 9; p is at least 1 / (N + 1))",
     )  # fmt: skip
     evaluate.add_argument(
         "--plant", action="store_true",

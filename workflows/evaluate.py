@@ -74,7 +74,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
     Raises
     ------
     UsageError
-        For a part that does not exist.
+        For a part that does not exist, families without the consensus, or no draws.
     """
     parts = _listed(arguments.parts) or USUAL_PARTS
     unknown = [part for part in parts if part not in PARTS]
@@ -82,7 +82,12 @@ def request_of(arguments: argparse.Namespace) -> Request:
         raise UsageError(f"--parts {unknown[0]}: unknown; known are {', '.join(PARTS)}.")
     if arguments.plant and "plant" not in parts:
         parts = (*parts, "plant")
-    return Request(_listed(arguments.methods), tuple(parts), arguments.quick)
+    families = tuple(text.strip() for text in arguments.families)  # settings may hold commas
+    if families and "consensus" not in parts:
+        raise UsageError("--families: only the consensus asks other families; add consensus to --parts.")
+    if arguments.draws is not None and arguments.draws < 1:
+        raise UsageError(f"--draws {arguments.draws}: give 1 or more.")
+    return Request(_listed(arguments.methods), tuple(parts), arguments.quick, families, arguments.draws)
 
 
 def _listed(texts: list[str]) -> tuple[str, ...]:
