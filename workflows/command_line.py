@@ -229,13 +229,23 @@ def _add_evaluate(commands: Any) -> None:
     )
     evaluate.add_argument(
         "--parts", nargs="+", action="extend", default=[], metavar="PART",
-        help="of nulls, faithfulness, interactions, plant (default: the first two)",
+        help="of nulls, faithfulness, interactions, plant, grids, retrain, consensus (default: the first two)",
+    )  # fmt: skip
+    evaluate.add_argument(
+        "--families", nargs="+", action="extend", default=[], metavar="NAME[:SETTING=VALUE]",
+        help="for consensus: also networks of these families, as resnet10:width=0.25 (see `heatlas models`)",
+    )  # fmt: skip
+    evaluate.add_argument(
+        "--draws", type=int, metavar="N",
+        help="for retrain: draws of random regions (default: 9; p is at least 1 / (N + 1))",
     )  # fmt: skip
     evaluate.add_argument(
         "--plant", action="store_true",
         help="also plant loss in copies of the run's controls, and train networks to tell them from untouched ones",
     )  # fmt: skip
-    evaluate.add_argument("--quick", action="store_true", help="one set of networks on shuffled labels, not three")
+    evaluate.add_argument(
+        "--quick", action="store_true", help="one set of networks on shuffled labels, not three; fewer grids"
+    )
     _add_workers(evaluate)
 
 

@@ -21,6 +21,7 @@ from pipeline.run.work.executors import open_executor
 from pipeline.run.work.jobs import clear_stale_scratch
 from pipeline.run.work.lock import run_lock
 from pipeline.run.work.log import open_log
+from reports.figures.grids import draw_aggregated
 
 
 def evaluate_command(arguments: argparse.Namespace) -> int:
@@ -56,6 +57,8 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
             log.warning("%s is not registered and is left out", name)
         bench = Bench(layout, request, scans, split, config, atlas, executor, DigestCache(layout.digests))
         evaluated = bench.evaluate(source.input / PLANTED)
+        if "grids" in request.parts and layout.aggregated_maps.is_file():
+            draw_aggregated(layout.aggregated_maps, layout.evaluation_figures)
         for line in verdict_lines(evaluated.verdicts):
             log.info("%s", line)
         log.info("Tables: %s", layout.evaluation)
@@ -71,7 +74,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
     Raises
     ------
     UsageError
-        For a part that does not exist.
+        For a part that does not exist, families without the consensus, or no draws.
     """
     parts = _listed(arguments.parts) or USUAL_PARTS
     unknown = [part for part in parts if part not in PARTS]
@@ -79,7 +82,12 @@ def request_of(arguments: argparse.Namespace) -> Request:
         raise UsageError(f"--parts {unknown[0]}: unknown; known are {', '.join(PARTS)}.")
     if arguments.plant and "plant" not in parts:
         parts = (*parts, "plant")
-    return Request(_listed(arguments.methods), tuple(parts), arguments.quick)
+    families = tuple(text.strip() for text in arguments.families)  # settings may hold commas
+    if families and "consensus" not in parts:
+        raise UsageError("--families: only the consensus asks other families; add consensus to --parts.")
+    if arguments.draws is not None and arguments.draws < 1:
+        raise UsageError(f"--draws {arguments.draws}: give 1 or more.")
+    return Request(_listed(arguments.methods), tuple(parts), arguments.quick, families, arguments.draws)
 
 
 def _listed(texts: list[str]) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class Controls:
     wanted: str
 
     def of(self, fold: int, scan: Scan) -> tuple[Scan, ...]:
-        """The reference of a scan that the network of a fold explains, at most `size` scans.
+        """The reference of a scan that the network of a fold explains, at most `size` scans, none of the same person.
 
         With `match`, those who differ from the scan in the fewest of sex and site come first, among them those nearest
         in age; what is unknown of either counts as a difference.
@@ -51,7 +51,7 @@ class Controls:
         BadInputError
             If the training part of the fold has nobody to compare with.
         """
-        found = self.by_fold.get(fold, ())
+        found = tuple(one for one in self.by_fold.get(fold, ()) if one.participant_id != scan.participant_id)
         if not found:
             raise BadInputError(
                 f"fold {fold}: its training part has no registered scan of {self.wanted}, and evidence maps compare "

@@ -18,6 +18,7 @@ from atlases.images import UNREADABLE
 from atlases.spaces import Grid, require_same_grid, template_grid
 from atlases.templates import Template, load_template
 from pipeline.models.families.registry import family_of
+from pipeline.models.replaced_tissue import with_tissue
 from pipeline.run.config.networks import ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
@@ -173,6 +174,8 @@ def from_network(values: np.ndarray, spec: NetworkInput) -> np.ndarray:
 def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
     """Read a registered scan as the network sees it; float32, shape ``spec.shape``.
 
+    Voxels of ``files.tissue``, if there is such a file, are replaced last, on the network's own scale.
+
     Raises
     ------
     BadInputError
@@ -187,6 +190,7 @@ def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
             raise BadInputError(f"{path}: cannot be read ({error}); run the registration again.") from error
         require_same_grid(Grid.of(image), spec.template_grid, path.name)
     try:
-        return to_network(volumes[0], volumes[1], spec)
+        seen = to_network(volumes[0], volumes[1], spec)
     except BadInputError as error:
         raise BadInputError(f"{files.t1w}: {error}") from error
+    return seen if files.tissue is None else with_tissue(seen, files.tissue)

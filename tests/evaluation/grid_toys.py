@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pipeline.evaluation.grids.layout import Layout
+from pipeline.evaluation.grids.settings import grid_maps
 from pipeline.models.contract import StagedModel
 
 CELL = (16, 8, 12)
@@ -59,3 +61,8 @@ def scans(count: int = 4, seed: int = 3, cell: Sequence[int] = CELL) -> Tensor:
     found[:, :, 0] = 0
     found[:, :, :, -1] = 0
     return found
+
+
+def grid_map(*arguments: Any) -> Tensor:
+    """The first of `grid_maps`."""
+    return grid_maps(*arguments)[0]

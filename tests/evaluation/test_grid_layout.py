@@ -91,7 +91,7 @@ def everyone() -> Candidates:
 
 
 def layout_of(kind: Kind) -> Layout:
-    return {"pair": Layout((2, 1, 1)), "distinct": Layout((3, 1, 1))}.get(kind, Layout((2, 2, 1)))
+    return Layout((2, 1, 1)) if kind == "pair" else Layout((2, 2, 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,8 +105,10 @@ def test_every_grid_is_as_its_kind_says(kind: Kind) -> None:
         assert grid.labels[grid.cell] == grid.target == 1
         same = {"corner": (0, layout.cells - 1)}.get(kind, (grid.cell,))
         assert grid.same_class == same
-        if kind == "distinct":
-            assert len(set(grid.labels)) == layout.cells
+    targets = [grid.scans[grid.cell] for grid in grids]
+    confidence = dict(zip(everyone().scans.tolist(), everyone().confidence.tolist(), strict=True))
+    assert targets[:6] == sorted(set(targets), key=lambda scan: -confidence[scan])
+    assert targets[6:12] == targets[:6]
     places = {grid.cell for grid in grids}
     assert places == ({0} if kind == "corner" else set(range(layout.cells)))
     assert grids == draw_grids(everyone(), layout, kind, 1, 40, np.random.default_rng(4))
@@ -136,10 +138,9 @@ def test_a_class_that_is_never_recognised_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("kind", "layout", "words"),
     [
-        ("distinct", (2, 2, 1), "as many classes"),
         ("pair", (2, 2, 1), "a pair has two cells"),
         ("corner", (2, 1, 1), "three cells"),
-        ("needles", (2, 1, 1), "known are distinct"),
+        ("needles", (2, 1, 1), "known are needle"),
         ("needle", (3, 3, 2), "as many participants"),
     ],
 )
@@ -152,3 +153,9 @@ def test_a_participant_with_scans_of_two_classes_is_in_a_grid_once() -> None:
     found = confident([0, 1], ["p", "p"], probabilities([0, 1], classes=2), top=1)
     with pytest.raises(BadInputError, match="as many participants"):
         draw_grids(found, Layout((2, 1, 1)), "pair", 1, 1, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("top", "fewest", "taken"), [(0.1, 1, 1), (0.1, 4, 4), (0.5, 2, 3), (0.1, 40, 6)])
+def test_at_least_as_many_scans_are_taken_as_a_grid_needs(top: float, fewest: int, taken: int) -> None:
+    found = confident(LABELS, PEOPLE, probabilities(LABELS), top, fewest)
+    assert [len(found.of(label)) for label in range(3)] == [taken] * 3

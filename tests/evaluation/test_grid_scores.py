@@ -14,22 +14,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from pipeline.attribution.cam.weighted_maps import GradCam
+from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from pipeline.attribution.lrp.methods import Lrp
 from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.perturbation.occlusion import Occlusion
+from pipeline.attribution.perturbation.rise import Rise
+from pipeline.attribution.reference.references import Reference
+from pipeline.evaluation.bench.grid_job import picture
+from pipeline.evaluation.bench.grid_tables import invariance_table
 from pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from pipeline.evaluation.grids.composition import Grid
-from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, SUMMARY_COLUMNS, Asked, grid_scores, summary_of_grids
-from pipeline.evaluation.grids.invariance import cancelling_pair, share_on_disconnected
+from pipeline.evaluation.grids.directions import SUMMARY_COLUMNS, summary_of_grids
+from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
+from pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
 from pipeline.evaluation.grids.studies import (
     KERNEL_SHARES,
-    at_every_depth,
+    asked_in_grids,
     depths,
-    lrp_study,
-    smoothing_study,
+    fitted,
+    regional,
+    smoothing_kernels,
     spearman_matrix,
 )
+from pipeline.explaining.requested import explanations_of_run
+from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError
 
 SCANS = scans(8)
@@ -38,6 +49,7 @@ GRIDS = (
     Grid("needle", (4, 5, 6, 7), (0, 0, 1, 0), 1, 2),
     Grid("corner", (0, 5, 2, 7), (1, 0, 0, 1), 1, 0),
 )
+PEOPLE = {scan: f"sub-{scan}" for scan in range(len(SCANS))}
 
 
 def read(scan: int) -> Tensor:
@@ -76,7 +88,7 @@ def test_the_repeated_corner_counts_in_the_class_and_not_in_the_cell() -> None:
     table = grid_scores(pooled(), read, LAYOUT, GRIDS[2:], [Asked("both", Painted((0, 7)))], ["DiFull"])
     row = table.iloc[0]
     assert (row["share"], row["class_share"], row["chance"], row["class_chance"]) == (0.5, 1, 0.25, 0.5)
-    assert summary_of_grids(table)["class_excess"].iloc[0] == 0.5
+    assert summary_of_grids(table, PEOPLE)["class_excess"].iloc[0] == 0.5
 
 
 @pytest.mark.parametrize("level", [0.0, np.nan, np.inf])
@@ -87,7 +99,7 @@ def test_undefined_maps_stay_in_the_table_and_count_as_nothing(level: float) -> 
     assert broken.tolist() == ([False, True] if level == 0 else [True, True])
     assert table.loc[broken, "share"].isna().all()
     assert table.loc[broken, "note"].notna().all()
-    summary = summary_of_grids(table).iloc[0]
+    summary = summary_of_grids(table, PEOPLE).iloc[0]
     assert (summary["n_grids"], summary["n_undefined"]) == (2, broken.sum())
     assert summary["share"] == (0.5 if level == 0 else 0)
 
@@ -102,7 +114,7 @@ def test_what_is_not_defined_is_one_row_that_says_so(model: object, setting: str
     assert len(table) == len(asked)
     assert table["grid"].isna().all()
     assert table["note"].str.contains(words).all()
-    summary = summary_of_grids(table)
+    summary = summary_of_grids(table, PEOPLE)
     assert list(summary.columns) == list(SUMMARY_COLUMNS)
     assert (summary["n_grids"] == 0).all()
     assert summary["note"].str.contains(words).all()
@@ -111,8 +123,8 @@ def test_what_is_not_defined_is_one_row_that_says_so(model: object, setting: str
 def test_maps_are_handed_on_with_their_grid() -> None:
     kept: list[tuple[str, str, int, float]] = []
     table = grid_scores(
-        pooled(), read, LAYOUT, GRIDS[:2], at_every_depth("ixg", InputTimesGradient(), pooled()),
-        keep=lambda setting, asked, grid, values: kept.append((setting, asked.stage, grid, float(values.sum()))),
+        pooled(), read, LAYOUT, GRIDS[:2], [Asked("ixg", InputTimesGradient(), one.stage) for one in depths(pooled())],
+        keep=lambda setting, name, stage, grid, values: kept.append((setting, stage, grid, float(values.sum()))),
     )  # fmt: skip
     assert len(kept) == len(table) == 3 * 3 * 2
     assert sorted({stage for _, stage, _, _ in kept}) == [0, 1, 2]
@@ -121,24 +133,24 @@ def test_maps_are_handed_on_with_their_grid() -> None:
 def random_table(seed: int, count: int = 12) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     rows = [
-        {"setting": "GridPG", "method": method, "stage": stage, "grid": grid, "share": rng.random()}
+        {"setting": "GridPG", "kind": "needle", "method": method, "stage": stage, "grid": grid, "share": rng.random()}
         for method in ("a", "b")
         for stage in (0, 2)
         for grid in range(count)
     ]
-    return pd.DataFrame(rows, columns=["setting", "method", "stage", "grid", "share"])
+    return pd.DataFrame(rows, columns=["setting", "kind", "method", "stage", "grid", "share"])
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 1000))
 def test_correlations_are_of_ranks(seed: int) -> None:
     table = random_table(seed)
-    matrix = spearman_matrix(table, "GridPG")
+    matrix = spearman_matrix(table, "GridPG", "needle")
     assert matrix.index.tolist() == [("a", 0), ("a", 2), ("b", 0), ("b", 2)]
     assert np.diag(matrix) == pytest.approx(1)
     assert np.allclose(matrix, matrix.T)
     bent = table.assign(share=np.where(table["method"] == "a", table["share"] ** 5, table["share"]))
-    assert np.allclose(spearman_matrix(bent, "GridPG"), matrix)
+    assert np.allclose(spearman_matrix(bent, "GridPG", "needle"), matrix)
     by_hand = [table["share"][table["method"].eq(m) & table["stage"].eq(0)].rank().to_numpy() for m in "ab"]
     assert matrix.loc[("a", 0), ("b", 0)] == pytest.approx(np.corrcoef(*by_hand)[0, 1])
 
@@ -147,11 +159,15 @@ def test_an_undefined_share_is_the_lowest_rank_and_notes_are_no_grid() -> None:
     table = random_table(1)
     worst = table.assign(share=table["share"].where(table["grid"] != 3, 0.0))
     missing = table.assign(share=table["share"].where(table["grid"] != 3))
-    pd.testing.assert_frame_equal(spearman_matrix(missing, "GridPG"), spearman_matrix(worst, "GridPG"))
-    note = pd.DataFrame([{"setting": "GridPG", "method": "c", "stage": 0, "grid": None, "share": None}])
+    pd.testing.assert_frame_equal(
+        spearman_matrix(missing, "GridPG", "needle"), spearman_matrix(worst, "GridPG", "needle")
+    )
+    note = pd.DataFrame(
+        [{"setting": "GridPG", "kind": "needle", "method": "c", "stage": 0, "grid": None, "share": None}]
+    )
     both = pd.concat([table.astype({"grid": object, "share": object}), note]).astype({"share": float})
-    assert len(spearman_matrix(both, "GridPG")) == 4
-    assert spearman_matrix(table, "DiFull").empty
+    assert len(spearman_matrix(both, "GridPG", "needle")) == 4
+    assert spearman_matrix(table, "DiFull", "needle").empty
 
 
 @pytest.mark.parametrize("count", [6, 7, 10, 33, 100, 1000])
@@ -195,16 +211,52 @@ def test_every_depth_from_the_input_to_the_last_map() -> None:
         torch.testing.assert_close(nn.Sequential(*model.stages[stage:])(features), model(x), rtol=0, atol=0)
 
 
-def test_studies_run_through_the_same_table() -> None:
-    asked = [*smoothing_study(min(CELL), steps=2), *lrp_study()]
-    assert len({one.name for one in asked}) == len(asked) == 2 + 2 * 4 + 5 + 1 + 5
+CONFIG = load_config(overrides={"attribution": {"methods": [
+    "lrp", "input-x-gradient", "integrated-gradients", "grad-cam", "occlusion", "rise", "region-occlusion",
+    "expected-gradients", "integrated-gradients-from-mean",
+]}})  # fmt: skip
+EXPLANATIONS = explanations_of_run(CONFIG)
+USABLE = [one for one in EXPLANATIONS if not regional(one)]
+CONTROLS = Surroundings(None, None, Reference(scans(2, seed=8), ("a", "b")))  # type: ignore[arg-type]
+
+
+def test_methods_that_hide_regions_of_one_brain_are_told() -> None:
+    assert [one.entry.name for one in EXPLANATIONS if regional(one)] == ["region-occlusion"]
+
+
+def test_all_that_is_asked_runs_through_the_same_table() -> None:
+    model = pooled()
+    asked = asked_in_grids(USABLE, CONTROLS, model.float(), CELL, "needle")
+    names = [(name, one.stage) for one in asked for name in one.names]
+    assert len(set(names)) == len(names)
+    kernels = len(smoothing_kernels(min(CELL)))
     assert len(KERNEL_SHARES) == 6  # of which the smallest three are one voxel in cells of eight
-    table = grid_scores(pooled(), read, LAYOUT, GRIDS[:1], asked, ["GridPG", "DiPart"])
-    assert table["share"].between(0, 1).all()
-    shares = table[table["setting"] == "GridPG"].set_index("method")["share"]
+    assert kernels == 4
+    # three stages of six methods (five β and focus of LRP), five γ, four kernels of two
+    assert len(names) == 3 * (5 + 1 + 5) + 5 + 2 * kernels
+    table = grid_scores(model.double(), read, LAYOUT, GRIDS[:1], asked, ["GridPG", "DiPart"])
+    at_input = table["note"].notna()
+    assert set(table.loc[at_input, "method"]) == {"grad-cam"}  # which has one channel there
+    assert table.loc[~at_input, "share"].between(0, 1).all()
+    shares = table[(table["setting"] == "GridPG") & (table["stage"] == 0)].set_index("method")["share"]
     assert shares["smooth-input-x-gradient kernel=1"] == pytest.approx(shares["input-x-gradient"])
     assert shares["smooth-input-x-gradient kernel=9"] != pytest.approx(shares["input-x-gradient"])
     assert shares["lrp composite gamma=0"] != pytest.approx(shares["lrp composite gamma=0.25"])
+    assert set(table["depth"]) == {0, 0.5, 1}
+
+
+@pytest.mark.parametrize("kind", ["needle", "pair", "corner"])
+def test_slow_methods_are_not_asked_in_large_grids_seen_as_a_whole(kind: str) -> None:
+    asked = {one.name for one in asked_in_grids(USABLE, CONTROLS, pooled().float(), CELL, kind, every=False)}
+    assert ({"occlusion", "rise"} <= asked) == (kind != "needle")
+    assert ("lrp composite gamma=0.25" in asked) == (kind == "needle")
+
+
+def test_methods_fit_the_cell() -> None:
+    assert fitted(Occlusion(), (16, 8, 2)).size == (5, 3, 1)
+    assert fitted(IntegratedGradients(), CELL, 5).steps == 5
+    assert fitted(Rise(), CELL).masks < Rise().masks
+    assert fitted(Gradient(), CELL) == Gradient()
 
 
 @pytest.mark.parametrize("cell", [0, 3])
@@ -233,3 +285,29 @@ def test_one_function_two_networks_two_maps_by_z_plus(cell: int) -> None:
 def test_a_head_that_reads_everything_or_nothing_has_no_pair(all_of_them: bool) -> None:
     with pytest.raises(BadInputError, match="some features and not others"):
         cancelling_pair(torch.ones(2, 4), torch.zeros(2), torch.full((4,), all_of_them))
+
+
+@pytest.mark.parametrize("cell", range(LAYOUT.cells))
+def test_a_picture_has_the_explained_cell_first_and_sums_what_is_positive(cell: int) -> None:
+    values = torch.full(LAYOUT.shape(CELL), -1.0)
+    values[LAYOUT.box(cell, CELL)] = 2.0
+    found = picture(values, LAYOUT, cell)
+    assert found.shape == LAYOUT.shape(CELL)[:2]
+    assert (found[: CELL[0], : CELL[1]] == 2 * CELL[2]).all()
+    assert found.sum() == 2 * np.prod(CELL)
+
+
+def test_methods_that_do_not_follow_the_function_are_told_from_those_that_do() -> None:
+    """Through the table: z+ changes, gradients do not, and what cannot be asked has a note."""
+    features = torch.rand((1, 1, 4, 3, 2), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    connected = torch.arange(24) < 6
+    slopes = torch.rand((2, 24), dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    asked = [Asked("z+", Lrp()), Asked("gradient", Gradient()), Asked("grad-cam", GradCam())]
+    rows = invariance_rows(features, slopes, connected, 1, asked)
+    table = invariance_table([pd.DataFrame(rows)] * 2, "run").set_index("method")
+    assert (table["logit_difference"] < 1e-12).all()
+    assert table["n_grids"].tolist() == [2, 2, 0]
+    assert table["invariant"].tolist()[:2] == [False, True]
+    assert table.loc["z+", "share_cancelling"] > 0.5
+    assert pd.isna(table.loc["grad-cam", "invariant"])
+    assert "channel" in table.loc["grad-cam", "note"]

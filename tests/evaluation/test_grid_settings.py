@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from grid_toys import CELL, CLASSES, LAYOUT, flattened, pooled, scans
+from grid_toys import CELL, CLASSES, LAYOUT, flattened, grid_map, pooled, scans
 from torch import Tensor, nn
 
 from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
@@ -15,10 +15,13 @@ from pipeline.attribution.gradient.integrated_gradients import IntegratedGradien
 from pipeline.attribution.lrp.methods import Lrp
 from pipeline.attribution.methods import Method, attribute
 from pipeline.attribution.perturbation.occlusion import Occlusion
+from pipeline.attribution.reference.deeplift import DeepLift
+from pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
+from pipeline.attribution.reference.references import Reference
 from pipeline.evaluation.grids.heads import convolved, looking_at_cell
 from pipeline.evaluation.grids.layout import Layout
 from pipeline.evaluation.grids.locality import local_layers, reach
-from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_map, network_of
+from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps, is_local, network_of
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.founding import FoundingCNN
 from pipeline.run.errors import UsageError
@@ -227,3 +230,57 @@ def test_no_weight_or_mode_of_the_model_changes() -> None:
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(UsageError, match="known are GridPG"):
         network_of(pooled(), LAYOUT, scans(), 0, "GridPh")  # type: ignore[arg-type]
+
+
+CONTROLS = Reference(scans(3, seed=8), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("method", [ExpectedGradients, IntegratedGradientsFromMean, DeepLift])
+def test_a_grid_is_compared_with_grids_of_each_control(method: type, setting: Setting) -> None:
+    model, cells = pooled(), scans()
+    values = grid_map(model, LAYOUT, cells, 1, 2, method(reference=CONTROLS), 0, setting, "evidence")
+    network, whole = network_of(model, LAYOUT, cells, 2, setting), LAYOUT.compose(cells)
+    grids = torch.cat([LAYOUT.join([one] * LAYOUT.cells) for one in torch.split(CONTROLS.volumes, 1)])
+    if method is DeepLift:  # complete up to rounding
+        logits = [network(one)[0] for one in (whole, grids.mean(0, keepdim=True))]
+        of_scan, of_controls = (one[1] - (one[0] + one[2]) / 2 for one in logits)
+        assert float(values.sum()) == pytest.approx(float(of_scan - of_controls), abs=1e-9)
+    if setting == "DiFull":
+        assert LAYOUT.shares(values)[2] == 1
+        alone = attribute(model, cells[2:3], 1, method(reference=CONTROLS), 0, "evidence").values
+        torch.testing.assert_close(LAYOUT.cell(values[None, None], 2), alone, rtol=1e-9, atol=1e-12)
+
+
+def test_several_betas_are_one_pass_and_the_same_maps() -> None:
+    together = grid_maps(pooled(), LAYOUT, scans(), 1, 0, Lrp(beta=(0.0, 1.0)), 0, "GridPG")
+    for beta, values in zip((0.0, 1.0), together, strict=True):
+        torch.testing.assert_close(values, grid_map(pooled(), LAYOUT, scans(), 1, 0, Lrp(beta=beta), 0, "GridPG"))
+
+
+class Leaky(nn.Module):
+    """Lets every voxel know the mean of the volume."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x.mean()
+
+
+@pytest.mark.parametrize(("network", "setting", "kept"), [
+    ("pooled", "DiFull", True), ("flattened", "DiFull", True), ("instance norm", "DiFull", True),
+    ("pooled", "DiPart", True),
+])  # fmt: skip
+def test_promises_of_locality_are_kept(network: str, setting: Setting, kept: bool) -> None:
+    assert is_local(NETWORKS[network](), LAYOUT, scans(), 1, setting) is kept
+
+
+def test_a_broken_promise_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = pooled()
+    leaky = StagedModel([Leaky(), *model.stages]).eval()
+    monkeypatch.setattr("pipeline.evaluation.grids.settings.network_of", lambda *_: leaky)
+    for setting in ("DiFull", "DiPart"):
+        assert not is_local(model, LAYOUT, scans(), 1, setting)
+
+
+def test_gridpg_promises_nothing() -> None:
+    with pytest.raises(UsageError, match="nothing to check"):
+        is_local(pooled(), LAYOUT, scans(), 1, "GridPG")

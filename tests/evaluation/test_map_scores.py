@@ -25,7 +25,6 @@ from pipeline.evaluation.scores.boxes import (
 from pipeline.evaluation.scores.concentration import entropy, gini
 from pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, pointing
 from pipeline.evaluation.scores.map_scores import MAP_SCORES, score_map
-from pipeline.evaluation.scores.overlap import false_attribution
 from pipeline.run.errors import BadInputError
 
 SHAPE = (5, 7, 4)
@@ -54,7 +53,6 @@ def test_a_map_that_is_even_everywhere_has_what_chance_gives(mask: NDArray[np.bo
         assert scores[name] == pytest.approx(share, abs=1e-12), name
     assert scores["auroc"] == 0.5
     assert scores["f1"] == pytest.approx(2 * share / (1 + share))
-    assert scores["evidence"] == pytest.approx(level * mask.sum())
     largest = max(math.prod(s.stop - s.start for s in box) for box in boxes_of(mask)) / mask.size
     assert scores["le"] == pytest.approx(1 - largest)
     boxes = score_map(np.ones(SHAPE), mask)
@@ -72,9 +70,8 @@ def test_the_mask_itself_is_a_perfect_map(mask: NDArray[np.bool_]) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(MAPS, st.sampled_from(list(MASKS)), st.sampled_from([0.25, 2.0, 1024.0]))
-def test_scale_changes_no_score_but_the_evidence(values: NDArray[np.float64], name: str, scale: float) -> None:
+def test_scale_changes_no_score(values: NDArray[np.float64], name: str, scale: float) -> None:
     before, after = (score_map(one, MASKS[name]) for one in (values, values * scale))
-    after["evidence"] /= scale
     assert before == pytest.approx(after, nan_ok=True)
 
 
@@ -85,7 +82,7 @@ def test_bounds_and_order(values: NDArray[np.float64], name: str) -> None:
     if scores["undefined"]:
         assert not values.any()
         return
-    for column in set(MAP_SCORES) - {"sm", "evidence"}:
+    for column in set(MAP_SCORES) - {"sm"}:
         assert 0 <= scores[column] <= 1, column
     assert scores["om"] == 1 >= scores["le"]
     turned = [np.transpose(one, (2, 0, 1)) for one in (values, MASKS[name])]
@@ -107,7 +104,6 @@ def test_a_negative_map_is_defined_and_points_nowhere() -> None:
     scores = score_map(-np.ones(SHAPE) - ONE, ONE)
     assert scores["undefined"] == scores["energy"] == scores["iou"] == scores["f1"] == scores["auroc"] == 0
     assert scores["le"] == 1
-    assert scores["evidence"] == -2 * ONE.sum()
 
 
 def test_voxels_outside_the_brain_do_not_count() -> None:
@@ -200,16 +196,3 @@ def test_concentration_lies_between_even_and_one_voxel(values: NDArray[np.float6
     assert 0 <= entropy(values) <= math.log2(n) + 1e-12
     differences = np.abs(np.subtract.outer(values.ravel(), values.ravel())).sum()
     assert gini(values) == pytest.approx(differences / (2 * n * values.sum()), abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("distractor", "planted", "ratio"), [(2.0, 4.0, 0.5), (-2.0, 4.0, 0.5), (1.0, 0.0, np.inf), (0.0, 4.0, 0.0)]
-)
-def test_false_attribution_is_per_unit_of_the_planted_one(distractor: float, planted: float, ratio: float) -> None:
-    values = np.zeros(SHAPE)
-    other = box_mask((slice(4, 5), slice(0, 2), slice(0, 1)))
-    values[1, 2, 0], values[4, 1, 0] = planted, distractor
-    sums, means = false_attribution(values, ONE, other)
-    assert sums == ratio
-    assert means == ratio * ONE.sum() / other.sum() or ratio in (0, np.inf)
-    assert math.isnan(false_attribution(values * 0, ONE, other)[0])

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.evaluation.scores.dose_response import COLUMNS, dose_response
+from pipeline.evaluation.scores.dose_response import dose_response
 from pipeline.evaluation.scores.hits import hits_in_first
 from pipeline.evaluation.scores.region_scores import REGION_SCORES, region_scores
 from pipeline.run.errors import BadInputError
@@ -56,69 +56,25 @@ def test_truths_that_cannot_be_scored_are_refused(values: np.ndarray, planted: l
         region_scores(values, planted)
 
 
-def doses(gains: dict[str, float], severities: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3)) -> pd.DataFrame:
-    rows = [(who, dose, dose * gain + 1) for who, gain in gains.items() for dose in severities]
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def test_one_correlation_per_participant_and_their_mean() -> None:
-    answer = dose_response(doses({"a": 1, "b": 4, "c": 0.5, "d": -1}))
-    assert answer.within
-    assert answer.per_participant == {"a": 1, "b": 1, "c": 1, "d": -1}
-    assert answer.rho == 0.5
-    assert -1 <= answer.ci_low < 0.5 < answer.ci_high <= 1
-
-
-def test_all_alike_have_no_interval_and_seeds_repeat() -> None:
-    answer = dose_response(doses({"a": 1, "b": 2, "c": 3}))
-    assert answer.rho == 1
-    assert math.isnan(answer.ci_low)
-    assert math.isnan(answer.ci_high)
-    table = doses({"a": 1, "b": 4, "c": 0.5, "d": -1, "e": -2, "f": 1})
-    assert dose_response(table, seed=3) == dose_response(table, seed=3)
-
-
-@pytest.mark.parametrize("broken", ["flat", "missing", "infinite"])
-def test_a_participant_whose_map_does_not_respond_counts_as_no_response(broken: str) -> None:
-    table = doses({"a": 1, "b": 2, "c": 3, "d": 4})
-    mine = table["participant_id"] == "d"
-    table.loc[mine, "evidence"] = {"flat": 2.0, "missing": np.nan, "infinite": np.inf}[broken]
-    answer = dose_response(table)
-    assert (answer.rho, answer.n_undefined, answer.n_participants) == (0.75, 1, 4)
-    assert math.isnan(answer.per_participant["d"])
-
-
-def test_one_severity_each_is_a_correlation_over_participants() -> None:
+def test_dose_response_is_a_rank_correlation_with_an_interval() -> None:
     rng = np.random.default_rng(2)
     severity = np.linspace(0, 1, 20)
-    table = pd.DataFrame(
-        {
-            "participant_id": [f"p{n}" for n in range(20)],
-            "severity": severity,
-            "evidence": severity + rng.normal(0, 0.3, 20),
-        }
-    )
-    answer = dose_response(table, draws=500)
-    assert not answer.within
-    assert answer.rho == pytest.approx(table[["severity", "evidence"]].corr("spearman").iloc[0, 1])
-    assert answer.ci_low < answer.rho < answer.ci_high
-    twice = pd.concat([table, table])
-    assert dose_response(twice, draws=500) == answer  # repeated scans of a person are no further persons
-    table.loc[19, "evidence"] = np.nan
-    missing = dose_response(table, draws=500)
-    assert missing.n_undefined == 1
-    assert missing.rho < answer.rho
+    evidence = severity + rng.normal(0, 0.3, 20)
+    answer = dose_response(severity, evidence)
+    assert answer.rho == pytest.approx(pd.Series(severity).corr(pd.Series(evidence), "spearman"))
+    assert -1 <= answer.low < answer.rho < answer.high <= 1
+    assert dose_response(severity, np.exp(evidence)) == answer == dose_response(severity, evidence)
+    assert dose_response(severity, -evidence, draws=0).rho == pytest.approx(-answer.rho)
+    silent = dose_response(severity, np.where(severity > 0.9, 0, evidence), draws=0)  # two maps of nothing
+    assert silent.rho < answer.rho
 
 
 @pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        (doses({"a": 1}).drop(columns="severity"), "no column severity"),
-        (doses({"a": 1}).iloc[:0], "no row"),
-        (doses({"a": 1, "b": 1}, (0.5,)), "same severity"),
-        (doses({"a": 1}).assign(severity=["0.1", "much", "0.2", "0.3"]), "row 1, severity 'much'"),
-    ],
-)
-def test_tables_without_an_answer_are_refused(table: pd.DataFrame, words: str) -> None:
-    with pytest.raises(BadInputError, match=words):
-        dose_response(table)
+    ("severity", "evidence"),
+    [([0.0, 1.0], [1.0, 2.0]), ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), ([1.0, 2.0, 3.0], [0.0, 0.0, 0.0]),
+     ([1.0, 2.0, 3.0], [1.0, np.nan, 2.0])],
+    ids=["two people", "one severity", "no map responds", "a map is missing"],
+)  # fmt: skip
+def test_without_an_answer_there_is_none(severity: list[float], evidence: list[float]) -> None:
+    answer = dose_response(np.array(severity), np.array(evidence))
+    assert all(math.isnan(one) for one in (answer.rho, answer.low, answer.high))

@@ -18,7 +18,12 @@ from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench import distractors, table, verdicts
 from pipeline.evaluation.bench.cohorts import PLANTED, RUN, Judged, truth_of_input
+from pipeline.evaluation.bench.grid_stage import GRID_METHODS, evaluate_grids
+from pipeline.evaluation.bench.grid_tables import GRID_TABLES
 from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
+from pipeline.evaluation.consensus.networks import family_settings
+from pipeline.evaluation.consensus.stage import agree
+from pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
 from pipeline.evaluation.interactions import sides, sources
 from pipeline.evaluation.nulls.networks import shuffled_jobs
 from pipeline.evaluation.planting.copies import (
@@ -33,6 +38,9 @@ from pipeline.evaluation.planting.copies import (
     unused_changes,
 )
 from pipeline.evaluation.planting.correlated import correlated_group
+from pipeline.evaluation.retraining.removal import SHARES
+from pipeline.evaluation.retraining.stage import remove_and_retrain
+from pipeline.evaluation.retraining.table import RETRAINING_TABLE
 from pipeline.explaining.explanation import Explanation
 from pipeline.explaining.requested import explanations_of_run
 from pipeline.explaining.scan_jobs import require_all_defined
@@ -52,18 +60,22 @@ log = logging.getLogger("heatlas")
 
 BENCH_TABLES = (
     table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE, sides.INTERACTIONS_TABLE,
-    sources.SOURCES_TABLE,
+    sources.SOURCES_TABLE, *GRID_TABLES, RETRAINING_TABLE, *CONSENSUS_TABLES,
 )  # fmt: skip
 """Tables of ``heatlas evaluate``; a run has none of them."""
 
-PARTS = ("nulls", "faithfulness", "interactions", "plant")
+PARTS = ("nulls", "faithfulness", "interactions", "plant", "grids", "retrain", "consensus")
 USUAL_PARTS = PARTS[:2]
+SEPARATE = frozenset({"grids", "retrain", "consensus"})
+"""Parts with tables of their own; asked alone, they leave the verdicts as they are."""
 USUAL_METHODS = (
     "expected-gradients", "integrated-gradients-from-mean", "deeplift", "region-swap", "lrp", "guided-backpropagation",
     "gradient", "input-x-gradient", "integrated-gradients", "grad-cam",
 )  # fmt: skip
 """Those that a run makes by default, the other maps relative to controls, and the most used of the rest."""
-SHUFFLES = 3
+FEW_METHODS = ("expected-gradients", "deeplift", "lrp")
+"""Of the parts that train networks for every method, unless methods are named."""
+SHUFFLES, DRAWS, FURTHER_SEEDS = 3, 9, 2
 
 
 @dataclass(frozen=True)
@@ -77,12 +89,19 @@ class Request:
     parts : tuple of str
         Of `PARTS`.
     quick : bool
-        One swap of labels instead of three, and untrained networks in one scan per fold only.
+        One swap of labels instead of three, and untrained networks in one scan per fold only; remove and retrain with
+        the smaller volume and four draws; consensus with one more seed and two numbers of epochs.
+    families : tuple of str
+        Further families for the consensus, as `pipeline.evaluation.consensus.networks.family_settings` reads them.
+    draws : int or None
+        Of random regions that are removed.
     """
 
     methods: tuple[str, ...] = ()
     parts: tuple[str, ...] = USUAL_PARTS
     quick: bool = False
+    families: tuple[str, ...] = ()
+    draws: int | None = None
 
     def extent(self, shuffles: int = SHUFFLES) -> Extent:
         nulls = "nulls" in self.parts
@@ -131,6 +150,8 @@ class Bench:
         """
         self._require_two_classes()
         self._require_defined()
+        for family in self.request.families:
+            family_settings(family, self.config)
         cohorts: list[tuple[Judged, Extent]] = []
         outcomes: list[Outcome] = []
         if self.split.folds:
@@ -151,6 +172,11 @@ class Bench:
             cohort, trained = self._with_nulls(cohort, extent)
             outcomes += trained
             cohorts.append((cohort, extent))
+        outcomes += self._separate(cohorts[0][0])
+        if set(self.request.parts) <= SEPARATE:
+            return Evaluated(
+                pd.DataFrame(columns=list(table.COLUMNS)), pd.DataFrame(columns=list(verdicts.COLUMNS)), tuple(outcomes)
+            )
         evaluation, marked = [], []
         for cohort, extent in cohorts:
             explanations = self._explanations(cohort.config)
@@ -182,6 +208,36 @@ class Bench:
         maps = [name for asked in explanations if asked.entry.needs_reference for name in asked.names]
         write_table(self.layout.evidence_sources, sources.source_table(cohort, rows, maps, volumes), sources.COLUMNS)
         return outcomes
+
+    def _grids(self, cohort: Judged) -> list[Outcome]:
+        """Several scans side by side, of the first cohort; by the usual methods also those of `GRID_METHODS`."""
+        methods = methods_of(self.request, cohort.config)
+        if not self.request.methods:
+            refused = family_of(cohort.config.model).refused
+            methods = tuple(dict.fromkeys((*methods, *(one for one in GRID_METHODS if one not in refused))))
+        explanations = explanations_of_run(with_methods(cohort.config, methods))
+        return evaluate_grids(cohort, explanations, self.request.quick, self.executor, self.digests)
+
+    def _separate(self, cohort: Judged) -> list[Outcome]:
+        """Parts with tables of their own, on the first cohort."""
+        request, made = self.request, []
+        if "grids" in request.parts:
+            made += self._grids(cohort)
+        if "retrain" in request.parts:
+            draws = (4 if request.quick else DRAWS) if request.draws is None else request.draws
+            shares = SHARES[:1] if request.quick else SHARES
+            asked = self._few(cohort.config)
+            made += remove_and_retrain(cohort, asked, draws, self.executor, self.digests, shares)
+        if "consensus" in request.parts:
+            seeds = 1 if request.quick else FURTHER_SEEDS
+            made += agree(cohort, self._few, seeds, request.families, request.quick, self.executor, self.digests)
+        return made
+
+    def _few(self, config: Config) -> tuple[Explanation, ...]:
+        """The methods named, or a few, less those not defined for the family of networks."""
+        refused = family_of(config.model).refused
+        named = tuple(name for name in self.request.methods or FEW_METHODS if name not in refused)
+        return explanations_of_run(with_methods(config, named))
 
     def _require_two_classes(self) -> None:
         task = task_of(self.config.cohort)

@@ -18,9 +18,11 @@ from scipy import stats
 
 from pipeline.evaluation.bench.cohorts import PLANTED, Judged
 from pipeline.evaluation.bench.map_row import MAP_ROW, rank_correlation
-from pipeline.evaluation.bench.scan_job import FAITHFUL
+from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from pipeline.evaluation.scores.dose_response import DRAWS, dose_response
 from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
+from pipeline.evaluation.scores.map_scores import MAP_SCORES
 from pipeline.evaluation.scores.overlap import ratio_of
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
 from pipeline.regions.effect_size import hedges_g
@@ -36,6 +38,9 @@ LEAST_SPREAD = 1e-6
 FAITHFUL_COLUMNS = {
     name: f"{FAITHFULNESS_SCORES[name]}. Mean over the scans in which it was measured, by the true network"
     for name in FAITHFUL
+} | {
+    name: f"{MAP_SCORES[name]}. Mean over the scans in which faithfulness was measured, where the truth is known"
+    for name in LOCALISED
 }
 _RANKED = {
     "auroc": "Probability that a planted group comes before another",
@@ -61,6 +66,9 @@ COLUMNS = {
     "first_groups": "The first groups by Hedges' g, best first",
     **{name: f"{text}. Mean over positive scans" for name, text in MAP_ROW.items() if name != "undefined"},
     "dose_response": "Rank correlation over positive scans of severity with the sum over planted groups",
+    "dose_response_low": "Lower bound of its 95 % bootstrap interval over participants, for maps by the true network "
+    "and maps without a network",
+    "dose_response_high": "Upper bound",
     "unused_ratio": "Largest ratio, over changes that both classes have, of the mean |density| there to that in "
     "planted groups, in scans that have the change; above 0.5 the map shows what the network need not use",
     "fold_agreement": "Mean rank correlation between folds of the ranking by mean density",
@@ -147,7 +155,7 @@ def _row(cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame,
         "completeness_error": completeness(own),
     }
     found |= {column: _mean(of_positive, column) for column in MAP_ROW if column != "undefined"}
-    found |= {column: _mean(of_positive, column) for column in FAITHFUL}
+    found |= {column: _mean(of_positive, column) for column in FAITHFUL_COLUMNS}
     scans = set(own["scan_id"])
     if severity != ALL or covers_folds(cohort, scans):
         found |= _of_regions(cohort, rows, network, name, scans, severity)
@@ -194,7 +202,11 @@ def _of_regions(
         known_dose = [scan.scan_id for scan in cohort.positive if scan.scan_id in truth.severity]
         dose = np.array([truth.severity[one] for one in known_dose])
         sums = np.array([(density[one] * rows.n_voxels)[planted].sum() for one in known_dose])
-        found["dose_response"] = rank_correlation(dose, sums) if len(dose) > 2 else float("nan")
+        draws = DRAWS if network in (REAL, NO_NETWORK) else 0
+        answer = dose_response(dose, sums, draws, cohort.config.seed)
+        found |= {
+            "dose_response": answer.rho, "dose_response_low": answer.low, "dose_response_high": answer.high,
+        }  # fmt: skip
     ratios = []
     for one in truth.distractors:
         if one.kind == "both classes":

@@ -1,9 +1,9 @@
 """Which scans stand in which cell of a grid.
 
-With two or three classes, "each class once" is impossible for more cells. So beside the grids of the literature
-(*distinct*: each class once) there are: *needle*, one scan of the target class among scans of other classes, at a
-random place; *pair*, the same with two cells; *corner*, in which the last cell repeats the class of the first, where
-the target is: it exposes methods that mark a class wherever it stands, although the network sees one cell only.
+With two or three classes, "each class once", as in the literature, is impossible for more cells. The kinds are:
+*needle*, one scan of the target class among scans of other classes, at a random place; *pair*, the same with two cells;
+*corner*, in which the last cell repeats the class of the first, where the target is: it exposes methods that mark a
+class wherever it stands, although the network sees one cell only.
 
 A participant is never twice in a grid. Only scans that the network recognises with confidence take part.
 """
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pipeline.evaluation.grids.layout import Layout
 from pipeline.run.errors import BadInputError, UsageError
 
-Kind = Literal["distinct", "needle", "pair", "corner"]
-KINDS: tuple[Kind, ...] = ("distinct", "needle", "pair", "corner")
+Kind = Literal["needle", "pair", "corner"]
+KINDS: tuple[Kind, ...] = ("needle", "pair", "corner")
 ATTEMPTS = 100
 """Orders that are tried before a grid without a repeated participant is given up."""
 
@@ -60,7 +60,7 @@ class Grid:
 
     Parameters
     ----------
-    kind : {"distinct", "needle", "pair", "corner"}
+    kind : {"needle", "pair", "corner"}
     scans : tuple of int
         Scan in each cell, by its place in the table of scans.
     labels : tuple of int
@@ -84,12 +84,13 @@ class Grid:
 
 
 def confident(
-    labels: Sequence[int], participants: Sequence[str], probabilities: NDArray[np.floating], top: float = 0.5
-) -> Candidates:
+    labels: Sequence[int], participants: Sequence[str], probabilities: NDArray[np.floating], top: float = 0.5,
+    fewest: int = 1,
+) -> Candidates:  # fmt: skip
     """Scans that are recognised, and of those of each class the most confident share.
 
     The literature takes a confidence of 0.99 and more, which networks of this kind rarely have; so a share is taken and
-    the threshold it gives is kept.
+    the threshold it gives is kept. Rescaling the probabilities (temperature) would choose the same scans.
 
     Parameters
     ----------
@@ -98,6 +99,8 @@ def confident(
     probabilities : array, shape (scans, classes)
     top : float
         Share of the recognised scans of each class, above 0 to 1.
+    fewest : int
+        Scans of each class taken at least, as far as they are recognised: a grid needs several.
 
     Raises
     ------
@@ -126,7 +129,7 @@ def confident(
     chosen, thresholds = [], {}
     for label in classes:
         rows = np.flatnonzero(right & (truth == label))
-        rows = rows[np.argsort(-own[rows], kind="stable")][: max(1, round(top * len(rows)))]
+        rows = rows[np.argsort(-own[rows], kind="stable")][: max(fewest, round(top * len(rows)))]
         thresholds[label] = float(own[rows].min())
         chosen.append(rows)
     scans = np.sort(np.concatenate(chosen))
@@ -136,18 +139,19 @@ def confident(
 def draw_grids(
     candidates: Candidates, layout: Layout, kind: Kind, target: int, count: int, seed: np.random.Generator
 ) -> tuple[Grid, ...]:
-    """Grids with the target class in one cell.
+    """Grids with a scan of the target class in one cell: first the most confident scan, then the next, then again.
 
     Parameters
     ----------
     candidates : Candidates
     layout : Layout
-    kind : {"distinct", "needle", "pair", "corner"}
+    kind : {"needle", "pair", "corner"}
     target : int
         Class to be explained.
     count : int
         Grids.
     seed : numpy.random.Generator
+        Of the place of the target and of the other scans.
 
     Raises
     ------
@@ -159,17 +163,22 @@ def draw_grids(
     classes = sorted(set(candidates.labels.tolist()))
     _require(kind, layout, target, classes)
     grids = []
-    for _ in range(count):
+    own = candidates.of(target)
+    own = own[np.argsort(-candidates.confidence[own], kind="stable")]
+    for number in range(count):
+        explained = int(own[number % len(own)])
         cell = 0 if kind == "corner" else int(seed.integers(layout.cells))
         for _ in range(ATTEMPTS):
             wanted = _classes(kind, layout, target, cell, classes, seed)
-            rows = _rows(candidates, wanted, seed)
+            rows = _rows(candidates, wanted, cell, explained, seed)
             if rows is not None:
                 break
         else:
             raise BadInputError(
                 f"grids: {layout.cells} cells need as many participants, of class {target} and of others, and the "
-                f"confident scans are {_counts(candidates)}. Take a smaller grid or a larger share of the scans (top)."
+                f"confident scans are {_counts(candidates)}. Grids of two cells need one of each class; for larger "
+                "ones make fewer folds (cohort.folds), so that more people are tested in each, or train a better "
+                "network."
             )
         labels = tuple(int(candidates.labels[row]) for row in rows)
         grids.append(Grid(kind, tuple(int(candidates.scans[row]) for row in rows), labels, target, cell))
@@ -185,11 +194,6 @@ def _require(kind: Kind, layout: Layout, target: int, classes: Sequence[int]) ->
         raise UsageError(f"grids: a repeated corner needs three cells or more, and {layout.counts} has two.")
     if target not in classes:
         raise BadInputError(f"grids: there is no confident scan of class {target}.")
-    if kind == "distinct" and len(classes) < layout.cells:
-        raise BadInputError(
-            f"grids: {layout.cells} cells of different classes need as many classes, and there are {len(classes)}; use "
-            "the kind 'needle'."
-        )
     if len(classes) < 2:
         raise BadInputError("grids: there are confident scans of one class only; a grid needs another.")
 
@@ -199,21 +203,23 @@ def _classes(
 ) -> list[int]:
     """Class of every cell."""
     others = [label for label in classes if label != target]
-    if kind == "distinct":
-        wanted = [int(label) for label in seed.permutation(others)[: layout.cells - 1]]
-    else:
-        wanted = [int(label) for label in seed.choice(others, layout.cells - 1)]
+    wanted = [int(label) for label in seed.choice(others, layout.cells - 1)]
     wanted.insert(cell, target)
     if kind == "corner":
         wanted[-1] = target
     return wanted
 
 
-def _rows(candidates: Candidates, wanted: Sequence[int], seed: np.random.Generator) -> list[int] | None:
-    """A candidate of each class, no participant twice; None where this order of drawing finds none."""
+def _rows(
+    candidates: Candidates, wanted: Sequence[int], cell: int, explained: int, seed: np.random.Generator
+) -> list[int] | None:
+    """A candidate of each class beside the one explained, no participant twice; None where the draw finds none."""
     rows: list[int] = []
-    seen: set[str] = set()
-    for label in wanted:
+    seen = {candidates.participants[explained]}
+    for number, label in enumerate(wanted):
+        if number == cell:
+            rows.append(explained)
+            continue
         free = [row for row in candidates.of(label).tolist() if candidates.participants[row] not in seen]
         if not free:
             return None
@@ -223,4 +229,9 @@ def _rows(candidates: Candidates, wanted: Sequence[int], seed: np.random.Generat
 
 
 def _counts(candidates: Candidates) -> str:
-    return ", ".join(f"{len(candidates.of(label))} of class {label}" for label in sorted(candidates.thresholds))
+    found = []
+    for label in sorted(candidates.thresholds):
+        rows = candidates.of(label)
+        people = len({candidates.participants[row] for row in rows})
+        found.append(f"{len(rows)} of class {label} (of {people} participants)")
+    return ", ".join(found)

@@ -1,6 +1,6 @@
 """Whether what the literature found on grids holds for a network: one claim, one paired difference, one answer.
 
-A claim says that one method, setting and stage has larger shares than another on the same grids, or than chance. The
+A claim says that one method, setting and stage has larger shares than another, than chance, or about the same. The
 participant in the target's cell is the unit: their grids are averaged, and the interval draws participants.
 
 Source: Rao, Böhle & Schiele 2022.
@@ -15,83 +15,181 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from pipeline.evaluation.grids.composition import Kind
+from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS
 from pipeline.evaluation.grids.settings import Setting
 from pipeline.evaluation.scores.intervals import participant_interval
 from pipeline.run.errors import BadInputError
 
+NEAR = 0.1
+"""Difference of shares below which two are about the same."""
+DRAWS = 1000
 DIRECTION_COLUMNS: Mapping[str, str] = {
     "claim": "What the literature found, in short",
-    "larger": "Setting, method and stage that should have the larger shares",
-    "smaller": "Setting, method and stage that should have the smaller ones, or chance",
+    "larger": "Setting, kind of grid, method and stage that should have the larger shares",
+    "smaller": "The same of what should have the smaller ones; or chance, or 1, the share of a perfect map",
+    "expected": f"larger; or near, where both should differ by less than {NEAR:g}",
     "n_participants": "Participants in the target's cell; each counts once",
-    "difference": "Mean difference of shares over participants; undefined maps have the share 0",
+    "difference": "Mean difference of shares over participants, larger - smaller; undefined maps have the share 0",
     "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
     "ci_high": "Upper bound",
-    "holds": "yes or no, where the interval leaves out 0; open, where it does not; n/a, where a method has no scores",
+    "holds": "yes or no, where the interval lies on one side of the limit; open, where it does not, or there are too "
+    "few participants; n/a, where a method has no scores",
 }
 """Columns of the table of directions, and what they mean."""
+SUMMARY_COLUMNS: Mapping[str, str] = {
+    **{name: GRID_COLUMNS[name] for name in ("setting", "kind", "method", "stage", "depth", "cells")},
+    "n_participants": "Participants in the target's cell",
+    "n_grids": "Number of grids",
+    "n_undefined": "Grids whose map is undefined; their share counts as 0",
+    "share": "Mean share of positive attribution in the target's cell; a participant's grids are averaged first",
+    "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
+    "ci_high": "Upper bound; n/a where all participants have the same share",
+    "chance": GRID_COLUMNS["chance"],
+    "class_excess": "Mean share in all cells of the class explained, less what an even map has there",
+    "note": "Why there is no score, or why maps are undefined",
+}
+"""Columns of the summary of grids, and what they mean."""
 
-Depth = Literal["input", "last"]
+At = Literal["input", "last"]
+KIND_OF: Mapping[Setting, Kind] = {"GridPG": "needle", "DiFull": "corner", "DiPart": "corner"}
+"""Kind of grid in which a setting is asked first."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Scores of one method in one setting: at the input, or at the last other stage in the table."""
+    """Shares of one method in one setting: at the input, or at the last other stage in the table."""
 
     setting: Setting
     method: str
-    depth: Depth = "input"
+    at: At = "input"
+    kind: Kind | None = None
 
     def __str__(self) -> str:
-        return f"{self.setting}, {self.method}, {self.depth}"
+        return f"{self.setting}, {self.kind or KIND_OF[self.setting]}, {self.method}, {self.at}"
+
+
+Other = Side | Literal["chance", "1"]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`larger` has larger shares than `smaller`; None is chance."""
+    """`larger` has larger shares than `smaller`, or with `near` about the same."""
 
     name: str
-    larger: Side | None
-    smaller: Side | None
+    larger: Other
+    smaller: Other
+    near: bool = False
 
 
-def claims(smooth: str = "smooth-integrated-gradients") -> tuple[Claim, ...]:
+def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
     """What Rao et al. found, for methods under the names of `pipeline.evaluation.grids.studies`.
 
     Parameters
     ----------
-    smooth : str
-        Name of smoothed integrated gradients, with its kernel.
+    kernels : sequence of int
+        Of the smoothing study, in ascending order; the last but one is what the literature recommends.
+    pooled : bool
+        Whether the network pools its last map globally; some claims are about such networks only.
     """
-    ixg, intgrad, cam = "input-x-gradient", "integrated-gradients", "grad-cam"
-    return (
-        Claim("IxG improves with depth", Side("GridPG", ixg, "last"), Side("GridPG", ixg)),
-        Claim("IntGrad improves with depth", Side("GridPG", intgrad, "last"), Side("GridPG", intgrad)),
-        Claim("LRP-Focus is better than IxG at the input", Side("GridPG", "lrp focus"), Side("GridPG", ixg)),
+    ixg, intgrad, cam, focus = "input-x-gradient", "integrated-gradients", "grad-cam", "lrp focus"
+    smooth = [f"smooth-{name} kernel={kernels[-2:][0]}" for name in (ixg, intgrad)]
+    widest = f"smooth-{intgrad} kernel={kernels[-1]}"
+    last = Side("GridPG", cam, "last")
+    backward = ("gradient", "guided-backpropagation", ixg, intgrad)
+    found = [Claim(f"At the input {name} is near chance", Side("GridPG", name), "chance", True) for name in backward]
+    found += [
+        Claim(f"{name} improves with depth", Side("GridPG", name, "last"), Side("GridPG", name))
+        for name in (ixg, intgrad)
+    ]
+    found += [
+        Claim(f"At the last stage {name} is like Grad-CAM", Side("GridPG", name, "last"), last, True)
+        for name in (ixg, intgrad)
+    ]
+    found += [
+        Claim("LRP-Focus is better than IxG at the input", Side("GridPG", focus), Side("GridPG", ixg)),
+        Claim("LRP-Focus is better than chance at the input", Side("GridPG", focus), "chance"),
+        Claim("LRP-Focus is better than chance at the last stage", Side("GridPG", focus, "last"), "chance"),
         Claim("LRP needs a γ of .1 and more", Side("GridPG", "lrp composite gamma=0.25"),
               Side("GridPG", "lrp composite gamma=0.01")),
-        Claim("Smoothing helps IntGrad", Side("GridPG", smooth), Side("GridPG", intgrad)),
-        Claim("Grad-CAM marks what the head cannot see", Side("GridPG", cam, "last"), Side("DiFull", cam, "last")),
-        Claim("IxG marks only what the head sees", Side("DiFull", ixg), Side("DiFull", cam, "last")),
-        Claim("DiPart loses locality towards the input", Side("DiPart", ixg, "last"), Side("DiPart", ixg)),
+        Claim("Smoothing helps IntGrad", Side("GridPG", smooth[1]), Side("GridPG", intgrad)),
+        Claim("Smoothing helps IxG (in the literature without batch normalisation only)", Side("GridPG", smooth[0]),
+              Side("GridPG", ixg)),
+        Claim("IntGrad at the input, smoothed most, beats Grad-CAM at the last stage", Side("GridPG", widest), last),
+        Claim("Smoothing costs some locality", Side("DiFull", intgrad), Side("DiFull", smooth[1])),
+    ]  # fmt: skip
+    found += [Claim(f"{name} marks only what the head sees", Side("DiFull", name), "1", True)
+              for name in (*backward, "layer-cam", focus)]  # fmt: skip
+    found += [
+        Claim("Grad-CAM marks what the head cannot see", Side("DiFull", ixg), Side("DiFull", cam, "last")),
+        Claim("Grad-CAM is worse in DiFull than in GridPG", last, Side("DiFull", cam, "last")),
+        Claim("Occlusion marks only what the head sees", Side("DiFull", "occlusion"), "1", True),
         Claim("Occlusion is better than RISE", Side("DiFull", "occlusion"), Side("DiFull", "rise")),
-        Claim("Grad-CAM at the input is below chance", None, Side("GridPG", cam)),
-    )  # fmt: skip
+        Claim(
+            "DiPart is like DiFull at the last stage", Side("DiPart", ixg, "last"), Side("DiFull", ixg, "last"), True
+        ),
+        Claim("DiPart loses locality towards the input", Side("DiPart", ixg, "last"), Side("DiPart", ixg)),
+        Claim("Grad-CAM at the input is below chance", "chance", Side("GridPG", cam)),
+        Claim("Four cells are harder than two", Side("GridPG", focus, kind="pair"), Side("GridPG", focus)),
+    ]
+    if pooled:
+        found += [Claim(f"At the last stage {name} is even", Side("GridPG", name, "last"), "chance", True)
+                  for name in ("gradient", "guided-backpropagation")]  # fmt: skip
+    return tuple(found)
+
+
+def by_participant(made: pd.DataFrame, participants: Mapping[int, str], column: str = "share") -> pd.Series:
+    """Mean of a column over the grids of each participant in the target's cell; an undefined map counts as 0."""
+    people = made["scan"].astype(int).map(participants)
+    return made[column].astype(float).fillna(0).groupby(people).mean()
+
+
+def summary_of_grids(scores: pd.DataFrame, participants: Mapping[int, str], seed: int = 0) -> pd.DataFrame:
+    """Mean scores per setting, kind of grid, method and stage: `SUMMARY_COLUMNS`.
+
+    Undefined maps count as 0, so that a method gains nothing by having none.
+
+    Parameters
+    ----------
+    scores : pandas.DataFrame
+        Of `pipeline.evaluation.grids.grid_scores.grid_scores`.
+    participants : mapping of int to str
+        Participant of each scan.
+    seed : int
+        Of the intervals.
+    """
+    rows = []
+    places = ["setting", "kind", "method", "stage"]
+    for key, part in scores.groupby(places, sort=False, dropna=False):
+        made, notes = part[part["grid"].notna()], part["note"].dropna()
+        row = {**dict(zip(places, key, strict=True)), "depth": part["depth"].iloc[0], "cells": part["cells"].iloc[0]}
+        row |= {"n_participants": 0, "n_grids": len(made), "n_undefined": int(made["undefined"].sum())}
+        if len(made):
+            each = by_participant(made, participants)
+            low, high = participant_interval((each.to_numpy(float),), np.mean, DRAWS, seed)
+            excess = by_participant(
+                made.assign(excess=made["class_share"].fillna(0) - made["class_chance"]), participants, "excess"
+            )
+            row |= {"n_participants": len(each), "share": each.mean(), "ci_low": low, "ci_high": high}
+            row |= {"chance": made["chance"].mean(), "class_excess": excess.mean()}
+        rows.append({**row, "note": notes.iloc[0] if len(notes) else None})
+    return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))
 
 
 def directions(
-    scores: pd.DataFrame, participants: Mapping[int, str], asked: Sequence[Claim], draws: int = 2000, seed: int = 0
+    scores: pd.DataFrame, participants: Mapping[int, str], asked: Sequence[Claim], seed: int = 0
 ) -> pd.DataFrame:
     """A row per claim: the paired difference with its interval, and whether the claim holds.
 
     Parameters
     ----------
     scores : pandas.DataFrame
-        Of `pipeline.evaluation.grids.grid_scores.grid_scores`, of one network.
+        Of `pipeline.evaluation.grids.grid_scores.grid_scores`.
     participants : mapping of int to str
         Participant of each scan.
     asked : sequence of Claim
-    draws, seed : int
+    seed : int
+        Of the intervals.
 
     Returns
     -------
@@ -107,31 +205,48 @@ def directions(
     unknown = set(made["scan"].astype(int)) - set(participants)
     if unknown:
         raise BadInputError(f"directions: scan {min(unknown)} has no participant; give the participant of every scan.")
-    return pd.DataFrame([_row(made, participants, one, draws, seed) for one in asked], columns=list(DIRECTION_COLUMNS))
+    return pd.DataFrame([_row(made, participants, one, seed) for one in asked], columns=list(DIRECTION_COLUMNS))
 
 
-def _row(made: pd.DataFrame, participants: Mapping[int, str], claim: Claim, draws: int, seed: int) -> dict[str, object]:
-    sides = [_shares(made, side) for side in (claim.larger, claim.smaller)]
-    paired = pd.concat(sides, axis=1, keys=["larger", "smaller"]).dropna()
-    names = {"claim": claim.name, "larger": str(claim.larger or "chance"), "smaller": str(claim.smaller or "chance")}
+def _row(made: pd.DataFrame, participants: Mapping[int, str], claim: Claim, seed: int) -> dict[str, object]:
+    row: dict[str, object] = {"claim": claim.name, "larger": str(claim.larger), "smaller": str(claim.smaller)}
+    row |= {"expected": "near" if claim.near else "larger", "n_participants": 0, "holds": None}
+    owners = {place: _of(made, side) for place, side in (("larger", claim.larger), ("smaller", claim.smaller))}
+    first = next(one for one in owners.values() if one is not None)
+    shares = []
+    for side, own in zip((claim.larger, claim.smaller), owners.values(), strict=True):
+        if own is None:
+            fixed = first.assign(fixed=1.0 if side == "1" else first["chance"].astype(float))
+            shares.append(by_participant(fixed, participants, "fixed"))
+        else:
+            shares.append(by_participant(own, participants))
+    paired = pd.concat(shares, axis=1).dropna()
     if not len(paired):
-        return {**names, "n_participants": 0, "holds": None}
-    scan_of = made.drop_duplicates("grid").set_index("grid")["scan"].astype(int)
-    people = scan_of.loc[paired.index].map(participants)
-    each = (paired["larger"] - paired["smaller"]).groupby(people).mean().to_numpy(float)
-    low, high = participant_interval((each,), np.mean, draws, seed)
-    found = float(each.mean())
-    return {
-        **names, "n_participants": len(each), "difference": found, "ci_low": low, "ci_high": high,
-        "holds": "yes" if low > 0 else "no" if high < 0 else "open",
+        return row
+    each = (paired.iloc[:, 0] - paired.iloc[:, 1]).to_numpy(float)
+    low, high = participant_interval((each,), np.mean, DRAWS, seed)
+    return row | {
+        "n_participants": len(each), "difference": float(each.mean()), "ci_low": low, "ci_high": high,
+        "holds": _holds(each, low, high, claim.near),
     }  # fmt: skip
 
 
-def _shares(made: pd.DataFrame, side: Side | None) -> pd.Series:
-    """Share of each grid, by its number; those of chance where no side is given."""
-    if side is None:
-        return made.drop_duplicates("grid").set_index("grid")["chance"].astype(float)
-    own = made[(made["setting"] == side.setting) & (made["method"] == side.method)]
-    stages = [stage for stage in own["stage"].unique() if (stage == 0) == (side.depth == "input")]
-    own = own[own["stage"] == stages[-1]] if stages else own.iloc[:0]
-    return own.set_index("grid")["share"].astype(float).fillna(0)
+def _holds(each: np.ndarray, low: float, high: float, near: bool) -> str:
+    """The answer; where all participants have the same difference, there is no interval and the difference decides."""
+    if np.isnan(low):
+        if len(each) < 3 or np.ptp(each) > 1e-6:
+            return "open"
+        low = high = float(each[0])
+    if near:
+        return "yes" if low > -NEAR and high < NEAR else "no" if high < -NEAR or low > NEAR else "open"
+    return "yes" if low > 0 else "no" if high < 0 else "open"
+
+
+def _of(made: pd.DataFrame, side: Other) -> pd.DataFrame | None:
+    """Rows of a side; None for chance and for 1."""
+    if isinstance(side, str):
+        return None
+    kind = side.kind or KIND_OF[side.setting]
+    own = made[(made["setting"] == side.setting) & (made["kind"] == kind) & (made["method"] == side.method)]
+    stages = sorted({stage for stage in own["stage"].unique() if (stage == 0) == (side.at == "input")})
+    return own[own["stage"] == stages[-1]] if stages else own.iloc[:0]

@@ -10,17 +10,20 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from pipeline.attribution.gradient.smoothing import gaussian_smooth
 from pipeline.attribution.methods import Method
+from pipeline.attribution.targets import StartValue
 from pipeline.evaluation.grids.composition import Grid
 from pipeline.evaluation.grids.layout import Layout
-from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_map
+from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps
 from pipeline.run.errors import BadInputError, UsageError
 
 GRID_COLUMNS: Mapping[str, str] = {
     "setting": "GridPG, DiFull or DiPart",
     "method": "Name of the method, with its settings",
     "stage": "Stage of the network at which it was asked; 0 is the input",
-    "kind": "distinct, needle, pair or corner",
+    "depth": "How deep the stage lies, from 0 (the input) to 1 (the last stage with places)",
+    "kind": "needle, pair or corner",
     "grid": "Number of the grid; n/a in the row of a method that is not defined",
     "cells": "Number of cells",
     "target": "Class explained",
@@ -35,29 +38,41 @@ GRID_COLUMNS: Mapping[str, str] = {
 }
 """Columns of the table of grids, and what they mean."""
 
-SUMMARY_COLUMNS: Mapping[str, str] = {
-    **{name: GRID_COLUMNS[name] for name in ("setting", "method", "stage", "kind")},
-    "n_grids": "Number of grids",
-    "n_undefined": "Grids whose map is undefined; their share counts as 0",
-    "share": "Mean share of positive attribution in the target's cell",
-    "chance": GRID_COLUMNS["chance"],
-    "class_excess": "Mean share in all cells of the class explained, less what an even map has there",
-    "note": GRID_COLUMNS["note"],
-}
-"""Columns of the summary of grids, and what they mean."""
-
 
 @dataclass(frozen=True)
 class Asked:
-    """A method asked at one stage, under the name that it has in tables."""
+    """A method asked at one stage, under the names that its maps have in tables.
+
+    Parameters
+    ----------
+    name : str
+    method : Method
+    stage : int or str
+    start : {"logit", "probability", "evidence"}
+        Value that is explained.
+    more : tuple of str
+        Names of further maps: those that the method makes beside the first, then those of `kernels`.
+    kernels : tuple of int
+        Edges of Gaussians that smooth the first map.
+    depth : float
+        How deep the stage lies, 0 to 1.
+    """
 
     name: str
     method: Method
     stage: int | str = 0
+    start: StartValue = "logit"
+    more: tuple[str, ...] = ()
+    kernels: tuple[int, ...] = ()
+    depth: float = 0.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.more)
 
 
-Keep = Callable[[Setting, Asked, int, Tensor], None]
-"""Called with the map (D, H, W) of each grid, by its number."""
+Keep = Callable[[Setting, str, int | str, int, Tensor], None]
+"""Called with setting, name and stage, the number of the grid, and the map (D, H, W)."""
 
 
 def grid_scores(
@@ -102,19 +117,29 @@ def _rows(
     setting: Setting, keep: Keep | None,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     for number, grid in enumerate(grids):
-        row = {"setting": setting, "method": asked.name, "stage": asked.stage, "cells": layout.cells}
+        row = {"setting": setting, "stage": asked.stage, "depth": asked.depth, "kind": grid.kind, "cells": layout.cells}
         cells = torch.stack([read(scan) for scan in grid.scans])
         try:
-            values = grid_map(model, layout, cells, grid.target, grid.cell, asked.method, asked.stage, setting)
+            maps: Sequence[Tensor | None] = _maps(model, layout, cells, grid, asked, setting)
+            note = None
         except UsageError as error:
-            yield {**row, "note": str(error)}
+            yield from ({**row, "method": name, "note": str(error)} for name in asked.names)
             return
         except BadInputError as error:
-            yield {**row, **_scores(grid, number, layout, None), "note": str(error)}
-            continue
-        if keep is not None:
-            keep(setting, asked, number, values)
-        yield {**row, **_scores(grid, number, layout, values)}
+            maps, note = [None] * len(asked.names), str(error)
+        for name, values in zip(asked.names, maps, strict=True):
+            if keep is not None and values is not None:
+                keep(setting, name, asked.stage, number, values)
+            scores = _scores(grid, number, layout, values)
+            yield {**row, "method": name, **scores, "note": note or scores["note"]}
+
+
+def _maps(model: nn.Module, layout: Layout, cells: Tensor, grid: Grid, asked: Asked, setting: Setting) -> list[Tensor]:
+    """All maps of what is asked, in the order of its names."""
+    maps = grid_maps(
+        model, layout, cells, grid.target, grid.cell, asked.method, asked.stage, setting, asked.start
+    )  # fmt: skip
+    return [*maps, *(gaussian_smooth(maps[0][None, None], kernel)[0, 0] for kernel in asked.kernels)]
 
 
 def _scores(grid: Grid, number: int, layout: Layout, values: Tensor | None) -> dict[str, Any]:
@@ -123,7 +148,6 @@ def _scores(grid: Grid, number: int, layout: Layout, values: Tensor | None) -> d
     shares = layout.shares(values) if values is not None else torch.full((layout.cells,), torch.nan)
     undefined = bool(torch.isnan(shares).any())
     return {
-        "kind": grid.kind,
         "grid": number,
         "target": grid.target,
         "scan": grid.scans[grid.cell],
@@ -135,37 +159,3 @@ def _scores(grid: Grid, number: int, layout: Layout, values: Tensor | None) -> d
         "undefined": int(undefined),
         "note": "the map is zero everywhere, or not finite" if undefined else None,
     }
-
-
-def summary_of_grids(scores: pd.DataFrame) -> pd.DataFrame:
-    """Mean scores per setting, method, stage and kind of grid.
-
-    Undefined maps count as 0, so that a method gains nothing by having none.
-
-    Parameters
-    ----------
-    scores : pandas.DataFrame
-        Of `grid_scores`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        `SUMMARY_COLUMNS`.
-    """
-    rows = []
-    for key, part in scores.groupby(["setting", "method", "stage", "kind"], sort=False, dropna=False):
-        made = part[part["grid"].notna()]
-        notes = part["note"].dropna()
-        excess = made["class_share"].fillna(0) - made["class_chance"]
-        rows.append(
-            {
-                **dict(zip(("setting", "method", "stage", "kind"), key, strict=True)),
-                "n_grids": len(made),
-                "n_undefined": int(made["undefined"].sum()),
-                "share": made["share"].fillna(0).mean(),
-                "chance": made["chance"].mean(),
-                "class_excess": excess.mean(),
-                "note": notes.iloc[0] if len(notes) else None,
-            }
-        )
-    return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))

@@ -9,13 +9,18 @@ Source: Böhle 2024, appendix A.8.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from pipeline.attribution.methods import Method, attribute
-from pipeline.run.errors import BadInputError
+from pipeline.attribution.targets import StartValue
+from pipeline.evaluation.grids.grid_scores import Asked
+from pipeline.run.errors import BadInputError, UsageError
+
+INVARIANCE_ROW = ("method", "logit_difference", "share_plain", "share_cancelling", "note")
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def cancelling_pair(weight: Tensor, bias: Tensor, connected: Tensor) -> Pair:
 
 
 def share_on_disconnected(
-    network: nn.Module, features: Tensor, connected: Tensor, target: int, method: Method
+    network: nn.Module, features: Tensor, connected: Tensor, target: int, method: Method, start: StartValue = "logit"
 ) -> float:
     """Share of absolute attribution on features that cannot change the logit; NaN for a map of zeros.
 
@@ -75,7 +80,44 @@ def share_on_disconnected(
         (F,), bool.
     target : int
     method : Method
+    start : {"logit", "probability", "evidence"}
     """
-    size = attribute(network, features, target, method).values.flatten().double().abs()
+    size = attribute(network, features, target, method, 0, start).values.flatten().double().abs()
     total = size.sum()
     return float(size[~connected].sum() / total) if total > 0 else float("nan")
+
+
+def invariance_rows(
+    features: Tensor, slopes: Tensor, connected: Tensor, target: int, asked: Sequence[Asked]
+) -> list[dict[str, object]]:
+    """What methods make of a `Pair` on given features, a row per map: `INVARIANCE_ROW`.
+
+    Parameters
+    ----------
+    features : Tensor
+        (1, 1, d, h, w).
+    slopes : Tensor
+        (K, F), weights of the head.
+    connected : Tensor
+        (F,), bool: features that the head reads.
+    target : int
+    asked : sequence of Asked
+        Their controls, if any, are features too.
+    """
+    pair = cancelling_pair(slopes, slopes.new_zeros(len(slopes)), connected)
+    networks = (pair.plain, pair.cancelling)
+    with torch.no_grad():
+        logits = [network(features) for network in networks]
+    difference = float((logits[0] - logits[1]).abs().max() / logits[0].abs().max())
+    rows = []
+    for one in asked:
+        row: dict[str, object] = {"method": one.name, "logit_difference": difference}
+        try:
+            shares = [
+                share_on_disconnected(net, features, connected, target, one.method, one.start) for net in networks
+            ]
+            row |= {"share_plain": shares[0], "share_cancelling": shares[1], "note": None}
+        except (BadInputError, UsageError) as error:
+            row |= {"share_plain": float("nan"), "share_cancelling": float("nan"), "note": str(error)}
+        rows.append(row)
+    return rows

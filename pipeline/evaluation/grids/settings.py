@@ -21,19 +21,22 @@ Source: Rao, Böhle & Schiele 2022.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.methods import Method, Propagation, attribute
+from pipeline.attribution.methods import Method, Propagation, attribute_all
 from pipeline.attribution.network_view import split_layers
 from pipeline.attribution.records import Attribution
+from pipeline.attribution.reference.references import Reference
+from pipeline.attribution.targets import StartValue
 from pipeline.attribution.upsampling import interpolated
 from pipeline.evaluation.grids.heads import convolved, looking_at_cell, stages_of
 from pipeline.evaluation.grids.layout import Layout
-from pipeline.evaluation.grids.locality import require_seen_alike
+from pipeline.evaluation.grids.locality import local_layers, reach, require_seen_alike
 from pipeline.models.contract import StagedModel
 from pipeline.run.errors import UsageError
 
@@ -120,11 +123,11 @@ def _require_any_size(network: StagedModel, whole: Tensor) -> None:
         ) from error
 
 
-def grid_map(
+def grid_maps(
     model: nn.Module, layout: Layout, cells: Tensor, target: int, cell: int, method: Method, stage: int | str = 0,
-    setting: Setting = "DiFull",
-) -> Tensor:  # fmt: skip
-    """The map (D, H, W) of a whole grid, on the grid of the input.
+    setting: Setting = "DiFull", start: StartValue = "logit",
+) -> list[Tensor]:  # fmt: skip
+    """The maps (D, H, W) that a method makes of a whole grid, on the grid of the input; most make one.
 
     Parameters
     ----------
@@ -133,8 +136,10 @@ def grid_map(
     target : int
         Output unit to explain.
     method : Method
-    stage : int or str
-        Boundary of the *model* at which to explain; see `pipeline.attribution.methods.attribute`.
+        One that compares with controls has those of a cell; a grid is compared with a grid of the same control.
+    stage, start
+        Boundary of the *model* at which to explain, and the value explained; see
+        `pipeline.attribution.methods.attribute`.
 
     Raises
     ------
@@ -143,18 +148,32 @@ def grid_map(
     BadInputError
         For a map that is not finite.
     """
-    if setting != "DiFull":
+    if setting == "DiFull" and isinstance(method, Propagation):
+        alone = [
+            _speaking_for(one) for one in attribute_all(model, cells[cell : cell + 1], target, method, stage, start)
+        ]
+        empty = torch.zeros_like(alone[0])
+        return [layout.join([one if n == cell else empty for n in range(layout.cells)])[0, 0] for one in alone]
+    method, whole = on_grid(method, layout), layout.compose(cells)
+    if setting != "DiFull" or stage == 0:
         network = network_of(model, layout, cells, cell, setting)
-        return _speaking_for(attribute(network, layout.compose(cells), target, method, stage))[0, 0]
-    if isinstance(method, Propagation):
-        alone = _speaking_for(attribute(model, cells[cell : cell + 1], target, method, stage))
-        return layout.join([alone if n == cell else torch.zeros_like(alone) for n in range(layout.cells)])[0, 0]
-    if stage == 0:
-        network = network_of(model, layout, cells, cell, setting)
-        return attribute(network, layout.compose(cells), target, method, 0).values[0, 0]
+        return [_speaking_for(one)[0, 0] for one in attribute_all(network, whole, target, method, stage, start)]
     before, after = split_layers(model, stage)
     network = StagedModel([PerCell(layout, before), nn.Sequential(Crop(layout, cell), *[layer for _, layer in after])])
-    return attribute(network.eval(), layout.compose(cells), target, method, 1).values[0, 0]
+    return [one.values[0, 0] for one in attribute_all(network.eval(), whole, target, method, 1, start)]
+
+
+def on_grid(method: Method, layout: Layout) -> Method:
+    """The method with a grid of each of its controls, if it compares with any; else the same."""
+    own = getattr(method, "reference", None)
+    if own is None:
+        return method
+    grids = [layout.join([one] * layout.cells) for one in torch.split(own.volumes, 1)]
+    # logits of single controls: they give the value of the reference, which shares do not need, without a pass each
+    reference = Reference(torch.cat(grids), own.people, own.logits)
+    changed: Any = dataclasses.replace(method, reference=reference)  # type: ignore[type-var]
+    method = changed
+    return method
 
 
 def _speaking_for(answer: Attribution) -> Tensor:
@@ -166,3 +185,35 @@ def _speaking_for(answer: Attribution) -> Tensor:
     if answer.ledger is None:
         return answer.values
     return torch.where(answer.start_value.view(-1, 1, 1, 1, 1) < 0, -answer.values, answer.values)
+
+
+def is_local(model: nn.Module, layout: Layout, cells: Tensor, cell: int, setting: Setting, seed: int = 0) -> bool:
+    """Whether a network keeps the promise of its setting, on these very cells.
+
+    DiFull: the logits stay the same bit by bit when noise takes the place of the other cells, and no gradient reaches
+    these. DiPart: no gradient lies farther from the cell than the receptive field reaches.
+
+    Raises
+    ------
+    UsageError
+        Where the setting promises nothing (GridPG), or is not defined for the network.
+    """
+    if setting == "GridPG":
+        raise UsageError("GridPG lets the whole grid change the logit; there is nothing to check.")
+    network, whole = network_of(model, layout, cells, cell, setting), layout.compose(cells)
+    leaf = whole.clone().requires_grad_()
+    logits = network(leaf)
+    (gradient,) = torch.autograd.grad(logits.sum(), leaf)
+    side = layout.cell_shape(whole)
+    margin = (0, 0, 0) if setting == "DiFull" else reach(local_layers(model))
+    box = layout.box(cell, side)
+    near = tuple(slice(max(0, a.start - wide), a.stop + wide) for a, wide in zip(box, margin, strict=True))
+    gradient[:, :, *near] = 0
+    if bool(gradient.any()):
+        return False
+    if setting == "DiPart":
+        return True
+    noise = torch.rand(cells.shape, generator=torch.Generator().manual_seed(seed)).to(cells)
+    noise[cell] = cells[cell]
+    with torch.no_grad():
+        return torch.equal(network(layout.compose(noise)), network(whole))

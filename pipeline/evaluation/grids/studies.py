@@ -1,30 +1,44 @@
-"""What the literature varies: stages (ML-Att), smoothing, and the configuration of LRP. Lists to run through one score.
+"""What is asked in a grid: every method at its stages (ML-Att), smoothing, and the configurations of LRP.
 
 Source: Rao, Böhle & Schiele 2022.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
+import torch
 from torch import nn
 
-from pipeline.attribution.entry import last_spatial_stage
-from pipeline.attribution.gradient.gradients import InputTimesGradient
+from pipeline.attribution.entry import Surroundings, last_spatial_stage
 from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.gradient.smoothing import SmoothInputTimesGradient, SmoothIntegratedGradients
 from pipeline.attribution.lrp.methods import Lrp
 from pipeline.attribution.methods import Method
+from pipeline.attribution.perturbation.occlusion import Occlusion
+from pipeline.attribution.perturbation.rise import Rise
+from pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
+from pipeline.evaluation.grids.composition import Kind
 from pipeline.evaluation.grids.grid_scores import Asked
+from pipeline.evaluation.grids.layout import Shape
+from pipeline.explaining.explanation import Explanation
+from pipeline.models.contract import StagedModel
 
 KERNEL_SHARES = (9 / 224, 17 / 224, 33 / 224, 65 / 224, 129 / 224, 257 / 224)
 """Edges of the Gaussians of the literature, as shares of the edge of a cell."""
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 GAMMAS = (0.0, 0.001, 0.01, 0.1, 0.25)
-STEPS = 20
-"""Of integrated gradients."""
+FEW_GAMMAS = (0.01, 0.25)
+STEPS = 10
+"""Of integrated gradients: a grid is several times as large as a scan, and shares need no completeness."""
+BOXES, MASKS = 3, 100
+"""Boxes of occlusion along each edge of a cell; random masks of RISE in a grid."""
+SLOW = ("occlusion", "rise", "score-cam", "ablation-cam", "opti-cam", "smoothgrad", "lime")
+"""Methods of a hundred passes and more, which are not asked in large grids that the network sees as a whole."""
+SMOOTHED = ("input-x-gradient", "integrated-gradients")
 
 
 @dataclass(frozen=True)
@@ -35,15 +49,87 @@ class Depth:
     relative: float
 
 
-def depths(model: nn.Module) -> tuple[Depth, ...]:
-    """Every stage at which a map can be asked for, from the input to the last with a convolution."""
+def depths(model: nn.Module, every: bool = True) -> tuple[Depth, ...]:
+    """Stages at which a map can be asked for, from the input to the last with a convolution.
+
+    Parameters
+    ----------
+    model : nn.Module
+    every : bool
+        All of them; otherwise the input and the last.
+    """
     last = last_spatial_stage(model)
-    return tuple(Depth(stage, stage / last if last else 0.0) for stage in range(last + 1))
+    stages = range(last + 1) if every else sorted({0, last})
+    return tuple(Depth(stage, stage / last if last else 0.0) for stage in stages)
 
 
-def at_every_depth(name: str, method: Method, model: nn.Module) -> tuple[Asked, ...]:
-    """One method at every stage."""
-    return tuple(Asked(name, method, depth.stage) for depth in depths(model))
+def regional(asked: Explanation) -> bool:
+    """Whether a method hides the regions of one brain, of which a grid has several."""
+    return any(field.name == "regions" for field in dataclasses.fields(asked.entry.record))
+
+
+def asked_in_grids(
+    explanations: Sequence[Explanation], surroundings: Surroundings, model: StagedModel, cell: Shape, kind: Kind,
+    every: bool = True,
+) -> tuple[Asked, ...]:  # fmt: skip
+    """All that is asked in a grid, in the order of the tables.
+
+    Parameters
+    ----------
+    explanations : sequence of Explanation
+        Without methods for which `regional` is true.
+    surroundings : Surroundings
+        With the controls of a cell.
+    model : StagedModel
+    cell : tuple of int
+        Voxels of a cell.
+    kind : {"needle", "pair", "corner"}
+        The studies of smoothing and LRP are asked in needle grids only, `SLOW` methods in all others.
+    every : bool
+        Every stage; otherwise two, half of the steps of a path, and `FEW_GAMMAS`.
+    """
+    found: list[Asked] = []
+    gammas = GAMMAS if every else FEW_GAMMAS
+    for one in explanations:
+        name = one.entry.name
+        if kind == "needle" and name in SLOW:
+            continue
+        for depth in depths(model, every):
+            if name == "lrp":
+                batch_norm: Any = one.settings.get("batch_norm", "fold")
+                found += lrp_study(depth, batch_norm, gammas if kind == "needle" and depth.stage == 0 else ())
+                continue
+            method = fitted(one.build(surroundings), _sides(model, cell, depth.stage), STEPS if every else STEPS // 2)
+            kernels: tuple[int, ...] = ()
+            if name in SMOOTHED and depth.stage == 0 and kind != "pair":
+                kernels = smoothing_kernels(min(cell))
+            more = tuple(smoothed_name(name, kernel) for kernel in kernels)
+            found.append(Asked(name, method, depth.stage, one.start, more, kernels, depth.relative))
+    return tuple(found)
+
+
+def fitted(method: Method, sides: Sequence[int], steps: int = STEPS) -> Method:
+    """A method with settings for cells of some voxels: boxes of occlusion, masks of RISE, steps of a path."""
+    if isinstance(method, Occlusion):
+        a, b, c = (max(1, round(side / BOXES)) for side in sides)
+        return dataclasses.replace(method, size=(a, b, c), stride=(a, b, c))
+    if isinstance(method, Rise):
+        return dataclasses.replace(method, masks=MASKS)
+    if isinstance(method, IntegratedGradients):
+        return dataclasses.replace(method, steps=steps, tolerance=float("inf"))
+    if isinstance(method, IntegratedGradientsFromMean):
+        return dataclasses.replace(method, steps=steps)
+    return method
+
+
+def _sides(model: StagedModel, cell: Shape, stage: int) -> tuple[int, ...]:
+    """Voxels of the features of one cell at a stage."""
+    weight = next(model.parameters())
+    features = torch.zeros((1, 1, *cell), dtype=weight.dtype, device=weight.device)
+    with torch.no_grad():
+        for one in model.stages[:stage]:
+            features = one(features)
+    return tuple(features.shape[-3:])
 
 
 def smoothing_kernels(edge: int) -> tuple[int, ...]:
@@ -58,35 +144,27 @@ def smoothing_kernels(edge: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(size + (size % 2 == 0) for size in sizes))
 
 
-def smoothing_study(edge: int, steps: int = STEPS) -> tuple[Asked, ...]:
-    """IxG and integrated gradients at the input, without smoothing and with every kernel."""
-    asked = [
-        Asked("input-x-gradient", InputTimesGradient()),
-        Asked("integrated-gradients", IntegratedGradients(steps=steps, tolerance=1)),
-    ]
-    for kernel in smoothing_kernels(edge):
-        asked.append(Asked(f"smooth-input-x-gradient kernel={kernel}", SmoothInputTimesGradient(kernel=kernel)))
-        smooth = SmoothIntegratedGradients(steps=steps, tolerance=1, kernel=kernel)
-        asked.append(Asked(f"smooth-integrated-gradients kernel={kernel}", smooth))
-    return tuple(asked)
+def smoothed_name(name: str, kernel: int) -> str:
+    """Name of a smoothed map in tables."""
+    return f"smooth-{name} kernel={kernel}"
 
 
-def lrp_study(
-    stage: int | str = 0, betas: Sequence[float] = BETAS, gammas: Sequence[float] = GAMMAS
-) -> tuple[Asked, ...]:
-    """Configurations of LRP: the β-rule everywhere, *focus* (ε, z+, zB), and *composite* (ε, γ, zB).
+def lrp_study(depth: Depth, batch_norm: Any = "fold", gammas: Sequence[float] = GAMMAS) -> Iterator[Asked]:
+    """Configurations of LRP at one stage: the β-rule everywhere, *focus* (ε, z+, zB), and *composite* (ε, γ, zB).
 
     The bounds of zB are [0, 1] in the brain and 0 outside it, voxel by voxel. γ = 0 is LRP-0 on convolutions, and γ to
     infinity approaches *focus*.
     """
-    return (
-        *(Asked(f"lrp beta={beta:g}", Lrp(beta=beta), stage) for beta in betas),
-        Asked("lrp focus", Lrp(rules="focus"), stage),
-        *(Asked(f"lrp composite gamma={gamma:g}", Lrp(rules="composite", gamma=gamma), stage) for gamma in gammas),
-    )
+    names = [f"lrp beta={beta:g}" for beta in BETAS]
+    place = {"stage": depth.stage, "depth": depth.relative}
+    yield Asked(names[0], Lrp(beta=BETAS, batch_norm=batch_norm), more=tuple(names[1:]), **place)  # type: ignore[arg-type]
+    yield Asked("lrp focus", Lrp(rules="focus", batch_norm=batch_norm), **place)  # type: ignore[arg-type]
+    for gamma in gammas:
+        rules = Lrp(rules="composite", gamma=gamma, batch_norm=batch_norm)
+        yield Asked(f"lrp composite gamma={gamma:g}", rules, **place)  # type: ignore[arg-type]
 
 
-def spearman_matrix(scores: pd.DataFrame, setting: str) -> pd.DataFrame:
+def spearman_matrix(scores: pd.DataFrame, setting: str, kind: str) -> pd.DataFrame:
     """Rank correlation of the shares of every two methods and stages over the same grids.
 
     Parameters
@@ -94,6 +172,7 @@ def spearman_matrix(scores: pd.DataFrame, setting: str) -> pd.DataFrame:
     scores : pandas.DataFrame
         Of `pipeline.evaluation.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0.
     setting : {"GridPG", "DiFull", "DiPart"}
+    kind : {"needle", "pair", "corner"}
 
     Returns
     -------
@@ -101,7 +180,7 @@ def spearman_matrix(scores: pd.DataFrame, setting: str) -> pd.DataFrame:
         Rows and columns are (method, stage) in the order of the table; NaN where a method has the same share on all
         grids.
     """
-    own = scores[(scores["setting"] == setting) & scores["grid"].notna()]
+    own = scores[(scores["setting"] == setting) & (scores["kind"] == kind) & scores["grid"].notna()]
     wide = own.assign(share=own["share"].fillna(0)).pivot_table(
         index="grid", columns=["method", "stage"], values="share", sort=False
     )

@@ -17,7 +17,7 @@ from pipeline.evaluation.scores.boxes import (
     union_of,
 )
 from pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, is_undefined, pointing, require_two_kinds
-from pipeline.evaluation.scores.overlap import Bools, energy_share, evidence_in, f1, intersection_over_union
+from pipeline.evaluation.scores.overlap import Bools, energy_share, f1, intersection_over_union
 from pipeline.run.errors import BadInputError
 
 MAP_SCORES: Mapping[str, str] = {
@@ -35,7 +35,6 @@ MAP_SCORES: Mapping[str, str] = {
     "sp": "As pointing, for the boxes around the parts of the mask",
     "ep": "As energy, for the boxes around the parts of the mask",
     "sm": "log of the box's share of the volume (at least .05) - log p of the class seen through it; smaller is better",
-    "evidence": "Signed sum of the map over the mask, in the unit of the map",
 }
 """Columns of one row of localisation scores, and what they mean."""
 
@@ -93,7 +92,6 @@ def score_map(
         "hits": hits_in_first(found, truth, int(truth.sum())) / int(truth.sum()),
         "iou": intersection_over_union(found, truth),
         "f1": f1(found, truth),
-        "evidence": evidence_in(found, truth),
     }
     scores |= _box_scores(np.where(inside, values, 0.0), mask & inside, inside, recognised, probability)
     return {name: scores[name] for name in MAP_SCORES}

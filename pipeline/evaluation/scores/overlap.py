@@ -79,37 +79,6 @@ def f1(values: NDArray[np.floating], mask: Bools) -> float:
     return float(2 * precision * recall / (precision + recall))
 
 
-def evidence_in(values: NDArray[np.floating], mask: Bools) -> float:
-    """Signed sum of a map over a mask, in the unit of the map."""
-    return float(np.asarray(values, dtype=np.float64)[mask].sum())
-
-
-def false_attribution(values: NDArray[np.floating], planted: Bools, distractor: Bools) -> tuple[float, float]:
-    """What a distractor gets for each unit that the planted region gets; 0 is right, 1 is as much.
-
-    Parameters
-    ----------
-    values : array, shape (D, H, W)
-    planted, distractor : array of bool, shape (D, H, W)
-        The region that the network used and the one it did not use.
-
-    Returns
-    -------
-    float, float
-        ``|sum over distractor| / |sum over planted|``, and the same of means per voxel. Infinite where the planted
-        region gets nothing and the distractor something; NaN where neither does.
-
-    Examples
-    --------
-    >>> values, planted = np.array([4.0, -1.0, 0.0, -1.0]), np.array([True, False, False, False])
-    >>> false_attribution(values, planted, ~planted)
-    (0.5, 0.16666666666666666)
-    """
-    wrong, right = abs(evidence_in(values, distractor)), abs(evidence_in(values, planted))
-    wrong_mean, right_mean = wrong / max(int(distractor.sum()), 1), right / max(int(planted.sum()), 1)
-    return ratio_of(wrong, right), ratio_of(wrong_mean, right_mean)
-
-
 def ratio_of(wrong: float, right: float) -> float:
     """``wrong / right``; infinite where only `right` is 0, NaN where both are."""
     if right > 0:

@@ -122,6 +122,46 @@ class RunLayout(GroupFiles):
         return self.evaluation / "evidence_sources.tsv"
 
     @property
+    def grids(self) -> Path:
+        """One row per setting, kind of grid, method and stage."""
+        return self.evaluation / "grids.tsv"
+
+    @property
+    def grid_directions(self) -> Path:
+        """One row per claim of the literature about grids: whether it holds."""
+        return self.evaluation / "grid_directions.tsv"
+
+    @property
+    def grid_agreement(self) -> Path:
+        """One row per two methods and stages: rank correlation of their shares."""
+        return self.evaluation / "grid_agreement.tsv"
+
+    @property
+    def invariance(self) -> Path:
+        """One row per method: whether it explains two networks alike that compute the same."""
+        return self.evaluation / "invariance.tsv"
+
+    @property
+    def retraining(self) -> Path:
+        """One row per map and share of volume: accuracy of networks trained without the regions it ranks first."""
+        return self.evaluation / "retraining.tsv"
+
+    @property
+    def consensus(self) -> Path:
+        """One row per map and pair of networks: whether they agree on regions."""
+        return self.evaluation / "consensus.tsv"
+
+    @property
+    def consensus_networks(self) -> Path:
+        """One row per map and set of networks: how accurate they are, and how good their evidence."""
+        return self.evaluation / "consensus_networks.tsv"
+
+    @property
+    def consensus_regions(self) -> Path:
+        """One row per map and region: its place over all networks."""
+        return self.evaluation / "consensus_regions.tsv"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 
@@ -214,10 +254,16 @@ class EvaluationLayout(RunLayout):
         Which networks `fold` names: those of the run (empty), or networks trained for the evaluation.
     images : str
         Which registered scans `scan` names: those of the run (empty), or copies made for the evaluation.
+    repeat : int
+        Which training of each fold of the run `fold` names.
+    tissue : Path or None
+        Voxels that are replaced in every scan.
     """
 
     networks: str = ""
     images: str = ""
+    repeat: int = 1
+    tissue: Path | None = None
 
     @property
     def failures(self) -> Path:
@@ -235,12 +281,25 @@ class EvaluationLayout(RunLayout):
 
     def fold(self, index: int, repeat: int = 1) -> FoldFiles:
         if not self.networks:
-            return super().fold(index, repeat)
+            return super().fold(index, max(repeat, self.repeat))
         return FoldFiles(self.evaluation / "models" / self.networks / f"fold-{index}")
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         root = self.evaluation / "images" / self.images if self.images else self.root
-        return ScanFiles(root, participant_id, session_id, resolution_mm)
+        return ScanFiles(root, participant_id, session_id, resolution_mm, self.tissue)
+
+    def grid_file(self, unit: str, name: str) -> Path:
+        """Scores (TSV), invariance (TSV) or pictures (NPZ) of one grid."""
+        return self.evaluation / "grids" / f"{unit}_{name}.{'npz' if name == 'pictures' else 'tsv'}"
+
+    @property
+    def aggregated_maps(self) -> Path:
+        """Arrays of the AggAtt figure (NPZ)."""
+        return self.evaluation / "aggregated_maps.npz"
+
+    @property
+    def evaluation_figures(self) -> Path:
+        return self.evaluation / "figures"
 
     def scores_of_scan(self, cohort: str, name: str) -> Path:
         """Scores of each map of one scan, one row per network and map (TSV)."""

@@ -36,12 +36,15 @@ class ScanFiles:
         With its ``ses-`` prefix; None where the dataset has no sessions.
     resolution_mm : float
         Voxel size in template space; part of the file names.
+    tissue : Path or None
+        Voxels that are replaced when a network reads the scan (`pipeline.models.replaced_tissue`).
     """
 
     root: Path
     participant_id: str
     session_id: str | None
     resolution_mm: float
+    tissue: Path | None = None
 
     @property
     def name(self) -> str:

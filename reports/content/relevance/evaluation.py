@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.evaluation.bench.scan_job import FAITHFUL
+from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED
 from pipeline.evaluation.bench.table import ALL, COLUMNS
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, UNTRAINED
 from reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
@@ -114,12 +114,16 @@ def _dose_response(scores: pd.DataFrame) -> PageTable | None:
 def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
     """What happens to the network's answer when the regions of a map are removed; None where it was not measured."""
     rows = scores[(scores["severity"].astype(str) == ALL) & (scores["network"] == REAL)]
-    columns = _known(rows, [numeric(name, sentence_case(_spelt(name)), number, COLUMNS[name]) for name in FAITHFUL])
+    columns = _known(
+        rows, [numeric(name, sentence_case(_spelt(name)), number, COLUMNS[name]) for name in (*FAITHFUL, *LOCALISED)]
+    )
     if not columns:
         return None
     rows = rows.assign(title=rows["map"].map(title_of))
     return page_table(
-        rows, [Column("title", "Map"), *columns], "Faithfulness, measured on the true network without a truth."
+        rows,
+        [Column("title", "Map"), *columns],
+        "Faithfulness to the true network, without a truth; and where a map lies, if the truth is known.",
     )
 
 

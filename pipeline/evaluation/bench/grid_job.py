@@ -1,0 +1,194 @@
+"""Score one grid: every method at its stages in every setting of the kind; the worker of ``--parts grids``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.attribution.entry import Surroundings, last_spatial_stage
+from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.reference.references import Reference
+from pipeline.evaluation.grids.composition import Grid, Kind
+from pipeline.evaluation.grids.directions import KIND_OF
+from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
+from pipeline.evaluation.grids.invariance import INVARIANCE_ROW, invariance_rows
+from pipeline.evaluation.grids.layout import Layout, Shape
+from pipeline.evaluation.grids.settings import Setting, is_local
+from pipeline.evaluation.grids.studies import Depth, asked_in_grids, fitted, lrp_study, regional
+from pipeline.explaining.explanation import Explanation
+from pipeline.explaining.networks import Network
+from pipeline.models.contract import StagedModel
+from pipeline.models.device import chosen_device
+from pipeline.models.inputs import read_network_volume
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.config.settings import TrainingConfig
+from pipeline.run.errors import UsageError
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.tables import write_table
+
+LAYOUTS: Mapping[Kind, Shape] = {"needle": (2, 2, 1), "corner": (2, 2, 1), "pair": (2, 1, 1)}
+SETTINGS_OF: Mapping[Kind, tuple[Setting, ...]] = {
+    "needle": ("GridPG",), "corner": ("DiFull", "DiPart"), "pair": ("GridPG",),
+}  # fmt: skip
+"""In a grid that the network sees as a whole, a second scan of the class is a right answer too, so none is in it."""
+JOB_COLUMNS = (*GRID_COLUMNS, "local")
+FOCUS = "lrp focus"
+
+
+@dataclass(frozen=True)
+class GridToScore:
+    """All that a worker needs to score one grid.
+
+    Parameters
+    ----------
+    number : int
+        Of the grid among all.
+    grid : Grid
+    files : tuple of ScanFiles
+        Of the scan in each cell.
+    network : Network
+        Has seen none of them, with the controls of its fold.
+    explanations : tuple of Explanation
+    training : TrainingConfig
+        For the device.
+    atlas : PackedAtlas
+    every : bool
+        Every stage, instead of the input and the last.
+    seed : int
+    """
+
+    number: int
+    grid: Grid
+    files: tuple[ScanFiles, ...]
+    network: Network
+    explanations: tuple[Explanation, ...]
+    training: TrainingConfig
+    atlas: PackedAtlas
+    every: bool
+    seed: int
+
+
+def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, Any]:
+    """Write ``scores`` and ``invariance`` (TSV) and ``pictures`` (NPZ) of a grid; the function of a `Job`.
+
+    Raises
+    ------
+    BadInputError
+        If a scan or the network cannot be read or do not fit.
+    """
+    device, grid = chosen_device(task.training), task.grid
+    loaded, layout = task.network.load(device), Layout(LAYOUTS[grid.kind])
+    volumes = {
+        scan: torch.from_numpy(read_network_volume(files, loaded.input))[None].to(device)
+        for scan, files in zip(grid.scans, task.files, strict=True)
+    }
+    cells = torch.stack([volumes[scan] for scan in grid.scans])
+    surroundings = Surroundings(task.atlas, loaded.input.box, task.network.reference(device))
+    usable = [one for one in task.explanations if not regional(one)]
+    a, b, c = cells.shape[-3:]
+    asked = asked_in_grids(usable, surroundings, loaded.model, (a, b, c), grid.kind, task.every)
+    wanted = _pictured(usable, loaded.model)
+    pictures: dict[str, NDArray[np.float32]] = {}
+
+    def keep(setting: Setting, name: str, stage: int | str, _: int, values: Tensor) -> None:
+        if KIND_OF[setting] == grid.kind and wanted.get(name) == stage:
+            pictures[f"{setting}|{name}|{stage}"] = picture(values, layout, grid.cell)
+
+    frames = []
+    for setting in SETTINGS_OF[grid.kind]:
+        with exact_float32(device):
+            local = _kept_promise(loaded.model, layout, cells, grid.cell, setting, task.seed)
+        own = grid_scores(loaded.model, volumes.__getitem__, layout, [grid], asked, [setting], keep)
+        refused = [
+            {"setting": setting, "method": one.entry.name, "kind": grid.kind, "cells": layout.cells, "note": REGIONAL}
+            for one in task.explanations if regional(one)
+        ]  # fmt: skip
+        own = pd.concat([own, pd.DataFrame(refused, columns=list(GRID_COLUMNS))]) if refused else own
+        frames.append(own.assign(grid=own["grid"].where(own["grid"].isna(), task.number), local=local))
+    write_table(outputs["scores"], pd.concat(frames)[list(JOB_COLUMNS)])
+    rows = _invariance(loaded.model, layout, cells, surroundings, usable, grid)
+    write_table(outputs["invariance"], pd.DataFrame(rows, columns=list(INVARIANCE_ROW)))
+    with outputs["pictures"].open("wb") as handle:
+        np.savez_compressed(handle, **pictures)  # type: ignore[arg-type]
+    return {"maps": len(asked)}
+
+
+REGIONAL = "hides atlas regions of one brain, and a grid holds several; judge it by the other parts of the evaluation"
+
+
+def _kept_promise(
+    model: StagedModel, layout: Layout, cells: Tensor, cell: int, setting: Setting, seed: int
+) -> str | None:
+    """``yes`` or ``no``; None where there is no promise or the setting is not defined, which the rows say."""
+    try:
+        return "yes" if is_local(model, layout, cells, cell, setting, seed) else "no"
+    except UsageError:
+        return None
+
+
+def _pictured(explanations: Sequence[Explanation], model: StagedModel) -> dict[str, int]:
+    """Maps that are drawn, and at which stage: each method where it is usually asked."""
+    found = {one.entry.name: one.entry.stage_of(model) for one in explanations}
+    if found.pop("lrp", None) is not None:
+        found |= {"lrp beta=0": 0, FOCUS: 0}
+    return found
+
+
+def picture(values: Tensor, layout: Layout, cell: int) -> NDArray[np.float32]:
+    """Positive part of a map (D, H, W) summed along the last axis, the explained cell first."""
+    cells = layout.split(values.clamp(min=0)[None, None])
+    order = [cell, *(number for number in range(layout.cells) if number != cell)]
+    found: NDArray[np.float32] = layout.compose(cells[order])[0, 0].sum(dim=2).float().cpu().numpy()
+    return found
+
+
+def _invariance(
+    model: StagedModel, layout: Layout, cells: Tensor, surroundings: Surroundings,
+    explanations: Sequence[Explanation], grid: Grid,
+) -> list[dict[str, object]]:  # fmt: skip
+    """The construction of A.8 on the last features of a grid, summed over channels.
+
+    The head is linear; its weights are the network's own mean slopes over channels at these features.
+    """
+    stage, reference = last_spatial_stage(model), surroundings.reference
+
+    def last(volumes: Tensor) -> Tensor:
+        for one in model.stages[:stage]:
+            volumes = one(volumes)
+        return volumes
+
+    with torch.no_grad():
+        each = last(cells)
+        controls = None if reference is None else torch.cat([last(one) for one in torch.split(reference.volumes, 1)])
+    leaf = each[grid.cell : grid.cell + 1].clone().requires_grad_()
+    logits = leaf
+    for one in model.stages[stage:]:
+        logits = one(logits)
+    slopes = [torch.autograd.grad(logits[0, unit], leaf, retain_graph=True)[0] for unit in range(logits.shape[1])]
+    places = each.double().sum(1, keepdim=True)
+    whole = layout.compose(places)
+    own = [layout.compose(torch.stack([one.double().mean(1)] * layout.cells)).flatten() for one in slopes]
+    connected = torch.zeros(whole.shape[-3:], dtype=torch.bool, device=whole.device)
+    connected[layout.box(grid.cell, layout.cell_shape(whole))] = True
+    if reference is not None and controls is not None:
+        sums = torch.split(controls.double().sum(1, keepdim=True), 1)
+        reference = Reference(torch.cat([layout.join([one] * layout.cells) for one in sums]), reference.people)
+    surroundings = dataclasses.replace(surroundings, reference=reference)
+    asked: list[Asked] = []
+    sides = tuple(places.shape[-3:])
+    for explanation in explanations:
+        if explanation.entry.name == "lrp":
+            asked += [dataclasses.replace(one, more=()) for one in lrp_study(Depth(0, 0.0), gammas=())]
+            continue
+        method = fitted(explanation.build(surroundings), sides)
+        asked.append(Asked(explanation.entry.name, method, start=explanation.start))
+    return invariance_rows(whole, torch.stack(own), connected.flatten(), grid.target, asked)

@@ -1,0 +1,229 @@
+"""``--parts grids``: confident test scans of each fold side by side, and which of them every map marks."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipeline.evaluation.bench.cohorts import Judged
+from pipeline.evaluation.bench.grid_job import LAYOUTS, SETTINGS_OF, GridToScore, score_grid
+from pipeline.evaluation.bench.grid_pictures import write_aggregated
+from pipeline.evaluation.bench.grid_tables import (
+    AGREEMENT_COLUMNS,
+    ALL_METHODS,
+    GRID_TABLE_COLUMNS,
+    INVARIANCE_COLUMNS,
+    agreement_table,
+    invariance_table,
+)
+from pipeline.evaluation.bench.judging import Extent, Judge
+from pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
+from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS, Claim, claims, directions, summary_of_grids
+from pipeline.evaluation.grids.heads import has_global_pooling
+from pipeline.evaluation.grids.layout import Layout
+from pipeline.evaluation.grids.studies import smoothing_kernels
+from pipeline.evaluation.nulls.networks import REAL
+from pipeline.explaining.explanation import Explanation
+from pipeline.models.storage import load_model
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import FoldFiles
+from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.run.work.seeds import generator
+
+log = logging.getLogger("heatlas")
+STAGE = "grids"
+GRID_METHODS = ("layer-cam", "occlusion", "rise")
+"""Asked in grids beside the usual methods: the literature says what to expect of them."""
+MOST = 2
+"""Scans of each class and fold that are explained in each kind of grid."""
+TOP = 0.5
+"""Share of the recognised scans of each class, the most confident, that may stand in a grid."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One grid, the fold whose networks see it, and the smallest confidence of its scans; or why there is none."""
+
+    fold: int
+    kind: Kind
+    grid: Grid | None
+    confidence: float = float("nan")
+    note: str = ""
+
+
+class GridJobs(Judge):
+    """Makes the jobs of a cohort."""
+
+    def job(self, number: int, planned: Planned, every: bool) -> Job:
+        """The unit of work of one grid."""
+        cohort, grid = self.cohort, planned.grid
+        assert grid is not None
+        scans = [cohort.scans[place] for place in grid.scans]
+        files, network = tuple(map(self._files, scans)), self._network(scans[grid.cell], REAL)
+        task = GridToScore(
+            number, grid, files, network, self.explanations, cohort.config.training, cohort.atlas, every,
+            cohort.config.seed,
+        )  # fmt: skip
+        inputs = {"weights": network.weights_digest}
+        for place, one in enumerate(files):
+            inputs[f"cell {place}"] = f"{self.digests.digest(one.t1w)} {self.digests.digest(one.brain_mask)}"
+        inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
+        facts = [
+            number, dataclasses.astuple(grid), [one.name for one in scans], every, cohort.config.seed,
+            [asked.version for asked in self.explanations],
+        ]  # fmt: skip
+        key = unit_key(inputs, facts, score_grid, *sorted({asked.module for asked in self.explanations}))
+        unit = f"{cohort.name}_{grid.kind}-{number:04d}"
+        outputs = {name: cohort.layout.grid_file(unit, name) for name in ("scores", "invariance", "pictures")}
+        return Job(STAGE, unit, key, outputs, score_grid, (task,))
+
+
+def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:
+    """Grids of every fold: of each class the `MOST` most confident scans are explained, with `quick` the first only.
+
+    With `quick` there are no pairs.
+
+    A fold, kind and class of which no grid can be made has a note instead.
+    """
+    found: list[Planned] = []
+    kinds = {kind: counts for kind, counts in LAYOUTS.items() if kind != "pair" or not quick}
+    for fold in cohort.split.folds:
+        places = [n for n, scan in enumerate(cohort.scans) if cohort.fold_of(scan) == fold.index]
+        if not places:
+            continue
+        try:
+            candidates = _candidates(cohort, fold.index, places)
+        except BadInputError as error:
+            found += [Planned(fold.index, kind, None, note=_said(cohort, fold.index, error)) for kind in kinds]
+            continue
+        for kind, counts in kinds.items():
+            for target in (0, 1):
+                count = min(1 if quick else MOST, len(candidates.of(target)))
+                seed = generator(cohort.config.seed, "grids", fold.index, kind, target)
+                try:
+                    grids = draw_grids(candidates, Layout(counts), kind, target, count, seed)
+                except BadInputError as error:
+                    found.append(Planned(fold.index, kind, None, note=_said(cohort, fold.index, error)))
+                    continue
+                least = float(candidates.confidence.min())
+                found += [Planned(fold.index, kind, one, least) for one in grids]
+    return found
+
+
+def _said(cohort: Judged, fold: int, error: BadInputError) -> str:
+    """What went wrong in a fold, with the names of the classes."""
+    text = str(error).removeprefix("grids: ")
+    for number, name in enumerate((cohort.config.cohort.negative, cohort.config.cohort.positive)):
+        text = text.replace(f"class {number}", name)
+    return f"fold {fold}: {text}"
+
+
+def _candidates(cohort: Judged, fold: int, places: Sequence[int]) -> Candidates:
+    """Confident scans among the test scans of a fold, by their places in the cohort."""
+    table = read_table(cohort.layout.fold(fold).predictions, ["scan_id", "probability"], ["scan_id"])
+    likely = dict(zip(table["scan_id"], table["probability"].astype(float), strict=True))
+    scans = [cohort.scans[place] for place in places]
+    missing = [scan.name for scan in scans if scan.scan_id not in likely]
+    if missing:
+        raise BadInputError(
+            f"{cohort.layout.fold(fold).predictions}: no prediction of {missing[0]}. Finish the run with heatlas run."
+        )
+    positive = np.array([likely[scan.scan_id] for scan in scans])
+    labels = [int(scan.label == cohort.config.cohort.positive) for scan in scans]
+    people = [scan.participant_id for scan in scans]
+    fewest = max(Layout(counts).cells for counts in LAYOUTS.values()) - 1
+    found = confident(labels, people, np.stack([1 - positive, positive], axis=1), TOP, fewest)
+    return dataclasses.replace(found, scans=np.array(places)[found.scans])
+
+
+def evaluate_grids(
+    cohort: Judged, explanations: tuple[Explanation, ...], quick: bool, executor: Executor, digests: DigestCache
+) -> list[Outcome]:
+    """Score all grids of a cohort and write the tables.
+
+    Raises
+    ------
+    BadInputError
+        If no grid can be made in any fold, or all failed.
+    """
+    planned = planned_grids(cohort, quick)
+    maker = GridJobs(cohort, explanations, Extent(0, False, False, False), digests)
+    jobs = [maker.job(number, one, not quick) for number, one in enumerate(planned) if one.grid is not None]
+    digests.save()
+    if not jobs:
+        raise BadInputError(f"no grid can be made. {planned[0].note}")
+    for note in dict.fromkeys(one.note for one in planned if one.note):
+        log.warning("Some grids cannot be made. %s", note)
+    outcomes = run_jobs(cohort.layout, jobs, executor, "grids")
+    made = [one for one in outcomes if one.ok]
+    if not made:
+        raise BadInputError(f"every grid failed; see {cohort.layout.failures}.")
+    _write_tables(cohort, planned, made)
+    return outcomes
+
+
+def _write_tables(cohort: Judged, planned: Sequence[Planned], outcomes: Sequence[Outcome]) -> None:
+    """Tables of all grids that were scored, and the arrays of their figure."""
+    layout, seed = cohort.layout, cohort.config.seed
+    scores = read_scores([one.job.outputs["scores"] for one in outcomes])
+    people = {place: scan.participant_id for place, scan in enumerate(cohort.scans)}
+    summary = summary_of_grids(scores, people, seed).assign(cohort=cohort.name)
+    confidence = pd.DataFrame([(one.kind, one.confidence) for one in planned], columns=["kind", "confidence"])
+    summary["confidence"] = summary["kind"].map(confidence.groupby("kind")["confidence"].min())
+    kept = scores.groupby(["setting", "kind"])["local"].agg(_kept)
+    summary["local"] = [kept[setting, kind] for setting, kind in zip(summary["setting"], summary["kind"], strict=True)]
+    summary = pd.concat([summary, _notes(cohort, planned)], ignore_index=True)
+    summary = summary[list(GRID_TABLE_COLUMNS)].astype({"stage": "Int64"})
+    write_table(layout.grids, summary, GRID_TABLE_COLUMNS)
+    task: GridToScore = outcomes[0].job.arguments[0]
+    found = directions(scores, people, claims_about(task.network.files), seed).assign(cohort=cohort.name)
+    columns = {"cohort": GRID_TABLE_COLUMNS["cohort"], **DIRECTION_COLUMNS}
+    write_table(layout.grid_directions, found[list(columns)], columns)
+    write_table(layout.grid_agreement, agreement_table(scores, cohort.name), AGREEMENT_COLUMNS)
+    frames = [
+        read_table(one.job.outputs["invariance"], [], ["method", "note"]) for one in outcomes
+    ]  # fmt: skip
+    write_table(layout.invariance, invariance_table(frames, cohort.name), INVARIANCE_COLUMNS)
+    write_aggregated(layout.aggregated_maps, scores, outcomes)
+    answers = found["holds"].fillna("n/a").value_counts()
+    log.info("Grids: what the literature found holds for %d claims, does not for %d; %d are open, %d cannot be asked.",
+             *(int(answers.get(one, 0)) for one in ("yes", "no", "open", "n/a")))  # fmt: skip
+
+
+def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
+    """Scores of some grids, from the tables of their units of work."""
+    texts = ["setting", "method", "kind", "note", "local"]
+    return pd.concat([read_table(path, [], texts) for path in paths], ignore_index=True)
+
+
+def claims_about(files: FoldFiles) -> tuple[Claim, ...]:
+    """What the literature says of networks like this one."""
+    loaded = load_model(files)
+    return claims(smoothing_kernels(min(loaded.input.shape)), has_global_pooling(loaded.model))
+
+
+def _kept(answers: pd.Series) -> str | None:
+    known = set(answers.dropna())
+    return None if not known else "yes" if known == {"yes"} else "no"
+
+
+def _notes(cohort: Judged, planned: Sequence[Planned]) -> pd.DataFrame:
+    """A row per setting and kind of which a fold has no grid."""
+    rows = {
+        (setting, one.kind, one.note) for one in planned if one.note for setting in SETTINGS_OF[one.kind]
+    }  # fmt: skip
+    made = [
+        {"cohort": cohort.name, "setting": setting, "kind": kind, "method": ALL_METHODS, "n_participants": 0,
+         "n_grids": 0, "n_undefined": 0, "cells": Layout(LAYOUTS[kind]).cells, "note": note}
+        for setting, kind, note in sorted(rows)
+    ]  # fmt: skip
+    return pd.DataFrame(made, columns=list(GRID_TABLE_COLUMNS))

@@ -1,0 +1,114 @@
+"""Tables of grids: shares of every method and stage, what the literature found, likeness of methods, invariance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS, SUMMARY_COLUMNS
+from pipeline.evaluation.grids.studies import spearman_matrix
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
+
+ALL_METHODS = "all"
+"""Stands for every method where no grid could be made."""
+SAME = 0.01
+"""Difference of shares up to which a method explains both networks alike."""
+
+GRID_TABLE_COLUMNS = {
+    "cohort": "run or planted, as in evaluation.tsv",
+    **SUMMARY_COLUMNS,
+    "confidence": "Smallest probability, of their own class, of the scans in the grids",
+    "local": "Whether the network kept the promise of the setting, checked on these grids. DiFull: logits the same bit "
+    "by bit whatever the other cells hold, and no gradient there; DiPart: no gradient beyond the receptive field; n/a "
+    "for GridPG, which promises nothing, and where the setting is not defined",
+}
+GRIDS_TABLE = Table(
+    "grids", GRID_TABLE_COLUMNS, "setting, kind of grid, method and stage",
+    "Of several scans side by side, does a map mark the one that speaks for the class?", stage="evaluation",
+    place="grids", filled=("cohort", "setting", "kind", "method", "n_grids"), on_pages=False,
+    values={"setting": ("GridPG", "DiFull", "DiPart"), "kind": ("needle", "pair", "corner"), "local": ("yes", "no")},
+    forms={"cohort": Form.CODE, "setting": Form.CODE, "kind": Form.CODE, "method": Form.CODE, "stage": Form.COUNT,
+           "local": Form.CODE},
+)  # fmt: skip
+
+DIRECTIONS_TABLE = Table(
+    "grid_directions", {"cohort": GRID_TABLE_COLUMNS["cohort"], **DIRECTION_COLUMNS}, "claim",
+    "Does what the literature found on grids hold for these networks?", stage="evaluation", place="grid_directions",
+    filled=("cohort", "claim", "larger", "smaller", "expected"), on_pages=False,
+    values={"expected": ("larger", "near"), "holds": ("yes", "no", "open")},
+    forms={"cohort": Form.CODE, "claim": Form.TEXT, "larger": Form.TEXT, "smaller": Form.TEXT, "expected": Form.CODE,
+           "holds": Form.CODE},
+)  # fmt: skip
+
+AGREEMENT_COLUMNS = {
+    "cohort": GRID_TABLE_COLUMNS["cohort"],
+    "setting": SUMMARY_COLUMNS["setting"],
+    "kind": SUMMARY_COLUMNS["kind"],
+    "method_a": "Method of one map",
+    "stage_a": "Its stage",
+    "method_b": "Method of the other",
+    "stage_b": "Its stage",
+    "spearman": "Rank correlation of their shares over grids; n/a where a method has the same share on all",
+    "n_grids": SUMMARY_COLUMNS["n_grids"],
+}
+AGREEMENT_TABLE = Table(
+    "grid_agreement", AGREEMENT_COLUMNS, "setting, kind of grid and two methods at their stages",
+    "Do methods find the same grids easy?", stage="evaluation", place="grid_agreement",
+    filled=("cohort", "setting", "method_a", "method_b", "n_grids"), on_pages=False,
+    forms={"cohort": Form.CODE, "setting": Form.CODE, "kind": Form.CODE, "method_a": Form.CODE, "method_b": Form.CODE,
+           "stage_a": Form.COUNT, "stage_b": Form.COUNT},
+)  # fmt: skip
+
+INVARIANCE_COLUMNS = {
+    "cohort": GRID_TABLE_COLUMNS["cohort"],
+    "method": SUMMARY_COLUMNS["method"],
+    "n_grids": "Grids whose last features were explained",
+    "logit_difference": "Largest difference of the logits of the two networks, as share of the largest logit",
+    "share_plain": "Mean share of |attribution| on features that the network does not read",
+    "share_cancelling": "The same by a network that computes the same with two units that cancel",
+    "invariant": f"true: the shares differ by at most {SAME:g}. false: the map depends on how a function is written",
+    "note": "Why there is no share",
+}
+INVARIANCE_TABLE = Table(
+    "invariance", INVARIANCE_COLUMNS, "method",
+    "Does a map stay the same when another network computes the same function?", stage="evaluation",
+    place="invariance", filled=("cohort", "method", "n_grids"), on_pages=False,
+    forms={"cohort": Form.CODE, "method": Form.CODE, "invariant": Form.FLAG},
+)  # fmt: skip
+
+GRID_TABLES = (GRIDS_TABLE, DIRECTIONS_TABLE, AGREEMENT_TABLE, INVARIANCE_TABLE)
+
+
+def agreement_table(scores: pd.DataFrame, cohort: str) -> pd.DataFrame:
+    """Rank correlations of every two methods and stages, each pair once."""
+    made: list[list[object]] = []
+    known = scores[scores["grid"].notna()]
+    for (setting, kind), own in known.groupby(["setting", "kind"], sort=False):
+        matrix = spearman_matrix(scores, str(setting), str(kind))
+        values = matrix.to_numpy(float)
+        for a, first in enumerate(matrix.index):
+            for b in range(a + 1, len(matrix)):
+                made.append([cohort, setting, kind, *first, *matrix.index[b], values[a, b], own["grid"].nunique()])
+    return pd.DataFrame(made, columns=list(AGREEMENT_COLUMNS)).astype({"stage_a": "Int64", "stage_b": "Int64"})
+
+
+def invariance_table(frames: Sequence[pd.DataFrame], cohort: str) -> pd.DataFrame:
+    """Means over grids, a row per method."""
+    rows = pd.concat(frames, ignore_index=True)
+    made = []
+    for method, own in rows.groupby("method", sort=False):
+        known, notes = own[own["share_cancelling"].notna()], own["note"].dropna()
+        plain, cancelling = known["share_plain"].mean(), known["share_cancelling"].mean()
+        made.append(
+            {
+                "cohort": cohort, "method": method, "n_grids": len(known),
+                "logit_difference": own["logit_difference"].max(), "share_plain": plain,
+                "share_cancelling": cancelling,
+                "invariant": None if np.isnan(cancelling) else bool(abs(cancelling - plain) <= SAME),
+                "note": notes.iloc[0] if len(notes) else None,
+            }
+        )  # fmt: skip
+    return pd.DataFrame(made, columns=list(INVARIANCE_COLUMNS)).astype({"invariant": "boolean"})

@@ -1,0 +1,149 @@
+"""Sets of networks whose maps are compared: the run's own, other seeds, fewer epochs, other families.
+
+A set has one network per fold of the run, so that each person is explained by networks that never saw them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.evaluation.bench.cohorts import Judged
+from pipeline.evaluation.bench.rankings import tested_folds
+from pipeline.evaluation.nulls.networks import networks_of
+from pipeline.models.families.registry import family_of
+from pipeline.models.inputs import configured_input
+from pipeline.models.storage import load_model
+from pipeline.run.config.files import network_settings
+from pipeline.run.config.networks import ModelConfig
+from pipeline.run.config.settings import Config
+from pipeline.run.config.typed_values import from_text
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job
+from pipeline.training.stage import fold_job, registered_versions
+
+OWN, SEED, EPOCHS, FAMILY = "own", "seed", "epochs", "family"
+"""Kinds of sets: the run's own networks, and in what the others differ from them."""
+QUICK_EPOCHS = (1, 4)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """One set of networks.
+
+    Parameters
+    ----------
+    name : str
+        ``run``, ``repeat-2``, ``epochs-4``, ``family-resnet10``.
+    kind : str
+        `OWN`, `SEED`, `EPOCHS` or `FAMILY`.
+    layout : EvaluationLayout
+        Whose folds they are.
+    config : Config
+        Recipe.
+    repeat : int
+        Which training of the fold: further seeds are those that ``[training] repeats`` would take.
+    made : bool
+        Whether the run has trained them.
+    """
+
+    name: str
+    kind: str
+    layout: EvaluationLayout
+    config: Config
+    repeat: int = 1
+    made: bool = False
+
+    def explaining(self, cohort: Judged) -> Judged:
+        """The cohort as these networks explain it."""
+        return dataclasses.replace(cohort, name=f"{cohort.name}_{self.name}", layout=self.layout, config=self.config)
+
+
+def family_settings(text: str, config: Config) -> ModelConfig:
+    """Settings of a family as typed: ``resnet10`` or ``resnet10:width=0.25:stem_stride=4``.
+
+    Raises
+    ------
+    UsageError
+        For an unknown family, setting or value.
+    BadInputError
+        If the grid of the run is too small for it.
+    """
+    name, *texts = text.split(":")
+    values: dict[str, object] = {"architecture": name.strip(), "field_of_view": config.model.field_of_view}
+    for one in texts:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise UsageError(f"--families {text}: {one}: write NAME:SETTING=VALUE, as resnet10:width=0.25.")
+        values[key.strip()] = from_text(value.strip())
+    settings = network_settings(values, f"--families {text}")
+    spec = configured_input(dataclasses.replace(config, model=settings))
+    try:
+        family_of(settings).require_fits(spec.shape, settings)
+    except BadInputError as error:
+        raise BadInputError(f"--families {text}: {error}") from error
+    return settings
+
+
+def powers_of_two(epochs: int) -> tuple[int, ...]:
+    """1, 2, 4, ... below a number of epochs.
+
+    Examples
+    --------
+    >>> powers_of_two(20)
+    (1, 2, 4, 8, 16)
+    """
+    return tuple(2**power for power in range(max(epochs - 1, 0).bit_length()) if 2**power < epochs)
+
+
+def sets_of_networks(cohort: Judged, seeds: int, families: Sequence[str], quick: bool) -> tuple[Networks, ...]:
+    """The run's own networks first, then the others.
+
+    Parameters
+    ----------
+    seeds : int
+        Further trainings of each fold; those that the run has are used, all of them.
+    families : sequence of str
+        As of `family_settings`.
+    quick : bool
+        `QUICK_EPOCHS` instead of every power of two below the epochs of the run.
+    """
+    config, layout = cohort.config, cohort.layout
+    found = [Networks("run", OWN, layout, config, made=True)]
+    for repeat in range(2, max(seeds + 1, config.training.repeats) + 1):
+        of_run = dataclasses.replace(layout, repeat=repeat)
+        made = not layout.networks and all(of_run.fold(fold.index).weights.is_file() for fold in tested_folds(cohort))
+        name = f"repeat-{repeat}"
+        found.append(Networks(name, SEED, of_run if made else networks_of(cohort, name), config, repeat, made))
+    longest = max(load_model(layout.fold(fold.index)).description["epochs"] for fold in tested_folds(cohort))
+    for epochs in (one for one in powers_of_two(longest) if not quick or one in QUICK_EPOCHS):
+        fewest = min(config.training.min_epochs, epochs)
+        training = dataclasses.replace(config.training, max_epochs=epochs, min_epochs=fewest)
+        name = f"epochs-{epochs}"
+        shorter = dataclasses.replace(config, training=training)
+        found.append(Networks(name, EPOCHS, networks_of(cohort, name), shorter))
+    for text in dict.fromkeys(families):
+        name = "family-" + re.sub(r"[^A-Za-z0-9.]+", "-", text)
+        other = dataclasses.replace(config, model=family_settings(text, config))
+        found.append(Networks(name, FAMILY, networks_of(cohort, name), other))
+    return tuple(found)
+
+
+def training_jobs(cohort: Judged, networks: Networks, digests: DigestCache) -> list[Job]:
+    """Trainings of a set, one per fold; none of those that the run has."""
+    if networks.made:
+        return []
+    scans = cohort.labelled
+    versions = registered_versions(cohort.layout, scans, networks.config, digests)
+    spec = configured_input(networks.config)
+    return [
+        fold_job(
+            networks.layout, fold, scans, spec, networks.config, versions, networks.repeat,
+            prefix=f"{cohort.name}_{networks.name}_",
+        )
+        for fold in tested_folds(cohort)
+    ]  # fmt: skip

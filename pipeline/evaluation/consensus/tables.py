@@ -1,0 +1,233 @@
+"""Tables of the consensus: pairs of sets of networks, the sets themselves, and regions over all sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.evaluation.bench.rankings import class_difference
+from pipeline.evaluation.consensus.agreement import (
+    Trend,
+    agreement,
+    consensus,
+    in_first,
+    places,
+    shared_first,
+    trend,
+)
+from pipeline.evaluation.consensus.networks import EPOCHS, OWN
+from pipeline.evaluation.scores.intervals import participant_interval
+from pipeline.evaluation.scores.region_scores import FIRST, region_scores
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
+
+Floats = NDArray[np.float64]
+FOLDS, SEVERAL = "folds", "several"
+DRAWS = 1000
+_COHORT, _MAP = "run or planted, as in evaluation.tsv", "Map, named as in file names"
+_NETWORKS = (
+    "Set of networks, one per fold. run: its own; repeat-n: other seeds; epochs-n: trained for n epochs at most; "
+    "family-...: another family"
+)
+PAIR_COLUMNS = {
+    "cohort": _COHORT,
+    "map": _MAP,
+    "differ_in": "In what the two differ: folds (networks of the run, each asked about the people it tests), seed, "
+    "epochs, family, or several of them",
+    "first_networks": f"{_NETWORKS}. fold-n: the network of that fold of the run",
+    "second_networks": "The other set",
+    "region_spearman": "Rank correlation of the Hedges' g of regions between the classes",
+    "shared_first": f"Regions among the first {FIRST} of both",
+    "shared_first_expected": "What two random rankings share",
+    "map_spearman": "Rank correlation over regions of a person's two maps, summed over regions; mean over participants",
+    "map_spearman_low": "Lower bound of its 95 % bootstrap interval over participants",
+    "map_spearman_high": "Upper bound",
+    "n_participants": "Participants explained by both; none of folds",
+    "n_groups": "Regions",
+}
+NETWORK_COLUMNS = {
+    "cohort": _COHORT,
+    "map": _MAP,
+    "networks": _NETWORKS,
+    "kind": "own, seed, epochs or family: in what they differ from the run's own",
+    "balanced_accuracy": "On the people that they have not seen",
+    "auc": "Area under the ROC on these people, pairs of one fold",
+    "n_participants": "Participants explained",
+    "n_undefined": "Scans whose map is 0 everywhere or not finite",
+    "agreement": "Mean rank correlation of its ranking of regions with those of the other sets",
+    "auroc_difference": "Area under the ROC of planted groups, ranked by Hedges' g between the classes",
+    "hits_difference": f"Planted groups among the first {FIRST}",
+    "n_planted": "Planted groups",
+    "in_consensus": "Whether it counts for the consensus: all but networks with fewer epochs",
+    "first_groups": "The first groups, best first",
+}
+REGION_COLUMNS = {
+    "cohort": _COHORT,
+    "map": _MAP,
+    "group": "Bilateral group",
+    "place": "Place in the consensus, by the mean over networks; ties share the mean",
+    "mean_place": "Mean place over the sets of networks that count",
+    "first_share": f"Share of these sets that have it among the first {FIRST}",
+    "n_networks": "Sets that count",
+    "is_planted": "Whether the classes differ there; n/a where nobody knows",
+}
+_CODES = {"cohort": Form.CODE, "map": Form.CODE}
+CONSENSUS_TABLE = Table(
+    "consensus", PAIR_COLUMNS, "cohort, map and pair of sets of networks",
+    "Do networks of other folds, seeds, epochs and families say the same of regions?", stage="evaluation",
+    place="consensus", filled=("cohort", "map", "differ_in", "first_networks", "second_networks"), on_pages=False,
+    values={"differ_in": (FOLDS, "seed", EPOCHS, "family", SEVERAL)},
+    forms=_CODES | {"differ_in": Form.CODE, "first_networks": Form.TEXT, "second_networks": Form.TEXT},
+)  # fmt: skip
+NETWORKS_TABLE = Table(
+    "consensus_networks", NETWORK_COLUMNS, "cohort, map and set of networks",
+    "Do better classifiers give better evidence?", stage="evaluation", place="consensus_networks",
+    filled=("cohort", "map", "networks", "kind"), on_pages=False,
+    forms=_CODES | {"kind": Form.CODE, "auc": Form.RATIO, "in_consensus": Form.FLAG},
+)  # fmt: skip
+REGIONS_TABLE = Table(
+    "consensus_regions", REGION_COLUMNS, "cohort, map and bilateral group",
+    "Which regions do most networks rank first?", stage="evaluation", place="consensus_regions",
+    filled=("cohort", "map", "group"), on_pages=False,
+    forms=_CODES | {"first_share": Form.SHARE, "is_planted": Form.FLAG},
+)  # fmt: skip
+CONSENSUS_TABLES = (CONSENSUS_TABLE, NETWORKS_TABLE, REGIONS_TABLE)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """One map by one set of networks.
+
+    Parameters
+    ----------
+    networks, kind : str
+        As of `pipeline.evaluation.consensus.networks.Networks`.
+    densities : pandas.DataFrame
+        Per participant and class (`pipeline.evaluation.bench.rankings.participant_densities`).
+    paired : bool
+        Whether everyone has a copy of either class.
+    accuracy : mapping of str to float
+        ``balanced_accuracy`` and ``auc``.
+    n_undefined : int
+    """
+
+    networks: str
+    kind: str
+    densities: pd.DataFrame
+    paired: bool
+    accuracy: Mapping[str, float]
+    n_undefined: int = 0
+
+    @property
+    def difference(self) -> Floats:
+        return class_difference(self.densities, self.paired)
+
+    def of_fold(self, fold: int) -> Floats:
+        own = self.densities[self.densities.index.get_level_values("fold") == fold]
+        return class_difference(own, self.paired)
+
+    @property
+    def folds(self) -> list[int]:
+        return sorted(set(self.densities.index.get_level_values("fold")))
+
+
+def pair_rows(found: Sequence[Evidence], seed: int) -> list[dict[str, object]]:
+    """Rows of ``consensus.tsv`` of one map: folds of the run's own networks, then all pairs of sets."""
+    rows: list[dict[str, object]] = []
+    own = found[0]
+    for first, second in combinations(own.folds, 2):
+        names = {"differ_in": FOLDS, "first_networks": f"fold-{first}", "second_networks": f"fold-{second}"}
+        rows.append(names | _ranking_agreement(own.of_fold(first), own.of_fold(second)))
+    for one, other in combinations(found, 2):
+        kinds = {one.kind, other.kind} - {OWN}
+        row: dict[str, object] = {"differ_in": kinds.pop() if len(kinds) == 1 else SEVERAL}
+        row |= {"first_networks": one.networks, "second_networks": other.networks}
+        both = one.densities.index.intersection(other.densities.index, sort=False)
+        pairs = zip(one.densities.loc[both].to_numpy(float), other.densities.loc[both].to_numpy(float), strict=True)
+        alike = pd.Series([agreement(a, b) for a, b in pairs], index=both.get_level_values("participant_id"))
+        of_people = np.asarray(alike.groupby(level=0, sort=False).mean().dropna(), dtype=np.float64)
+        low, high = participant_interval((of_people,), np.mean, DRAWS, seed)
+        row |= _ranking_agreement(one.difference, other.difference)
+        row |= {"map_spearman": float(of_people.mean()) if len(of_people) else np.nan, "map_spearman_low": low}
+        rows.append(row | {"map_spearman_high": high, "n_participants": len(of_people)})
+    return rows
+
+
+def _ranking_agreement(first: Floats, second: Floats) -> dict[str, object]:
+    length = min(FIRST, len(first))
+    return {
+        "region_spearman": agreement(first, second),
+        "shared_first": shared_first(first, second),
+        "shared_first_expected": length * length / len(first),
+        "n_groups": len(first),
+    }
+
+
+def network_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict[str, object]]:
+    """Rows of ``consensus_networks.tsv`` of one map."""
+    differences = [one.difference for one in found]
+    rows = []
+    for place, (one, values) in enumerate(zip(found, differences, strict=True)):
+        others = [agreement(values, other) for number, other in enumerate(differences) if number != place]
+        known = [value for value in others if np.isfinite(value)]
+        groups = np.array(one.densities.columns)
+        ordered = groups[np.argsort(places(values), kind="stable")]
+        row: dict[str, object] = {
+            "networks": one.networks, "kind": one.kind, **one.accuracy,
+            "n_participants": one.densities.index.get_level_values("participant_id").nunique(),
+            "n_undefined": one.n_undefined, "agreement": float(np.mean(known)) if known else np.nan,
+            "in_consensus": one.kind != EPOCHS,
+            "first_groups": "; ".join(ordered[: int(in_first(values).sum())]) or None,
+        }  # fmt: skip
+        if len(planted):
+            scores = region_scores(values, np.isin(groups, planted).tolist())
+            row |= {"auroc_difference": scores["region_auroc"], "hits_difference": scores["region_hits"]}
+            row["n_planted"] = int(np.isin(groups, planted).sum())
+        rows.append(row)
+    return rows
+
+
+def region_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict[str, object]]:
+    """Rows of ``consensus_regions.tsv`` of one map, best first; none if no set that counts has a ranking."""
+    counted = [values for one in found if one.kind != EPOCHS and np.isfinite(values := one.difference).any()]
+    if not counted:
+        return []
+    groups = list(found[0].densities.columns)
+    mean, share = consensus(counted)
+    place = places(-mean)
+    return [
+        {
+            "group": groups[number], "place": place[number], "mean_place": mean[number], "first_share": share[number],
+            "n_networks": len(counted), "is_planted": groups[number] in planted if len(planted) else None,
+        }
+        for number in np.argsort(place, kind="stable")
+    ]  # fmt: skip
+
+
+def better_line(name: str, rows: pd.DataFrame, seed: int) -> str:
+    """Whether better classifiers give better evidence by one map, as printed.
+
+    Parameters
+    ----------
+    rows : pandas.DataFrame
+        Of ``consensus_networks.tsv``, of this map.
+    """
+    of = {"AUROC of planted regions": "auroc_difference", "agreement with other networks": "agreement"}
+    said = [(title, trends(rows, seed)[column]) for title, column in of.items()]
+    known = [(title, one) for title, one in said if np.isfinite(one.p)]
+    answer = known[0][1].answer if known else "not known"
+    numbers = "; ".join(f"{title}: rho {one.rho:.2f}, p = {one.p:.2g}" for title, one in known)
+    balanced = rows["balanced_accuracy"]
+    range_of = f"balanced accuracy {balanced.min():.2f} to {balanced.max():.2f}"
+    return f"  {name}: {answer} ({len(rows)} sets of networks, {range_of}{'; ' + numbers if numbers else ''})"
+
+
+def trends(rows: pd.DataFrame, seed: int) -> dict[str, Trend]:
+    """How the truth score and the agreement go with balanced accuracy over sets of networks."""
+    accuracy = rows["balanced_accuracy"].to_numpy(float)
+    return {name: trend(accuracy, rows[name].to_numpy(float), seed) for name in ("auroc_difference", "agreement")}

@@ -1,0 +1,83 @@
+"""Which regions are removed: the first of a ranking up to a share of the volume, and random ones of that volume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.evaluation.scores.hits import ranked
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.errors import BadInputError
+from pipeline.run.work.seeds import generator
+
+SHARES = (0.05, 0.15)
+"""Of the labelled volume that networks see."""
+FULL, LEAST = 0.9, 0.5
+"""Part of the volume asked for at which no smaller group from further down is added, and that has to be reached."""
+
+
+def group_sizes(atlas: PackedAtlas, labels: NDArray[np.int64]) -> dict[str, int]:
+    """Voxels of each bilateral group among the labels of what networks see."""
+    numbers, counts = np.unique(labels, return_counts=True)
+    size = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    return {name: sum(size.get(number, 0) for number in members) for name, members in atlas.regions.groups.items()}
+
+
+def by_value(groups: Sequence[str], values: NDArray[np.float64]) -> tuple[str, ...]:
+    """Groups from the largest value to the smallest; those without a value last; ties in the order of the atlas.
+
+    Examples
+    --------
+    >>> by_value(["a", "b", "c"], np.array([1.0, np.nan, 2.0]))
+    ('c', 'a', 'b')
+    """
+    return tuple(groups[place] for place in np.argsort(-ranked(values), kind="stable"))
+
+
+def random_orders(groups: Sequence[str], draws: int, seed: int) -> tuple[tuple[str, ...], ...]:
+    """Random rankings. One serves all folds, as the rankings of a method by different folds are much alike."""
+    return tuple(
+        tuple(groups[place] for place in generator(seed, "removed-at-random", draw).permutation(len(groups)))
+        for draw in range(draws)
+    )
+
+
+def removed(order: Sequence[str], sizes: Mapping[str, int], share: float) -> tuple[str, ...]:
+    """The first groups of an order that fill a share of the volume.
+
+    A group that would exceed the share is passed over, as white matter exceeds 5 %, and the next that fits is taken,
+    until `FULL` of the share is filled or nothing more fits. So the sets of any two orders are about equally large.
+
+    Raises
+    ------
+    BadInputError
+        If they fill less than `LEAST` of the share.
+
+    Examples
+    --------
+    >>> removed(["a", "b", "c", "d"], {"a": 6, "b": 50, "c": 4, "d": 40}, 0.1)
+    ('a', 'c')
+    """
+    wanted, filled, taken = share * sum(sizes.values()), 0, []
+    for name in order:
+        if sizes[name] and filled + sizes[name] <= wanted:
+            taken.append(name)
+            filled += sizes[name]
+        if filled >= FULL * wanted:
+            break
+    if filled >= LEAST * wanted and taken:
+        return tuple(taken)
+    raise BadInputError(
+        f"remove and retrain: whole regions cannot fill {share:.0%} of the volume: they reach {filled} of {wanted:.0f} "
+        "voxels. Take an atlas with smaller regions, or leave out this part (--parts)."
+    )
+
+
+def require_fillable(sizes: Mapping[str, int], shares: Sequence[float]) -> None:
+    """Refuse shares that no set of regions fills, before anything is explained or trained; raises as `removed`."""
+    if not any(sizes.values()):
+        raise BadInputError("remove and retrain: no region of the atlas lies in what the networks see.")
+    for share in shares:
+        removed(sorted(sizes, key=lambda name: sizes[name]), sizes, share)

@@ -1,0 +1,69 @@
+"""Which trainings without regions there are: one per fold and set of regions."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from pipeline.cohort.people.splits import Fold
+from pipeline.evaluation.bench.cohorts import Judged
+from pipeline.evaluation.retraining.unit import Removal, retrain_fold
+from pipeline.explaining.controls import controls_of
+from pipeline.explaining.networks import ReferenceScan
+from pipeline.models.inputs import configured_input
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.training.checkpoints import remove_checkpoint
+from pipeline.training.stage import FoldTask, fold_job, registered_versions
+
+STAGE = "retraining"
+
+
+class Retraining:
+    """Makes the jobs of a cohort: one per fold and set of regions, whichever methods and draws ask for the set.
+
+    Parameters
+    ----------
+    cohort : Judged
+    digests : DigestCache
+    """
+
+    def __init__(self, cohort: Judged, digests: DigestCache) -> None:
+        self._cohort, self._scans = cohort, cohort.labelled
+        self._versions = registered_versions(cohort.layout, self._scans, cohort.config, digests)
+        self._controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
+        self._spec = configured_input(cohort.config)
+
+    def job(self, fold: Fold, groups: Sequence[str]) -> Job:
+        cohort = self._cohort
+        members = cohort.atlas.regions.groups
+        numbers = tuple(sorted(number for name in groups for number in members[name]))
+        token = hashlib.sha256(repr(numbers).encode()).hexdigest()[:10]
+        layout = dataclasses.replace(cohort.layout, networks=f"{cohort.name}_without-{token}")
+        base = fold_job(
+            layout, fold, self._scans, self._spec, cohort.config, self._versions, prefix=f"{layout.networks}_"
+        )
+        chosen = self._controls.by_fold[fold.index][: self._controls.size]
+        resolution = cohort.config.registration.resolution_mm
+        controls = tuple(
+            ReferenceScan(cohort.layout.scan(one.participant_id, one.session_id, resolution), self._versions[one.name])
+            for one in chosen
+        )
+        inputs = {"training": base.key} | {f"control {place}": one.digest for place, one in enumerate(controls)}
+        key = unit_key(inputs, [numbers, cohort.atlas.version], retrain_fold)
+        task: FoldTask = base.arguments[0]
+        outputs = {name: base.outputs[name] for name in ("predictions", "predictions_columns")}
+        removal = Removal(numbers, controls, cohort.atlas)
+        return Job(STAGE, base.unit, key, outputs, retrain_fold, (task, key, removal))
+
+
+def trained(layout: EvaluationLayout, jobs: Sequence[Job], executor: Executor, description: str) -> list[Outcome]:
+    """Do trainings; what a finished one left for being continued is removed."""
+    outcomes = run_jobs(layout, jobs, executor, description) if jobs else []
+    for one in outcomes:
+        if one.ok:
+            remove_checkpoint(one.job.arguments[0].checkpoint)
+    return outcomes
