@@ -14,12 +14,12 @@ import pytest
 
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench import stage
 from pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
 from pipeline.evaluation.bench.distractors import distractor_table
 from pipeline.evaluation.bench.judging import Extent, Judge, those_judged
 from pipeline.evaluation.bench.map_row import Places, map_row
-from pipeline.evaluation.bench.stage import with_earlier
+from pipeline.evaluation.bench.request import Request, with_methods
+from pipeline.evaluation.bench.stage import Bench, with_earlier
 from pipeline.evaluation.bench.table import LEAST_SPREAD, Rows, density_ratio, evaluation_table, ranked
 from pipeline.evaluation.bench.verdicts import COLUMNS, LEVEL, UNKNOWN, sentence, verdict_table
 from pipeline.evaluation.nulls.labels import with_swapped_labels
@@ -150,10 +150,10 @@ def test_controls_are_those_the_network_was_trained_with(
     layout.fold(0).folder.mkdir(parents=True)
     layout.fold(0).weights.touch()
     packed = SimpleNamespace(regions=SimpleNamespace(groups={"a": (1,)}))
-    monkeypatch.setattr(stage, "PackedAtlas", SimpleNamespace(of=lambda atlas: packed))
+    monkeypatch.setattr("pipeline.evaluation.bench.stage.PackedAtlas", SimpleNamespace(of=lambda atlas: packed))
     digests = DigestCache(layout.digests)
-    bench = stage.Bench(
-        layout, stage.Request(), scans, Split(tuple(folds)), CONFIG, None, None, digests  # type: ignore[arg-type]
+    bench = Bench(
+        layout, Request(), scans, Split(tuple(folds)), CONFIG, None, None, digests  # type: ignore[arg-type]
     )  # fmt: skip
     judged = bench._of_run(tmp_path / "planted.json")
     assert {one.scan_id for one in judged.scans} == {"08", "09", "10", "11"}
@@ -182,7 +182,7 @@ def test_only_what_compares_with_controls_needs_them(
     judged = Judged(
         RUN, EvaluationLayout(tmp_path), scans[:4], split, CONFIG, None, None, scans, scans  # type: ignore[arg-type]
     )  # fmt: skip
-    explanations = explanations_of_run(stage.with_methods(CONFIG, methods))
+    explanations = explanations_of_run(with_methods(CONFIG, methods))
     judge = Judge(judged, explanations, Extent(0, False, False, True, sides), DigestCache(tmp_path / "digests"))
     if refused:
         with pytest.raises(BadInputError, match="fold 0: its training part has no registered scan of a control"):
@@ -246,7 +246,8 @@ def test_one_person_with_two_names_has_one_shuffled_label(seed: int) -> None:
 
 @pytest.mark.parametrize("typed", [["nulls, plant"], ["nulls,", "plant"], [" nulls ,plant "], ["nulls", "plant"]])
 def test_spaces_beside_commas_do_not_matter(typed: list[str]) -> None:
-    request = request_of(Namespace(parts=typed, methods=["lrp, gradient"], plant=False, quick=False))
+    arguments = Namespace(parts=typed, methods=["lrp, gradient"], plant=False, quick=False, families=[], draws=None)
+    request = request_of(arguments)
     assert request.parts == ("nulls", "plant")
     assert request.methods == ("lrp", "gradient")
     assert dataclasses.replace(request, quick=True).extent().shuffles == 1

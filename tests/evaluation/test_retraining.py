@@ -14,7 +14,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.stage import with_methods
+from pipeline.evaluation.bench.request import with_methods
 from pipeline.evaluation.retraining import rankings
 from pipeline.evaluation.retraining.accuracy import People, auc, balanced_accuracy, rank_p, scored
 from pipeline.evaluation.retraining.rankings import require_controls, training_part

@@ -12,6 +12,7 @@ import pandas as pd
 from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.bench.rankings import is_paired, map_jobs, maps_of, participant_densities
 from pipeline.evaluation.bench.table import Rows
+from pipeline.evaluation.bench.trainings import trained
 from pipeline.evaluation.consensus.networks import Networks, sets_of_networks, training_jobs
 from pipeline.evaluation.consensus.tables import (
     NETWORK_COLUMNS,
@@ -26,7 +27,6 @@ from pipeline.evaluation.consensus.tables import (
 from pipeline.evaluation.nulls.networks import REAL
 from pipeline.evaluation.retraining.accuracy import scored
 from pipeline.evaluation.retraining.stage import people_of
-from pipeline.evaluation.retraining.training import trained
 from pipeline.explaining.explanation import Explanation
 from pipeline.run.config.settings import Config
 from pipeline.run.tables import write_table

@@ -17,6 +17,7 @@ import numpy as np
 
 from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.bench.rankings import tested_folds
+from pipeline.evaluation.bench.trainings import trained
 from pipeline.evaluation.retraining.accuracy import DRAWS, People, Scored, scored
 from pipeline.evaluation.retraining.rankings import require_controls, training_rankings
 from pipeline.evaluation.retraining.removal import (
@@ -28,7 +29,7 @@ from pipeline.evaluation.retraining.removal import (
     require_fillable,
 )
 from pipeline.evaluation.retraining.table import AT_RANDOM, COLUMNS, Removed, removal_lines, retraining_table
-from pipeline.evaluation.retraining.training import Retraining, trained
+from pipeline.evaluation.retraining.training import Retraining
 from pipeline.explaining.explanation import Explanation
 from pipeline.models.inputs import configured_input
 from pipeline.run.errors import BadInputError
