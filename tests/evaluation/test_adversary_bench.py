@@ -15,12 +15,13 @@ import pytest
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
+from pipeline.evaluation.bench.densities import LEAST_SPREAD, Rows, density_ratio
 from pipeline.evaluation.bench.distractors import distractor_table
 from pipeline.evaluation.bench.judging import Extent, Judge, those_judged
 from pipeline.evaluation.bench.map_row import Places, map_row
 from pipeline.evaluation.bench.request import Request, with_methods
 from pipeline.evaluation.bench.stage import Bench, with_earlier
-from pipeline.evaluation.bench.table import LEAST_SPREAD, Rows, density_ratio, evaluation_table, ranked
+from pipeline.evaluation.bench.table import evaluation_table, ranked
 from pipeline.evaluation.bench.verdicts import COLUMNS, LEVEL, UNKNOWN, sentence, verdict_table
 from pipeline.evaluation.nulls.labels import with_swapped_labels
 from pipeline.evaluation.nulls.networks import shuffled_name

@@ -17,6 +17,7 @@ from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench import distractors, table, verdicts
 from pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
+from pipeline.evaluation.bench.densities import Rows
 from pipeline.evaluation.bench.grid_stage import GRID_METHODS, evaluate_grids
 from pipeline.evaluation.bench.grid_tables import GRID_TABLES
 from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
@@ -141,7 +142,7 @@ class Bench:
         write_table(self.layout.verdicts, said, verdicts.COLUMNS)
         return Evaluated(evaluation, said, tuple(outcomes))
 
-    def _interactions(self, cohort: Judged, extent: Extent, rows: table.Rows) -> list[Outcome]:
+    def _interactions(self, cohort: Judged, extent: Extent, rows: Rows) -> list[Outcome]:
         """Sides of regions together, and what evidence goes with; of the first cohort."""
         explanations = self._explanations(cohort.config)
         jobs = Judge(cohort, explanations, extent, self.digests).sides()
