@@ -22,8 +22,8 @@ USUAL_METHODS = (
 """Those that a run makes by default, the other maps relative to controls, and the most used of the rest."""
 FEW_METHODS = ("expected-gradients", "deeplift", "lrp")
 """Of the parts that train networks for every method, unless methods are named."""
-SHUFFLES, DRAWS, FURTHER_SEEDS = 3, 9, 2
-QUICK_DRAWS = 4
+SHUFFLES, FURTHER_SEEDS = 3, 2
+RANDOM_DRAWS, QUICK_DRAWS = 9, 4
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Request:
     families : tuple of str
         Further families for the consensus, as `pipeline.evaluation.consensus.networks.family_settings` reads them.
     draws : int or None
-        Of random regions that are removed; None for `DRAWS`, or `QUICK_DRAWS` with `quick`.
+        Of random regions that are removed; None for `RANDOM_DRAWS`, or `QUICK_DRAWS` with `quick`.
     """
 
     methods: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Request:
         """Draws of random regions for remove and retrain."""
         if self.draws is not None:
             return self.draws
-        return QUICK_DRAWS if self.quick else DRAWS
+        return QUICK_DRAWS if self.quick else RANDOM_DRAWS
 
     @property
     def further_seeds(self) -> int:

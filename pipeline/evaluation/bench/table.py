@@ -22,6 +22,7 @@ from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from pipeline.evaluation.scores.dose_response import DRAWS, dose_response
 from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
+from pipeline.evaluation.scores.hits import ranked
 from pipeline.evaluation.scores.map_scores import MAP_SCORES
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
 from pipeline.run.columns import Form
@@ -149,7 +150,7 @@ def _of_regions(
     is_positive = table.index.get_level_values("positive").to_numpy(bool)
     fold = table.index.get_level_values("fold").to_numpy(int)
     difference, mean = class_difference(table, is_paired(cohort)), values[is_positive].mean(axis=0)
-    order = np.argsort(-np.where(np.isnan(difference), -np.inf, difference), kind="stable")
+    order = np.argsort(-ranked(difference), kind="stable")
     known = [rows.groups[place] for place in order if np.isfinite(difference[place])]
     found: dict[str, object] = {
         "first_groups": "; ".join(known[:FIRST]) or None,
@@ -160,7 +161,9 @@ def _of_regions(
         return found
     planted = np.isin(rows.groups, truth.groups)
     found |= (
-        {"n_planted": int(planted.sum())} | ranked(difference, planted, "difference") | ranked(mean, planted, "mean")
+        {"n_planted": int(planted.sum())}
+        | ranking_columns(difference, planted, "difference")
+        | ranking_columns(mean, planted, "mean")
     )
     density = {scan.scan_id: density_of(rows, network, name, scan.scan_id) for scan in cohort.positive}
     if severity == ALL and truth.severity:
@@ -183,12 +186,12 @@ def _of_regions(
     return found
 
 
-def ranked(values: Floats, planted: Flags, by: str) -> dict[str, object]:
+def ranking_columns(values: Floats, planted: Flags, by: str) -> dict[str, object]:
     """The columns of one ranking."""
     scores = region_scores(values, planted.tolist())
     found: dict[str, object] = {f"{name}_{by}": scores[f"region_{name}"] for name in ("auroc", "auprc", "hits")}
     if not scores["undefined"]:
-        places = stats.rankdata(-np.where(np.isnan(values), -np.inf, values))[planted]
+        places = stats.rankdata(-ranked(values))[planted]
         found[f"places_{by}"] = " ".join(f"{place:g}" for place in places)
     return found
 

@@ -21,14 +21,13 @@ from pipeline.evaluation.consensus.agreement import (
     trend,
 )
 from pipeline.evaluation.consensus.networks import EPOCHS, OWN
-from pipeline.evaluation.scores.intervals import participant_interval
+from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
 FOLDS, SEVERAL = "folds", "several"
-DRAWS = 1000
 _COHORT, _MAP = "run or planted, as in evaluation.tsv", "Map, named as in file names"
 _NETWORKS = (
     "Set of networks, one per fold. run: its own; repeat-n: other seeds; epochs-n: trained for n epochs at most; "

@@ -28,7 +28,8 @@ from pipeline.evaluation.retraining.removal import (
 )
 from pipeline.evaluation.retraining.table import AT_RANDOM, COLUMNS, Removed, removal_lines, retraining_table
 from pipeline.evaluation.retraining.training import Retraining
-from pipeline.evaluation.scores.accuracy import DRAWS, People, Scored, scored
+from pipeline.evaluation.scores.accuracy import People, Scored, scored
+from pipeline.evaluation.scores.intervals import DRAWS
 from pipeline.explaining.explanation import Explanation
 from pipeline.models.inputs import configured_input
 from pipeline.run.errors import BadInputError
