@@ -11,7 +11,8 @@ from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import Split
 from pipeline.cohort.reading import PLANTED
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.evaluation.bench.stage import PARTS, USUAL_PARTS, Bench, Request
+from pipeline.evaluation.bench.request import PARTS, USUAL_PARTS, Request
+from pipeline.evaluation.bench.stage import Bench
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.layout.folder import read_run_config, read_run_input

@@ -14,13 +14,14 @@ import pytest
 
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench import stage
 from pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
+from pipeline.evaluation.bench.densities import LEAST_SPREAD, Rows, density_ratio
 from pipeline.evaluation.bench.distractors import distractor_table
 from pipeline.evaluation.bench.judging import Extent, Judge, those_judged
 from pipeline.evaluation.bench.map_row import Places, map_row
-from pipeline.evaluation.bench.stage import with_earlier
-from pipeline.evaluation.bench.table import LEAST_SPREAD, Rows, density_ratio, evaluation_table, ranked
+from pipeline.evaluation.bench.request import Request, with_methods
+from pipeline.evaluation.bench.stage import Bench, with_earlier
+from pipeline.evaluation.bench.table import evaluation_table, ranking_columns
 from pipeline.evaluation.bench.verdicts import COLUMNS, LEVEL, UNKNOWN, sentence, verdict_table
 from pipeline.evaluation.nulls.labels import with_swapped_labels
 from pipeline.evaluation.nulls.networks import shuffled_name
@@ -62,7 +63,7 @@ def test_a_perfect_map_ranks_first_whatever_varies_beside_it(noise: float, size:
     for block in (np.zeros(10, int), np.arange(10) // 2, np.arange(10) // 5):
         found = hedges_g(values * size, is_positive, block, LEAST_SPREAD)
         assert np.isnan(found[[2, 3, 5]]).all()  # nothing there
-        scores = ranked(found, PLANTED, "difference")
+        scores = ranking_columns(found, PLANTED, "difference")
         assert scores["auroc_difference"] == 1
         assert scores["hits_difference"] == 2
         assert np.isnan(hedges_g(np.ones((10, 2)) * size, is_positive, block, LEAST_SPREAD)).all()
@@ -150,10 +151,10 @@ def test_controls_are_those_the_network_was_trained_with(
     layout.fold(0).folder.mkdir(parents=True)
     layout.fold(0).weights.touch()
     packed = SimpleNamespace(regions=SimpleNamespace(groups={"a": (1,)}))
-    monkeypatch.setattr(stage, "PackedAtlas", SimpleNamespace(of=lambda atlas: packed))
+    monkeypatch.setattr("pipeline.evaluation.bench.stage.PackedAtlas", SimpleNamespace(of=lambda atlas: packed))
     digests = DigestCache(layout.digests)
-    bench = stage.Bench(
-        layout, stage.Request(), scans, Split(tuple(folds)), CONFIG, None, None, digests  # type: ignore[arg-type]
+    bench = Bench(
+        layout, Request(), scans, Split(tuple(folds)), CONFIG, None, None, digests  # type: ignore[arg-type]
     )  # fmt: skip
     judged = bench._of_run(tmp_path / "planted.json")
     assert {one.scan_id for one in judged.scans} == {"08", "09", "10", "11"}
@@ -182,7 +183,7 @@ def test_only_what_compares_with_controls_needs_them(
     judged = Judged(
         RUN, EvaluationLayout(tmp_path), scans[:4], split, CONFIG, None, None, scans, scans  # type: ignore[arg-type]
     )  # fmt: skip
-    explanations = explanations_of_run(stage.with_methods(CONFIG, methods))
+    explanations = explanations_of_run(with_methods(CONFIG, methods))
     judge = Judge(judged, explanations, Extent(0, False, False, True, sides), DigestCache(tmp_path / "digests"))
     if refused:
         with pytest.raises(BadInputError, match="fold 0: its training part has no registered scan of a control"):
@@ -246,7 +247,8 @@ def test_one_person_with_two_names_has_one_shuffled_label(seed: int) -> None:
 
 @pytest.mark.parametrize("typed", [["nulls, plant"], ["nulls,", "plant"], [" nulls ,plant "], ["nulls", "plant"]])
 def test_spaces_beside_commas_do_not_matter(typed: list[str]) -> None:
-    request = request_of(Namespace(parts=typed, methods=["lrp, gradient"], plant=False, quick=False))
+    arguments = Namespace(parts=typed, methods=["lrp, gradient"], plant=False, quick=False, families=[], draws=None)
+    request = request_of(arguments)
     assert request.parts == ("nulls", "plant")
     assert request.methods == ("lrp", "gradient")
     assert dataclasses.replace(request, quick=True).extent().shuffles == 1
@@ -329,7 +331,7 @@ def test_a_map_that_ranks_at_random_fails_in_at_most_one_of_twenty(swaps: int, g
     truth = np.arange(groups) < planted
     failed = 0
     for _ in range(600):
-        scores = [ranked(random.permutation(groups) + 1.0, truth, "by") for _ in range(swaps)]
+        scores = [ranking_columns(random.permutation(groups) + 1.0, truth, "by") for _ in range(swaps)]
         areas = [float(one["auroc_by"]) for one in scores]
         failed += chance_of_order(areas, groups, planted) < LEVEL
     assert failed / 600 <= LEVEL + 2 * np.sqrt(LEVEL / 600)
@@ -357,7 +359,7 @@ def test_planted_rows_of_an_earlier_call_are_kept_and_those_judged_again_are_rep
 @pytest.mark.parametrize(("regions", "planted"), [(5, 2), (6, 3), (4, 1)])
 def test_chance_is_that_of_all_orders(regions: int, planted: int) -> None:
     truth = np.arange(regions) < planted
-    orders = [ranked(np.array(order, float) + 1, truth, "by") for order in permutations(range(regions))]
+    orders = [ranking_columns(np.array(order, float) + 1, truth, "by") for order in permutations(range(regions))]
     wins = np.array([one["auroc_by"] for one in orders], float) * planted * (regions - planted)
     expected = np.bincount(np.round(wins).astype(int), minlength=planted * (regions - planted) + 1) / len(orders)
     np.testing.assert_allclose(wins_in_random_order(planted, regions - planted), expected, atol=1e-12)

@@ -11,9 +11,10 @@ import pytest
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import Distractor, Judged, Truth
+from pipeline.evaluation.bench.densities import Rows
 from pipeline.evaluation.bench.distractors import distractor_table
 from pipeline.evaluation.bench.map_row import Places, map_row, rank_correlation
-from pipeline.evaluation.bench.table import Rows, evaluation_table
+from pipeline.evaluation.bench.table import evaluation_table
 from pipeline.evaluation.bench.verdicts import verdict_table
 from pipeline.regions.effect_size import hedges_g
 from pipeline.run.config.files import load_config

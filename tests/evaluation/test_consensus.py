@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pipeline.evaluation.bench.stage import with_methods
+from pipeline.evaluation.bench.request import with_methods
 from pipeline.evaluation.consensus.agreement import (
     agreement,
     consensus,

@@ -11,7 +11,7 @@ import pytest
 
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.evaluation.bench.table import Rows
+from pipeline.evaluation.bench.densities import Rows
 from pipeline.evaluation.interactions.sides import (
     SCAN_COLUMNS,
     interaction,

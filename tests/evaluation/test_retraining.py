@@ -14,13 +14,13 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.stage import with_methods
+from pipeline.evaluation.bench.request import with_methods
 from pipeline.evaluation.retraining import rankings
-from pipeline.evaluation.retraining.accuracy import People, auc, balanced_accuracy, rank_p, scored
 from pipeline.evaluation.retraining.rankings import require_controls, training_part
 from pipeline.evaluation.retraining.removal import FULL, by_value, random_orders, removed, require_fillable
 from pipeline.evaluation.retraining.stage import remove_and_retrain
 from pipeline.evaluation.retraining.table import AT_RANDOM, Removed, removal_lines, retraining_table
+from pipeline.evaluation.scores.accuracy import People, auc, balanced_accuracy, rank_p, scored
 from pipeline.explaining.controls import controls_of
 from pipeline.explaining.requested import explanations_of_run
 from pipeline.models.inputs import configured_input, read_network_volume
@@ -146,7 +146,7 @@ def test_only_the_replaced_voxels_change_and_they_are_alike_in_every_scan(tmp_pa
 def whole_cohort(labels: dict[str, str], fold: Fold) -> Judged:
     own = tuple(Scan(name, None, name, None, label=label) for name, label in labels.items())
     tested = tuple(scan for scan in own if scan.participant_id in fold.test)
-    return Judged("run", EvaluationLayout(Path("out")), tested, Split((fold,)), CONFIG, None, None, own)  # type: ignore[arg-type]
+    return Judged("run", EvaluationLayout(Path("out")), tested, Split((fold,)), CONFIG, None, None, own, own)  # type: ignore[arg-type]
 
 
 def test_rankings_see_the_training_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,19 +28,19 @@ SPARSE = 4
 """Slopes are computed one by one if fewer than this part of the units have a multiplier."""
 
 
-def chord_slope(function: Callable[[Tensor], Tensor], x: Tensor, r: Tensor, shortest: float = 0.0) -> Tensor:
+def chord_slope(
+    function: Callable[[Tensor], Tensor], x: Tensor, r: Tensor, y: Tensor, s: Tensor, shortest: float = 0.0
+) -> Tensor:
     """Slope of `function` from `r` to `x`, element by element; where ``|x - r| <= shortest``, that in the middle.
+
+    ``y = function(x)`` and ``s = function(r)``.
 
     Examples
     --------
-    >>> chord_slope(torch.relu, torch.tensor([2.0, -1.0, 3.0]), torch.tensor([-2.0, -2.0, 3.0])).tolist()
+    >>> x, r = torch.tensor([2.0, -1.0, 3.0]), torch.tensor([-2.0, -2.0, 3.0])
+    >>> chord_slope(torch.relu, x, r, torch.relu(x), torch.relu(r)).tolist()
     [0.5, 0.0, 1.0]
     """
-    return _slope(function, x, r, function(x), function(r), shortest)
-
-
-def _slope(function: Callable[[Tensor], Tensor], x: Tensor, r: Tensor, y: Tensor, s: Tensor, shortest: float) -> Tensor:
-    """As `chord_slope`, with ``y = function(x)`` and ``s = function(r)``."""
     difference = x - r
     short = difference == 0 if shortest == 0 else difference.abs() <= shortest
     if isinstance(function, nn.ReLU) or function is torch.relu:
@@ -71,10 +71,10 @@ class Rescaled(torch.autograd.Function):
         shortest = torch.finfo(x.dtype).eps ** 0.5 if isinstance(ctx.module, SMOOTH) else 0.0
         there = torch.nonzero(multiplier.reshape(-1)).squeeze(1)
         if len(there) > x.numel() // SPARSE:
-            return multiplier * _slope(ctx.module, x, r, y, s, shortest), None, None, None
+            return multiplier * chord_slope(ctx.module, x, r, y, s, shortest), None, None, None
         few, x_few, r_few, y_few, s_few = (one.reshape(-1)[there] for one in (multiplier, x, r, y, s))
         answer = torch.zeros_like(x).view(-1)
-        answer[there] = few * _slope(ctx.module, x_few, r_few, y_few, s_few, shortest)
+        answer[there] = few * chord_slope(ctx.module, x_few, r_few, y_few, s_few, shortest)
         return answer.view_as(x), None, None, None
 
 

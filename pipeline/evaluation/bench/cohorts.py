@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.planted import read_planted
 from pipeline.evaluation.planted_effects import read_effects
+from pipeline.evaluation.scores.accuracy import People
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
@@ -72,7 +73,7 @@ class Judged:
     Parameters
     ----------
     name : str
-        `RUN` or `PLANTED`.
+        `RUN` or `PLANTED`; with a suffix where other networks explain its scans.
     layout : EvaluationLayout
         Where its scans are read and its true networks lie.
     scans : tuple of Scan
@@ -106,18 +107,25 @@ class Judged:
     def positive(self) -> tuple[Scan, ...]:
         return tuple(scan for scan in self.scans if scan.label == self.config.cohort.positive)
 
+    @property
+    def people(self) -> People:
+        """Whom networks are tested on, in the order of `scans`."""
+        return People(
+            np.array([scan.participant_id for scan in self.scans]),
+            np.array([self.fold_of(scan) for scan in self.scans]),
+            np.array([scan.label == self.config.cohort.positive for scan in self.scans]),
+        )
+
     def fold_of(self, scan: Scan) -> int:
         fold = self.split.fold_of_test(scan.participant_id)
         assert fold is not None  # else it would not be among the scans
         return fold.index
 
     @property
-    def folds(self) -> frozenset[int]:
+    def tested_folds(self) -> tuple[Fold, ...]:
         """Folds whose networks explain something."""
-        return frozenset(self.fold_of(scan) for scan in self.scans)
-
-    def groups_in_atlas(self) -> list[str]:
-        return list(self.atlas.regions.groups)
+        used = {self.fold_of(scan) for scan in self.scans}
+        return tuple(fold for fold in self.split.folds if fold.index in used)
 
 
 def truth_of_input(truth_json: Path, groups: Sequence[str]) -> Truth | None:

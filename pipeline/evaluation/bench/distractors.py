@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.table import Rows, density_of, density_ratio
+from pipeline.evaluation.bench.densities import Rows, density_of, density_ratio
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table

@@ -88,18 +88,15 @@ class GridJobs(Judge):
 
 
 def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:
-    """Grids of every fold: of each class the `MOST` most confident scans are explained, with `quick` the first only.
+    """Grids of every fold: of each class the `MOST` most confident scans are explained.
 
-    With `quick` there are no pairs.
-
-    A fold, kind and class of which no grid can be made has a note instead.
+    With `quick` only the most confident one, and no pairs. A fold, kind and class of which no grid can be made has a
+    note instead.
     """
     found: list[Planned] = []
     kinds = {kind: counts for kind, counts in LAYOUTS.items() if kind != "pair" or not quick}
-    for fold in cohort.split.folds:
+    for fold in cohort.tested_folds:
         places = [n for n, scan in enumerate(cohort.scans) if cohort.fold_of(scan) == fold.index]
-        if not places:
-            continue
         try:
             candidates = _candidates(cohort, fold.index, places)
         except BadInputError as error:
@@ -156,7 +153,7 @@ def evaluate_grids(
         If no grid can be made in any fold, or all failed.
     """
     planned = planned_grids(cohort, quick)
-    maker = GridJobs(cohort, explanations, Extent(0, False, False, False), digests)
+    maker = GridJobs(cohort, explanations, Extent(), digests)
     jobs = [maker.job(number, one, not quick) for number, one in enumerate(planned) if one.grid is not None]
     digests.save()
     if not jobs:
@@ -195,7 +192,7 @@ def _write_tables(cohort: Judged, planned: Sequence[Planned], outcomes: Sequence
     write_table(layout.invariance, invariance_table(frames, cohort.name), INVARIANCE_COLUMNS)
     write_aggregated(layout.aggregated_maps, scores, outcomes)
     answers = found["holds"].fillna("n/a").value_counts()
-    log.info("Grids: what the literature found holds for %d claims, does not for %d; %d are open, %d cannot be asked.",
+    log.info("Grids: of the claims of the literature %d hold, %d do not, %d are open and %d cannot be asked.",
              *(int(answers.get(one, 0)) for one in ("yes", "no", "open", "n/a")))  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from pipeline.evaluation.bench.densities import Rows
 from pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
-from pipeline.evaluation.bench.table import Rows
 from pipeline.evaluation.interactions.sides import ScanOfSides, score_sides
 from pipeline.evaluation.nulls.networks import (
     REAL,
@@ -42,7 +42,7 @@ CASCADE_STEPS = 4
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is asked.
+    """How much is asked beside the maps of the true networks and those made without a network; nothing by default.
 
     Parameters
     ----------
@@ -58,10 +58,10 @@ class Extent:
         Whether sides of regions take the tissue of controls.
     """
 
-    shuffles: int
-    nulls: bool
-    untrained: bool
-    faithful: bool
+    shuffles: int = 0
+    nulls: bool = False
+    untrained: bool = False
+    faithful: bool = False
     sides: bool = False
 
 

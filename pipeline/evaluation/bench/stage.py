@@ -12,32 +12,23 @@ from pathlib import Path
 import pandas as pd
 
 from atlases.labels import Atlas
-from pipeline.attribution.registry import METHODS, find_method
 from pipeline.cohort.people.splits import Split
 from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench import distractors, table, verdicts
-from pipeline.evaluation.bench.cohorts import PLANTED, RUN, Judged, truth_of_input
+from pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
+from pipeline.evaluation.bench.densities import Rows
 from pipeline.evaluation.bench.grid_stage import GRID_METHODS, evaluate_grids
 from pipeline.evaluation.bench.grid_tables import GRID_TABLES
 from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
+from pipeline.evaluation.bench.request import FEW_METHODS, SEPARATE, Request, methods_of, with_methods
+from pipeline.evaluation.bench.trainings import trained
 from pipeline.evaluation.consensus.networks import family_settings
 from pipeline.evaluation.consensus.stage import agree
 from pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
 from pipeline.evaluation.interactions import sides, sources
 from pipeline.evaluation.nulls.networks import shuffled_jobs
-from pipeline.evaluation.planting.copies import (
-    FEWEST,
-    Person,
-    paired_folds,
-    people_to_plant,
-    planted_changes,
-    planted_config,
-    planting_jobs,
-    truth_of,
-    unused_changes,
-)
-from pipeline.evaluation.planting.correlated import correlated_group
+from pipeline.evaluation.planting.cohort import planted_cohort
 from pipeline.evaluation.retraining.removal import SHARES
 from pipeline.evaluation.retraining.stage import remove_and_retrain
 from pipeline.evaluation.retraining.table import RETRAINING_TABLE
@@ -52,9 +43,7 @@ from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
-from pipeline.training.checkpoints import remove_checkpoint
-from pipeline.training.stage import fold_job, registered_versions
+from pipeline.run.work.jobs import Outcome, record_failures, run_jobs
 
 log = logging.getLogger("heatlas")
 
@@ -63,51 +52,6 @@ BENCH_TABLES = (
     sources.SOURCES_TABLE, *GRID_TABLES, RETRAINING_TABLE, *CONSENSUS_TABLES,
 )  # fmt: skip
 """Tables of ``heatlas evaluate``; a run has none of them."""
-
-PARTS = ("nulls", "faithfulness", "interactions", "plant", "grids", "retrain", "consensus")
-USUAL_PARTS = PARTS[:2]
-SEPARATE = frozenset({"grids", "retrain", "consensus"})
-"""Parts with tables of their own; asked alone, they leave the verdicts as they are."""
-USUAL_METHODS = (
-    "expected-gradients", "integrated-gradients-from-mean", "deeplift", "region-swap", "lrp", "guided-backpropagation",
-    "gradient", "input-x-gradient", "integrated-gradients", "grad-cam",
-)  # fmt: skip
-"""Those that a run makes by default, the other maps relative to controls, and the most used of the rest."""
-FEW_METHODS = ("expected-gradients", "deeplift", "lrp")
-"""Of the parts that train networks for every method, unless methods are named."""
-SHUFFLES, DRAWS, FURTHER_SEEDS = 3, 9, 2
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked of the bench.
-
-    Parameters
-    ----------
-    methods : tuple of str
-        Empty for `USUAL_METHODS` and the methods of the run, less those not defined for the family of networks.
-    parts : tuple of str
-        Of `PARTS`.
-    quick : bool
-        One swap of labels instead of three, and untrained networks in one scan per fold only; remove and retrain with
-        the smaller volume and four draws; consensus with one more seed and two numbers of epochs.
-    families : tuple of str
-        Further families for the consensus, as `pipeline.evaluation.consensus.networks.family_settings` reads them.
-    draws : int or None
-        Of random regions that are removed.
-    """
-
-    methods: tuple[str, ...] = ()
-    parts: tuple[str, ...] = USUAL_PARTS
-    quick: bool = False
-    families: tuple[str, ...] = ()
-    draws: int | None = None
-
-    def extent(self, shuffles: int = SHUFFLES) -> Extent:
-        nulls = "nulls" in self.parts
-        swaps = min(shuffles, 1 if self.quick else SHUFFLES) if nulls else 0
-        sides = "interactions" in self.parts
-        return Extent(swaps, nulls, nulls and not self.quick, "faithfulness" in self.parts, sides)
 
 
 @dataclass(frozen=True)
@@ -166,7 +110,7 @@ class Bench:
                 "for --plant, which needs registered scans only."
             )
         if "plant" in self.request.parts:
-            cohort, made = self._planted()
+            cohort, made = planted_cohort(self.layout, self.scans, self.config, self.atlas, self.executor, self.digests)
             outcomes += made
             extent = self.request.extent(shuffles=1)
             cohort, trained = self._with_nulls(cohort, extent)
@@ -198,7 +142,7 @@ class Bench:
         write_table(self.layout.verdicts, said, verdicts.COLUMNS)
         return Evaluated(evaluation, said, tuple(outcomes))
 
-    def _interactions(self, cohort: Judged, extent: Extent, rows: table.Rows) -> list[Outcome]:
+    def _interactions(self, cohort: Judged, extent: Extent, rows: Rows) -> list[Outcome]:
         """Sides of regions together, and what evidence goes with; of the first cohort."""
         explanations = self._explanations(cohort.config)
         jobs = Judge(cohort, explanations, extent, self.digests).sides()
@@ -224,13 +168,13 @@ class Bench:
         if "grids" in request.parts:
             made += self._grids(cohort)
         if "retrain" in request.parts:
-            draws = (4 if request.quick else DRAWS) if request.draws is None else request.draws
             shares = SHARES[:1] if request.quick else SHARES
             asked = self._few(cohort.config)
-            made += remove_and_retrain(cohort, asked, draws, self.executor, self.digests, shares)
+            made += remove_and_retrain(cohort, asked, request.random_draws, self.executor, self.digests, shares)
         if "consensus" in request.parts:
-            seeds = 1 if request.quick else FURTHER_SEEDS
-            made += agree(cohort, self._few, seeds, request.families, request.quick, self.executor, self.digests)
+            made += agree(
+                cohort, self._few, request.further_seeds, request.families, request.quick, self.executor, self.digests
+            )
         return made
 
     def _few(self, config: Config) -> tuple[Explanation, ...]:
@@ -294,60 +238,9 @@ class Bench:
         Judge(cohort, self._explanations(cohort.config), extent, self.digests).require_controls()
         jobs = shuffled_jobs(cohort, range(1, extent.shuffles + 1), self.digests)
         self.digests.save()
-        outcomes = self._trained(jobs, "training on shuffled labels")
+        outcomes = trained(self.layout, jobs, self.executor, "training on shuffled labels")
         failed = frozenset(one.job.outputs["weights"] for one in outcomes if not one.ok)
         return dataclasses.replace(cohort, untrained=failed), outcomes
-
-    def _trained(self, jobs: Sequence[Job], description: str) -> list[Outcome]:
-        outcomes = run_jobs(self.layout, jobs, self.executor, description) if jobs else []
-        for one in outcomes:
-            if one.ok:
-                remove_checkpoint(one.job.arguments[0].checkpoint)
-        failed = sum(not one.ok for one in outcomes)
-        if failed:
-            log.warning("%s: %d of %d networks failed; see %s", description, failed, len(outcomes),
-                        self.layout.failures)  # fmt: skip
-        return outcomes
-
-    def _planted(self) -> tuple[Judged, list[Outcome]]:
-        """Copies of controls with planted loss, and networks that tell them from untouched copies."""
-        config = planted_config(self.config, self.config.seed)
-        people = people_to_plant(self.scans, self.config.cohort.negative, config.seed)
-        copies = dataclasses.replace(self.layout, images=PLANTED, networks=PLANTED)
-        jobs = planting_jobs(self.layout, copies, people, self.atlas, config, self.digests)
-        outcomes = run_jobs(self.layout, jobs, self.executor, "planting")
-        made = tuple(person for person, one in zip(people, outcomes, strict=True) if one.ok)
-        if len(made) < len(people):
-            log.warning("%d of %d controls could not be copied; see %s", len(people) - len(made), len(people),
-                        self.layout.failures)  # fmt: skip
-        if len(made) < FEWEST:
-            raise BadInputError(
-                f"planting: only {len(made)} of {len(people)} controls could be copied, and {FEWEST} are needed. See "
-                f"{self.layout.failures}."
-            )
-        split = paired_folds(made, config.cohort.folds, config.cohort.validation_fraction, config.seed)
-        scans = tuple(scan for person in made for scan in person.copies)
-        versions = registered_versions(copies, scans, config, self.digests)
-        spec = configured_input(config)
-        trainings = [fold_job(copies, fold, scans, spec, config, versions, prefix="planted_") for fold in split.folds]
-        self.digests.save()
-        trained = self._trained(trainings, "training on planted copies")
-        outcomes += trained
-        tested = {who for fold, one in zip(split.folds, trained, strict=True) if one.ok for who in fold.test}
-        if not tested:
-            raise BadInputError(f"training on planted copies: every network failed; see {self.layout.failures}.")
-        judged = tuple(scan for scan in scans if scan.participant_id in tested)
-        truth = truth_of(made, self.atlas, self._correlated(made))
-        untouched = tuple(scan for scan in scans if scan.label == config.cohort.negative)
-        cohort = Judged(PLANTED, copies, judged, split, config, PackedAtlas.of(self.atlas), truth, untouched, scans)
-        return cohort, outcomes
-
-    def _correlated(self, people: Sequence[Person]) -> str | None:
-        resolution = self.config.registration.resolution_mm
-        files = [self.layout.scan(one.scan.participant_id, one.scan.session_id, resolution) for one in people]
-        planted = [change.group for change in planted_changes(self.atlas)]
-        others = [change.group for change in unused_changes(self.atlas)]
-        return correlated_group(files, self.atlas, planted, others)
 
 
 def with_earlier(path: Path, made: pd.DataFrame) -> pd.DataFrame:
@@ -360,28 +253,3 @@ def with_earlier(path: Path, made: pd.DataFrame) -> pd.DataFrame:
         return made
     others = earlier[~earlier["cohort"].isin(set(made["cohort"]))]
     return pd.concat([made, others], ignore_index=True) if len(others) else made
-
-
-def methods_of(request: Request, config: Config) -> tuple[str, ...]:
-    """Names of the methods that are judged.
-
-    Raises
-    ------
-    UsageError
-        For a method that does not exist, or one asked for by name that is not defined for the family.
-    """
-    family = family_of(config.model)
-    for name in request.methods:
-        find_method(name, "--methods")
-        family.require_method(name)
-    known = [name for name in dict.fromkeys((*USUAL_METHODS, *config.attribution.methods)) if name in METHODS]
-    return tuple(dict.fromkeys(request.methods)) or tuple(name for name in known if name not in family.refused)
-
-
-def with_methods(config: Config, methods: Sequence[str]) -> Config:
-    """The same settings with other methods: those of the run with their settings, and of LRP two values of β."""
-    kept = tuple(text for text in config.attribution.settings if text.partition("=")[0].partition(":")[0] in methods)
-    betas = config.attribution.betas
-    ends = tuple(dict.fromkeys((min(betas), max(betas))))
-    attribution = dataclasses.replace(config.attribution, methods=tuple(methods), settings=kept, betas=ends)
-    return dataclasses.replace(config, attribution=attribution)

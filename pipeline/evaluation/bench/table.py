@@ -7,8 +7,7 @@ the same for every network, whatever it says of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from itertools import combinations
 
 import numpy as np
@@ -17,15 +16,15 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from pipeline.evaluation.bench.densities import Rows, class_difference, densities, density_of, density_ratio, is_paired
 from pipeline.evaluation.bench.map_row import MAP_ROW, rank_correlation
 from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from pipeline.evaluation.scores.dose_response import DRAWS, dose_response
 from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
+from pipeline.evaluation.scores.hits import ranked
 from pipeline.evaluation.scores.map_scores import MAP_SCORES
-from pipeline.evaluation.scores.overlap import ratio_of
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
-from pipeline.regions.effect_size import hedges_g
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 
@@ -33,8 +32,6 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 ALL = "all"
-LEAST_SPREAD = 1e-6
-"""Least standard deviation within classes, over the largest density: a perfect map has none, and must come first."""
 FAITHFUL_COLUMNS = {
     name: f"{FAITHFULNESS_SCORES[name]}. Mean over the scans in which it was measured, by the true network"
     for name in FAITHFUL
@@ -86,33 +83,6 @@ EVALUATION_TABLE = Table(
         "places_difference": Form.TEXT, "places_mean": Form.TEXT, "first_groups": Form.TEXT,
     },
 )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Scores and sums of all scans of a cohort.
-
-    Parameters
-    ----------
-    scores : pandas.DataFrame
-        Rows of `pipeline.evaluation.bench.scan_job`, with ``scan_id``.
-    sums : mapping of (str, str) to mapping of str to array
-        By network and map, then by scan id: sums over bilateral groups. A scan without a map is missing.
-    n_voxels : array
-        Of the groups.
-    groups : tuple of str
-    methods : mapping of str to str
-        Method by map.
-    intensity : mapping of str to array
-        By scan id: mean intensity of each group, as networks see it.
-    """
-
-    scores: pd.DataFrame
-    sums: Mapping[tuple[str, str], Mapping[str, Floats]]
-    n_voxels: Floats
-    groups: tuple[str, ...]
-    methods: Mapping[str, str] = field(default_factory=dict)
-    intensity: Mapping[str, Floats] = field(default_factory=dict)
 
 
 def evaluation_table(cohort: Judged, rows: Rows) -> pd.DataFrame:
@@ -179,12 +149,8 @@ def _of_regions(
     values = table.to_numpy(float)
     is_positive = table.index.get_level_values("positive").to_numpy(bool)
     fold = table.index.get_level_values("fold").to_numpy(int)
-    people = pd.factorize(table.index.get_level_values("participant_id"))[0]
-    block = (
-        people if cohort.name == PLANTED else fold
-    )  # a planted copy is compared with the untouched one of its person
-    difference, mean = hedges_g(values, is_positive, block, LEAST_SPREAD), values[is_positive].mean(axis=0)
-    order = np.argsort(-np.where(np.isnan(difference), -np.inf, difference), kind="stable")
+    difference, mean = class_difference(table, is_paired(cohort)), values[is_positive].mean(axis=0)
+    order = np.argsort(-ranked(difference), kind="stable")
     known = [rows.groups[place] for place in order if np.isfinite(difference[place])]
     found: dict[str, object] = {
         "first_groups": "; ".join(known[:FIRST]) or None,
@@ -195,7 +161,9 @@ def _of_regions(
         return found
     planted = np.isin(rows.groups, truth.groups)
     found |= (
-        {"n_planted": int(planted.sum())} | ranked(difference, planted, "difference") | ranked(mean, planted, "mean")
+        {"n_planted": int(planted.sum())}
+        | ranking_columns(difference, planted, "difference")
+        | ranking_columns(mean, planted, "mean")
     )
     density = {scan.scan_id: density_of(rows, network, name, scan.scan_id) for scan in cohort.positive}
     if severity == ALL and truth.severity:
@@ -218,34 +186,12 @@ def _of_regions(
     return found
 
 
-def densities(cohort: Judged, rows: Rows, network: str, name: str, scans: set[str]) -> pd.DataFrame:
-    """Mean density per participant and class: index ``participant_id, positive, fold``, a column per group.
-
-    A scan whose map is undefined counts with 0 everywhere.
-    """
-    made = []
-    for scan in cohort.scans:
-        if scan.scan_id in scans:
-            is_positive = scan.label == cohort.config.cohort.positive
-            values = density_of(rows, network, name, scan.scan_id)
-            made.append([scan.participant_id, is_positive, cohort.fold_of(scan), *values.tolist()])
-    table = pd.DataFrame(made, columns=["participant_id", "positive", "fold", *rows.groups])
-    return table.groupby(["participant_id", "positive", "fold"], sort=False).mean()
-
-
-def density_of(rows: Rows, network: str, name: str, scan_id: str) -> Floats:
-    sums = rows.sums.get((network, name), {}).get(scan_id)
-    if sums is None:
-        return np.zeros(len(rows.groups))
-    return np.divide(sums, rows.n_voxels, out=np.zeros(len(sums)), where=rows.n_voxels > 0)
-
-
-def ranked(values: Floats, planted: Flags, by: str) -> dict[str, object]:
+def ranking_columns(values: Floats, planted: Flags, by: str) -> dict[str, object]:
     """The columns of one ranking."""
     scores = region_scores(values, planted.tolist())
     found: dict[str, object] = {f"{name}_{by}": scores[f"region_{name}"] for name in ("auroc", "auprc", "hits")}
     if not scores["undefined"]:
-        places = stats.rankdata(-np.where(np.isnan(values), -np.inf, values))[planted]
+        places = stats.rankdata(-ranked(values))[planted]
         found[f"places_{by}"] = " ".join(f"{place:g}" for place in places)
     return found
 
@@ -272,22 +218,6 @@ def fold_agreement(values: Floats, fold: NDArray[np.intp]) -> float:
     means = [values[fold == one].mean(axis=0) for one in np.unique(fold)]
     found = [rank_correlation(a, b) for a, b in combinations(means, 2)]
     return float(np.nanmean(found)) if found and np.isfinite(found).any() else float("nan")
-
-
-def density_ratio(densities: Sequence[Floats], planted: Flags, other: Flags) -> float:
-    """Mean |density| in another group over the mean |density| in planted groups; NaN without scans.
-
-    Infinite where only the other group has something; NaN where neither has.
-
-    Examples
-    --------
-    >>> density_ratio([np.array([2.0, -1.0, 0.0])], np.array([True, False, False]), np.array([False, True, False]))
-    0.5
-    """
-    if not densities:
-        return float("nan")
-    sizes = np.abs(np.stack(densities))
-    return ratio_of(float(sizes[:, other].mean()), float(sizes[:, planted].mean()))
 
 
 def _mean(own: pd.DataFrame, column: str) -> float:

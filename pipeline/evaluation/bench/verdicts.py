@@ -34,7 +34,7 @@ COLUMNS = {
     "map": "Map, named as in file names; or a map made without a network",
     "method": "Method that makes it; none for a map made without a network",
     "passed": "true: finds, tells_labels and follows_parameters are yes, and marks_unused is not. false: one of them "
-    "is known and otherwise. n/a: it failed nothing, but one of the first three is not known",
+    "has another answer. n/a: it failed nothing, but one of the first three is not known",
     "n_scans": "Scans explained",
     "n_undefined": "Scans whose map is 0 everywhere or not finite; a map that is so in all has failed",
     "finds": f"yes: at least {FOUND_SHARE:.0%} of the planted groups among the first {FIRST} by Hedges' g, and area at "

@@ -18,7 +18,8 @@ from pipeline.run.work.seeds import generator
 Floats = NDArray[np.float64]
 MOST_EXACT = 8
 """Networks up to which every order is tried; 40320."""
-DRAWS = 20000
+ORDERS = 20000
+"""Random orders of more networks."""
 LEVEL = 0.05
 YES, NO, UNKNOWN = "yes", "no", "not known"
 
@@ -110,9 +111,9 @@ def trend(accuracy: Floats, score: Floats, seed: int) -> Trend:
     exact = n <= MOST_EXACT
     random = generator(seed, "trend")
     orders = (
-        np.array(list(permutations(range(n)))) if exact else np.stack([random.permutation(n) for _ in range(DRAWS)])
+        np.array(list(permutations(range(n)))) if exact else np.stack([random.permutation(n) for _ in range(ORDERS)])
     )
     size = np.sqrt((x @ x) * (y @ y))
     rho = float(x @ y / size)
     extreme = np.abs(y[orders] @ x) / size >= abs(rho) - 1e-12
-    return Trend(n, rho, float(extreme.mean() if exact else (extreme.sum() + 1) / (DRAWS + 1)))
+    return Trend(n, rho, float(extreme.mean() if exact else (extreme.sum() + 1) / (ORDERS + 1)))

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.rankings import tested_folds
 from pipeline.evaluation.nulls.networks import networks_of
 from pipeline.models.families.registry import family_of
 from pipeline.models.inputs import configured_input
@@ -116,10 +115,10 @@ def sets_of_networks(cohort: Judged, seeds: int, families: Sequence[str], quick:
     found = [Networks("run", OWN, layout, config, made=True)]
     for repeat in range(2, max(seeds + 1, config.training.repeats) + 1):
         of_run = dataclasses.replace(layout, repeat=repeat)
-        made = not layout.networks and all(of_run.fold(fold.index).weights.is_file() for fold in tested_folds(cohort))
+        made = not layout.networks and all(of_run.fold(fold.index).weights.is_file() for fold in cohort.tested_folds)
         name = f"repeat-{repeat}"
         found.append(Networks(name, SEED, of_run if made else networks_of(cohort, name), config, repeat, made))
-    longest = max(load_model(layout.fold(fold.index)).description["epochs"] for fold in tested_folds(cohort))
+    longest = max(load_model(layout.fold(fold.index)).description["epochs"] for fold in cohort.tested_folds)
     for epochs in (one for one in powers_of_two(longest) if not quick or one in QUICK_EPOCHS):
         fewest = min(config.training.min_epochs, epochs)
         training = dataclasses.replace(config.training, max_epochs=epochs, min_epochs=fewest)
@@ -145,5 +144,5 @@ def training_jobs(cohort: Judged, networks: Networks, digests: DigestCache) -> l
             networks.layout, fold, scans, spec, networks.config, versions, networks.repeat,
             prefix=f"{cohort.name}_{networks.name}_",
         )
-        for fold in tested_folds(cohort)
+        for fold in cohort.tested_folds
     ]  # fmt: skip

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.rankings import is_paired, map_jobs, maps_of, participant_densities
-from pipeline.evaluation.bench.table import Rows
+from pipeline.evaluation.bench.densities import Rows, is_paired
+from pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
+from pipeline.evaluation.bench.trainings import trained
 from pipeline.evaluation.consensus.networks import Networks, sets_of_networks, training_jobs
 from pipeline.evaluation.consensus.tables import (
     NETWORK_COLUMNS,
@@ -24,9 +25,7 @@ from pipeline.evaluation.consensus.tables import (
     region_rows,
 )
 from pipeline.evaluation.nulls.networks import REAL
-from pipeline.evaluation.retraining.accuracy import scored
-from pipeline.evaluation.retraining.stage import people_of
-from pipeline.evaluation.retraining.training import trained
+from pipeline.evaluation.scores.accuracy import scored
 from pipeline.explaining.explanation import Explanation
 from pipeline.run.config.settings import Config
 from pipeline.run.tables import write_table
@@ -89,7 +88,7 @@ def _evidence(networks: Networks, cohort: Judged, rows: Rows, name: str) -> Evid
     """One map by one set of networks."""
     own = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")
     margin = own.loc[[scan.scan_id for scan in cohort.scans], "logit"].to_numpy(float)
-    once = scored(margin, people_of(cohort), np.ones((1, len(margin))))
+    once = scored(margin, cohort.people, np.ones((1, len(margin))))
     accuracy = {key: value.value for key, value in once.items()}
     table = participant_densities(cohort, rows, name)
     return Evidence(networks.name, networks.kind, table, is_paired(cohort), accuracy, int(own["undefined"].sum()))
@@ -99,7 +98,7 @@ def _write(cohort: Judged, evidence: dict[str, list[Evidence]]) -> None:
     """Write the tables, and print whether better classifiers give better evidence."""
     planted, seed = cohort.truth.groups if cohort.truth else (), cohort.config.seed
     pairs, networks, regions = [], [], []
-    log.info("Better classifiers give better evidence:")
+    log.info("Do better classifiers give better evidence?")
     for name, found in evidence.items():
         identity = {"cohort": cohort.name, "map": name}
         pairs += [identity | row for row in pair_rows(found, seed)]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.evaluation.bench.rankings import class_difference
+from pipeline.evaluation.bench.densities import class_difference
 from pipeline.evaluation.consensus.agreement import (
     Trend,
     agreement,
@@ -21,14 +21,13 @@ from pipeline.evaluation.consensus.agreement import (
     trend,
 )
 from pipeline.evaluation.consensus.networks import EPOCHS, OWN
-from pipeline.evaluation.scores.intervals import participant_interval
+from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
 FOLDS, SEVERAL = "folds", "several"
-DRAWS = 1000
 _COHORT, _MAP = "run or planted, as in evaluation.tsv", "Map, named as in file names"
 _NETWORKS = (
     "Set of networks, one per fold. run: its own; repeat-n: other seeds; epochs-n: trained for n epochs at most; "
@@ -37,49 +36,49 @@ _NETWORKS = (
 PAIR_COLUMNS = {
     "cohort": _COHORT,
     "map": _MAP,
-    "differ_in": "In what the two differ: folds (networks of the run, each asked about the people it tests), seed, "
-    "epochs, family, or several of them",
+    "differ_in": "What distinguishes the two: folds (networks of the run, each on the people it is tested on), seed, "
+    "epochs, family, or several of these",
     "first_networks": f"{_NETWORKS}. fold-n: the network of that fold of the run",
     "second_networks": "The other set",
     "region_spearman": "Rank correlation of the Hedges' g of regions between the classes",
     "shared_first": f"Regions among the first {FIRST} of both",
-    "shared_first_expected": "What two random rankings share",
-    "map_spearman": "Rank correlation over regions of a person's two maps, summed over regions; mean over participants",
+    "shared_first_expected": "Number expected of two random rankings",
+    "map_spearman": "Rank correlation of a person's two maps, summed over regions; mean over participants",
     "map_spearman_low": "Lower bound of its 95 % bootstrap interval over participants",
     "map_spearman_high": "Upper bound",
-    "n_participants": "Participants explained by both; none of folds",
+    "n_participants": "Participants explained by both; n/a for folds",
     "n_groups": "Regions",
 }
 NETWORK_COLUMNS = {
     "cohort": _COHORT,
     "map": _MAP,
     "networks": _NETWORKS,
-    "kind": "own, seed, epochs or family: in what they differ from the run's own",
-    "balanced_accuracy": "On the people that they have not seen",
-    "auc": "Area under the ROC on these people, pairs of one fold",
+    "kind": "own, seed, epochs or family: how they differ from the run's own",
+    "balanced_accuracy": "On people whom they have not seen",
+    "auc": "Area under the ROC curve on these people, from pairs within folds",
     "n_participants": "Participants explained",
     "n_undefined": "Scans whose map is 0 everywhere or not finite",
     "agreement": "Mean rank correlation of its ranking of regions with those of the other sets",
     "auroc_difference": "Area under the ROC of planted groups, ranked by Hedges' g between the classes",
     "hits_difference": f"Planted groups among the first {FIRST}",
     "n_planted": "Planted groups",
-    "in_consensus": "Whether it counts for the consensus: all but networks with fewer epochs",
+    "in_consensus": "Whether it counts towards the consensus: all do but networks with fewer epochs",
     "first_groups": "The first groups, best first",
 }
 REGION_COLUMNS = {
     "cohort": _COHORT,
     "map": _MAP,
     "group": "Bilateral group",
-    "place": "Place in the consensus, by the mean over networks; ties share the mean",
-    "mean_place": "Mean place over the sets of networks that count",
+    "place": "Rank in the consensus, by the mean over networks; ties share the mean",
+    "mean_place": "Mean rank over the sets of networks that count",
     "first_share": f"Share of these sets that have it among the first {FIRST}",
     "n_networks": "Sets that count",
-    "is_planted": "Whether the classes differ there; n/a where nobody knows",
+    "is_planted": "Whether the classes differ there; n/a where no truth is known",
 }
 _CODES = {"cohort": Form.CODE, "map": Form.CODE}
 CONSENSUS_TABLE = Table(
     "consensus", PAIR_COLUMNS, "cohort, map and pair of sets of networks",
-    "Do networks of other folds, seeds, epochs and families say the same of regions?", stage="evaluation",
+    "Do networks of other folds, seeds, epochs and families rank regions alike?", stage="evaluation",
     place="consensus", filled=("cohort", "map", "differ_in", "first_networks", "second_networks"), on_pages=False,
     values={"differ_in": (FOLDS, "seed", EPOCHS, "family", SEVERAL)},
     forms=_CODES | {"differ_in": Form.CODE, "first_networks": Form.TEXT, "second_networks": Form.TEXT},
@@ -108,7 +107,7 @@ class Evidence:
     networks, kind : str
         As of `pipeline.evaluation.consensus.networks.Networks`.
     densities : pandas.DataFrame
-        Per participant and class (`pipeline.evaluation.bench.rankings.participant_densities`).
+        Per participant and class (`pipeline.evaluation.bench.maps.participant_densities`).
     paired : bool
         Whether everyone has a copy of either class.
     accuracy : mapping of str to float
@@ -218,8 +217,8 @@ def better_line(name: str, rows: pd.DataFrame, seed: int) -> str:
         Of ``consensus_networks.tsv``, of this map.
     """
     of = {"AUROC of planted regions": "auroc_difference", "agreement with other networks": "agreement"}
-    said = [(title, trends(rows, seed)[column]) for title, column in of.items()]
-    known = [(title, one) for title, one in said if np.isfinite(one.p)]
+    found = trends(rows, seed)
+    known = [(title, found[column]) for title, column in of.items() if np.isfinite(found[column].p)]
     answer = known[0][1].answer if known else "not known"
     numbers = "; ".join(f"{title}: rho {one.rho:.2f}, p = {one.p:.2g}" for title, one in known)
     balanced = rows["balanced_accuracy"]

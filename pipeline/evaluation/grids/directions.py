@@ -18,12 +18,11 @@ import pandas as pd
 from pipeline.evaluation.grids.composition import Kind
 from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS
 from pipeline.evaluation.grids.settings import Setting
-from pipeline.evaluation.scores.intervals import participant_interval
+from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from pipeline.run.errors import BadInputError
 
 NEAR = 0.1
 """Difference of shares below which two are about the same."""
-DRAWS = 1000
 DIRECTION_COLUMNS: Mapping[str, str] = {
     "claim": "What the literature found, in short",
     "larger": "Setting, kind of grid, method and stage that should have the larger shares",

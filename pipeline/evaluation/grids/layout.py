@@ -110,8 +110,3 @@ class Layout:
         sums = self.split(part[None, None]).sum((1, 2, 3, 4)).cpu()
         total = sums.sum()
         return sums / total if total > EMPTY * float(values.detach().abs().max()) else torch.zeros_like(sums)
-
-
-def _shape(cells: Tensor) -> Shape:
-    a, b, c = cells.shape[-3:]
-    return a, b, c

@@ -1,9 +1,9 @@
-"""``evidence_sources.tsv``: whether the evidence of a region goes with its volume or with its intensity.
+"""``evidence_sources.tsv``: whether the evidence of a region is related to its volume or to its intensity.
 
 Evidence in a region is regressed over participants on the log of the region's volume (from the Jacobian determinant of
-the registration) and on its mean intensity as the network sees it, all standardised: where the network looks, and what
-it finds there. Class and fold are held: patients have both more evidence and smaller regions, so that over both classes
-together evidence would go with volume whatever made it. The two describe; they do not test.
+the registration) and on its mean intensity as the network sees it, all standardised. Class and fold are held: patients
+have both more evidence and smaller regions, so that over both classes together evidence would be related to volume
+whatever made it. The slopes are descriptive, not tests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.table import Rows, density_of
+from pipeline.evaluation.bench.densities import Rows, density_of
 from pipeline.evaluation.nulls.networks import REAL
 from pipeline.regions.effect_size import NO_SPREAD
 from pipeline.run.columns import Form
@@ -27,7 +27,7 @@ COLUMNS = {
     "map": "Map relative to controls, named as in file names",
     "group": "Bilateral group",
     "n_scans": "Scans with all three",
-    "n_missing": "Scans left out for want of a volume (or an intensity)",
+    "n_missing": "Scans left out because they have no volume (or no intensity)",
     "volume_slope": "Standard deviations of evidence per standard deviation of log volume; intensity, class and fold "
     "held",
     "intensity_slope": "Standard deviations of evidence per standard deviation of mean intensity; volume, class and "
@@ -36,7 +36,7 @@ COLUMNS = {
 }
 """Columns of ``evidence_sources.tsv``."""
 SOURCES_TABLE = Table(
-    "evidence_sources", COLUMNS, "cohort, map and bilateral group", "Why is there evidence: volume or intensity?",
+    "evidence_sources", COLUMNS, "cohort, map and bilateral group", "Is evidence related to volume or to intensity?",
     stage="evaluation", place="evidence_sources", filled=("cohort", "map", "group", "n_scans", "n_missing"),
     on_pages=False, forms={"cohort": Form.CODE, "map": Form.MAP, "group": Form.TEXT},
 )  # fmt: skip

@@ -66,7 +66,7 @@ def shuffled_jobs(cohort: Judged, numbers: Sequence[int], digests: DigestCache) 
         name = shuffled_name(number)
         seed = derived_seed(cohort.config.seed, "evaluation", name)
         config = shuffled_config(cohort.config, seed)
-        for fold in (one for one in cohort.split.folds if one.index in cohort.folds):
+        for fold in cohort.tested_folds:
             members = {*fold.train, *fold.validation, *fold.test}
             own = [scan for scan in scans if scan.participant_id in members]
             changed = with_swapped_labels(own, fold, config.cohort, seed)

@@ -16,14 +16,8 @@ from numpy.typing import NDArray
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.rankings import (
-    class_difference,
-    is_paired,
-    map_jobs,
-    maps_of,
-    participant_densities,
-    tested_folds,
-)
+from pipeline.evaluation.bench.densities import class_difference, is_paired
+from pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
 from pipeline.evaluation.nulls.image_maps import DIFFERENCE
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from pipeline.explaining.controls import controls_of
@@ -58,7 +52,7 @@ def require_controls(cohort: Judged) -> None:
     """
     controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
     names = cohort.config.cohort
-    for fold in tested_folds(cohort):
+    for fold in cohort.tested_folds:
         patients = {
             scan.participant_id
             for scan in cohort.labelled
@@ -103,7 +97,7 @@ def training_rankings(
         None where a map says nothing in the training part of the fold.
     list of Outcome
     """
-    parts = [training_part(cohort, fold) for fold in tested_folds(cohort)]
+    parts = [training_part(cohort, fold) for fold in cohort.tested_folds]
     jobs = [map_jobs(part, explanations, digests, STAGE) for part in parts]
     outcomes = run_jobs(cohort.layout, [job for own in jobs for job in own], executor, "maps of the training parts")
     found: dict[str, dict[int, Floats | None]] = {}

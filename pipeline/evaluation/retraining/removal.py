@@ -37,7 +37,7 @@ def by_value(groups: Sequence[str], values: NDArray[np.float64]) -> tuple[str, .
 
 
 def random_orders(groups: Sequence[str], draws: int, seed: int) -> tuple[tuple[str, ...], ...]:
-    """Random rankings. One serves all folds, as the rankings of a method by different folds are much alike."""
+    """Random rankings; each is used in all folds."""
     return tuple(
         tuple(groups[place] for place in generator(seed, "removed-at-random", draw).permutation(len(groups)))
         for draw in range(draws)

@@ -1,9 +1,9 @@
 """Remove and retrain: whether networks need the regions that a map ranks first.
 
 For each map and share of the volume, and for random rankings: the first regions, ranked in the training part of each
-fold alone, take the mean tissue of its training controls in every scan, and the fold is trained again with the recipe
-of the run. If the map is right that the network used them, accuracy drops by more than without random regions of the
-same volume. The converse does not hold: what is removed can be replaced by other regions that say the same.
+fold alone, take the mean tissue of training controls in every scan, and the fold is trained again with the recipe of
+the run. If networks need these regions, accuracy drops by more than without random regions of the same volume. No drop
+does not show that the map is wrong: other regions can carry the same information.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.rankings import tested_folds
-from pipeline.evaluation.retraining.accuracy import DRAWS, People, Scored, scored
+from pipeline.evaluation.bench.trainings import trained
 from pipeline.evaluation.retraining.rankings import require_controls, training_rankings
 from pipeline.evaluation.retraining.removal import (
     SHARES,
@@ -28,7 +27,9 @@ from pipeline.evaluation.retraining.removal import (
     require_fillable,
 )
 from pipeline.evaluation.retraining.table import AT_RANDOM, COLUMNS, Removed, removal_lines, retraining_table
-from pipeline.evaluation.retraining.training import Retraining, trained
+from pipeline.evaluation.retraining.training import Retraining
+from pipeline.evaluation.scores.accuracy import People, Scored, scored
+from pipeline.evaluation.scores.intervals import DRAWS
 from pipeline.explaining.explanation import Explanation
 from pipeline.models.inputs import configured_input
 from pipeline.run.errors import BadInputError
@@ -68,9 +69,9 @@ def remove_and_retrain(
     sizes = group_sizes(cohort.atlas, cohort.atlas.labels_in(configured_input(cohort.config).box))
     require_fillable(sizes, shares)
     require_controls(cohort)
-    people = people_of(cohort)
+    people = cohort.people
     weights = people.weights(DRAWS, cohort.config.seed)
-    folds = {fold.index: cohort.layout.fold(fold.index).predictions for fold in tested_folds(cohort)}
+    folds = {fold.index: cohort.layout.fold(fold.index).predictions for fold in cohort.tested_folds}
     whole = _scored(cohort, folds, people, weights)
     rankings, outcomes = training_rankings(cohort, explanations, executor, digests)
     groups = list(sizes)
@@ -82,7 +83,7 @@ def remove_and_retrain(
             wanted.append((name, share, sets if len(sets) == len(by_fold) else {}))
         for order in random_orders(groups, draws, cohort.config.seed):
             chosen = removed(order, sizes, share)
-            wanted.append((AT_RANDOM, share, {fold.index: chosen for fold in tested_folds(cohort)}))
+            wanted.append((AT_RANDOM, share, {fold.index: chosen for fold in cohort.tested_folds}))
     made, tables = _train(cohort, wanted, executor, digests)
     found = [Removed(name, share, sets, _scored(cohort, files, people, weights) if files else {})
              for (name, share, sets), files in zip(wanted, tables, strict=True)]  # fmt: skip
@@ -102,7 +103,7 @@ def _train(
     cohort: Judged, wanted: Sequence[tuple[str, float, Sets]], executor: Executor, digests: DigestCache
 ) -> tuple[list[Outcome], list[dict[int, Path]]]:
     """Train every set of regions once; predictions by fold, empty where one is missing."""
-    folds = {fold.index: fold for fold in tested_folds(cohort)}
+    folds = {fold.index: fold for fold in cohort.tested_folds}
     makes = Retraining(cohort, digests)
     asked = dict.fromkeys((fold, frozenset(groups)) for _, _, sets in wanted for fold, groups in sets.items())
     jobs = {(fold, groups): makes.job(folds[fold], sorted(groups)) for fold, groups in asked}
@@ -114,16 +115,6 @@ def _train(
         own = {fold: made.get((fold, frozenset(groups))) for fold, groups in sets.items()}
         tables.append({fold: path for fold, path in own.items() if path is not None} if all(own.values()) else {})
     return outcomes, tables
-
-
-def people_of(cohort: Judged) -> People:
-    """The scans on which networks are tested."""
-    scans = cohort.scans
-    return People(
-        np.array([scan.participant_id for scan in scans]),
-        np.array([cohort.fold_of(scan) for scan in scans]),
-        np.array([scan.label == cohort.config.cohort.positive for scan in scans]),
-    )
 
 
 def _scored(cohort: Judged, tables: Mapping[int, Path], people: People, weights: np.ndarray) -> Mapping[str, Scored]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.retraining.accuracy import SCORES, Scored, rank_p
+from pipeline.evaluation.scores.accuracy import SCORES, Scored, rank_p
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 
@@ -23,13 +23,13 @@ _NAMES = {
 def _columns(score: str, title: str) -> dict[str, str]:
     return {
         score: f"Test {title} of the networks trained without these regions",
-        f"{score}_low": f"Lower bound of its 95 % bootstrap interval over participants; of {AT_RANDOM} the smallest of "
-        "all draws",
-        f"{score}_high": f"Upper bound; of {AT_RANDOM} the largest of all draws",
-        f"{score}_drop": f"What is lost against removing {NOTHING}",
-        f"{score}_drop_low": "Lower bound of its 95 % bootstrap interval over participants, who are the same in both",
+        f"{score}_low": f"Lower bound of its 95 % bootstrap interval over participants; for {AT_RANDOM} the smallest "
+        "of all draws",
+        f"{score}_high": f"Upper bound; for {AT_RANDOM} the largest of all draws",
+        f"{score}_drop": f"Loss compared with removing {NOTHING}",
+        f"{score}_drop_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
         f"{score}_drop_high": "Upper bound",
-        f"{score}_random_drop": "What is lost without random regions of the same volume, mean over draws",
+        f"{score}_random_drop": "Loss without random regions of the same volume, mean over draws",
         f"p_{score}": "(b + 1) / (m + 1), where b of m draws of random regions leave no more of it",
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from concurrent.futures import Executor
 
 from pipeline.cohort.people.splits import Fold
 from pipeline.evaluation.bench.cohorts import Judged
@@ -13,10 +12,8 @@ from pipeline.evaluation.retraining.unit import Removal, retrain_fold
 from pipeline.explaining.controls import controls_of
 from pipeline.explaining.networks import ReferenceScan
 from pipeline.models.inputs import configured_input
-from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.training.checkpoints import remove_checkpoint
+from pipeline.run.work.jobs import Job
 from pipeline.training.stage import FoldTask, fold_job, registered_versions
 
 STAGE = "retraining"
@@ -58,12 +55,3 @@ class Retraining:
         outputs = {name: base.outputs[name] for name in ("predictions", "predictions_columns")}
         removal = Removal(numbers, controls, cohort.atlas)
         return Job(STAGE, base.unit, key, outputs, retrain_fold, (task, key, removal))
-
-
-def trained(layout: EvaluationLayout, jobs: Sequence[Job], executor: Executor, description: str) -> list[Outcome]:
-    """Do trainings; what a finished one left for being continued is removed."""
-    outcomes = run_jobs(layout, jobs, executor, description) if jobs else []
-    for one in outcomes:
-        if one.ok:
-            remove_checkpoint(one.job.arguments[0].checkpoint)
-    return outcomes

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 Floats = NDArray[np.float64]
+DRAWS = 1000
+"""Of a bootstrap, usually."""
 FEWEST = 3
 """Participants below which there is no interval."""
 

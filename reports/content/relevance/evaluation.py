@@ -123,7 +123,7 @@ def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
     return page_table(
         rows,
         [Column("title", "Map"), *columns],
-        "Faithfulness to the true network, without a truth; and where a map lies, if the truth is known.",
+        "Faithfulness to the network, which needs no truth, and overlap with planted regions where these are known.",
     )
 
 

@@ -11,12 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.evaluation.scores.intervals import FEWEST
 from pipeline.run.work.seeds import generator
 
 Floats = NDArray[np.float64]
-DRAWS = 1000
-FEWEST = 3
-"""Participants below which there is no interval."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,40 @@
+"""Maps of a cohort by its true networks, summed over regions: units of work, and what they found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pandas as pd
+
+from pipeline.evaluation.bench.cohorts import Judged
+from pipeline.evaluation.bench.densities import Rows, densities
+from pipeline.evaluation.bench.judging import Extent, Judge, gathered, those_judged
+from pipeline.evaluation.nulls.networks import REAL
+from pipeline.explaining.explanation import Explanation
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Job, Outcome
+
+
+def map_jobs(cohort: Judged, explanations: tuple[Explanation, ...], digests: DigestCache, stage: str) -> list[Job]:
+    """One unit per scan: its maps by the networks of the cohort, summed over regions.
+
+    Parameters
+    ----------
+    stage : str
+        Names receipts and failures, which are kept apart from those of other parts.
+    """
+    untold = dataclasses.replace(cohort, truth=None)  # regions are scored, voxels are not
+    jobs = Judge(untold, explanations, Extent(), digests).jobs()
+    return [dataclasses.replace(job, stage=stage) for job in jobs]
+
+
+def maps_of(cohort: Judged, explanations: Sequence[Explanation], outcomes: Sequence[Outcome]) -> tuple[Judged, Rows]:
+    """The scans that were explained and their sums; raises as `those_judged`."""
+    left = those_judged(cohort, outcomes)
+    return left, gathered(left, [one for one in outcomes if one.ok], explanations)
+
+
+def participant_densities(cohort: Judged, rows: Rows, name: str, network: str = REAL) -> pd.DataFrame:
+    """Mean density per participant and class; see `pipeline.evaluation.bench.densities.densities`."""
+    return densities(cohort, rows, network, name, {scan.scan_id for scan in cohort.scans})

@@ -1,0 +1,104 @@
+"""The planted cohort: copies of controls, with and without loss, and networks trained to tell them apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from atlases.labels import Atlas
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from pipeline.evaluation.bench.trainings import trained
+from pipeline.evaluation.planting.copies import (
+    FEWEST,
+    Person,
+    paired_folds,
+    people_to_plant,
+    planted_changes,
+    planted_config,
+    planting_jobs,
+    truth_of,
+    unused_changes,
+)
+from pipeline.evaluation.planting.correlated import correlated_group
+from pipeline.models.inputs import configured_input
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import Outcome, run_jobs
+from pipeline.training.stage import fold_job, registered_versions
+
+log = logging.getLogger("heatlas")
+
+
+def planted_cohort(
+    layout: EvaluationLayout,
+    scans: Sequence[Scan],
+    config: Config,
+    atlas: Atlas,
+    executor: Executor,
+    digests: DigestCache,
+) -> tuple[Judged, list[Outcome]]:
+    """Copy the controls among the scans, train on the copies, and keep those that a network has not seen.
+
+    Parameters
+    ----------
+    layout : EvaluationLayout
+        Where the scans of the run lie.
+    scans : sequence of Scan
+        Kept and registered.
+    config : Config
+        Recipe of the run.
+
+    Raises
+    ------
+    BadInputError
+        If there are too few controls, too few could be copied, or every training failed.
+    """
+    recipe = planted_config(config, config.seed)
+    people = people_to_plant(scans, config.cohort.negative, config.seed)
+    copies = dataclasses.replace(layout, images=PLANTED, networks=PLANTED)
+    jobs = planting_jobs(layout, copies, people, atlas, recipe, digests)
+    outcomes = run_jobs(layout, jobs, executor, "planting")
+    made = _copied(layout, people, outcomes)
+    split = paired_folds(made, recipe.cohort.folds, recipe.cohort.validation_fraction, recipe.seed)
+    labelled = tuple(scan for person in made for scan in person.copies)
+    versions = registered_versions(copies, labelled, recipe, digests)
+    spec = configured_input(recipe)
+    jobs = [fold_job(copies, fold, labelled, spec, recipe, versions, prefix="planted_") for fold in split.folds]
+    digests.save()
+    networks = trained(layout, jobs, executor, "training on planted copies")
+    tested = {who for fold, one in zip(split.folds, networks, strict=True) if one.ok for who in fold.test}
+    if not tested:
+        raise BadInputError(f"training on planted copies: every network failed; see {layout.failures}.")
+    judged = tuple(scan for scan in labelled if scan.participant_id in tested)
+    untouched = tuple(scan for scan in labelled if scan.label == recipe.cohort.negative)
+    truth = truth_of(made, atlas, _correlated(layout, made, config, atlas))
+    cohort = Judged(PLANTED, copies, judged, split, recipe, PackedAtlas.of(atlas), truth, untouched, labelled)
+    return cohort, outcomes + networks
+
+
+def _copied(layout: EvaluationLayout, people: Sequence[Person], outcomes: Sequence[Outcome]) -> tuple[Person, ...]:
+    """People whose copies were written; refuses too few."""
+    made = tuple(person for person, one in zip(people, outcomes, strict=True) if one.ok)
+    if len(made) < FEWEST:
+        raise BadInputError(
+            f"planting: only {len(made)} of {len(people)} controls could be copied, and {FEWEST} are needed. See "
+            f"{layout.failures}."
+        )
+    failed = len(people) - len(made)
+    if failed:
+        log.warning("%d of %d controls could not be copied; see %s", failed, len(people), layout.failures)
+    return made
+
+
+def _correlated(layout: EvaluationLayout, people: Sequence[Person], config: Config, atlas: Atlas) -> str | None:
+    resolution = config.registration.resolution_mm
+    files = [layout.scan(one.scan.participant_id, one.scan.session_id, resolution) for one in people]
+    planted = [change.group for change in planted_changes(atlas)]
+    others = [change.group for change in unused_changes(atlas)]
+    return correlated_group(files, atlas, planted, others)
