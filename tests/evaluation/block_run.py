@@ -72,7 +72,9 @@ def block_cohort(layout: EvaluationLayout, config: Config = CONFIG) -> Judged:
         files.t1w.parent.mkdir(parents=True, exist_ok=True)
         nib.save(nib.Nifti1Image((volume * (labels > 0)).astype(np.float32), GRID.affine), files.t1w)
         nib.save(nib.Nifti1Image((labels > 0).astype(np.uint8), GRID.affine), files.brain_mask)
-    return Judged(RUN, layout, scans(), split(), config, PackedAtlas.of(atlas()), Truth((INFORMATIVE,)), scans())
+    return Judged(
+        RUN, layout, scans(), split(), config, PackedAtlas.of(atlas()), Truth((INFORMATIVE,)), scans(), scans()
+    )
 
 
 def train_run(cohort: Judged) -> None:

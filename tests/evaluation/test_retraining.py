@@ -146,7 +146,7 @@ def test_only_the_replaced_voxels_change_and_they_are_alike_in_every_scan(tmp_pa
 def whole_cohort(labels: dict[str, str], fold: Fold) -> Judged:
     own = tuple(Scan(name, None, name, None, label=label) for name, label in labels.items())
     tested = tuple(scan for scan in own if scan.participant_id in fold.test)
-    return Judged("run", EvaluationLayout(Path("out")), tested, Split((fold,)), CONFIG, None, None, own)  # type: ignore[arg-type]
+    return Judged("run", EvaluationLayout(Path("out")), tested, Split((fold,)), CONFIG, None, None, own, own)  # type: ignore[arg-type]
 
 
 def test_rankings_see_the_training_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
