@@ -19,7 +19,7 @@ from pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
 from pipeline.evaluation.bench.distractors import distractor_table
 from pipeline.evaluation.bench.judging import Extent, Judge, those_judged
 from pipeline.evaluation.bench.map_row import Places, map_row
-from pipeline.evaluation.bench.stage import with_earlier
+from pipeline.evaluation.bench.stage import Bench, Request, with_earlier
 from pipeline.evaluation.bench.table import LEAST_SPREAD, Rows, density_ratio, evaluation_table, ranked
 from pipeline.evaluation.bench.verdicts import COLUMNS, LEVEL, UNKNOWN, sentence, verdict_table
 from pipeline.evaluation.nulls.labels import with_swapped_labels
@@ -246,7 +246,8 @@ def test_one_person_with_two_names_has_one_shuffled_label(seed: int) -> None:
 
 @pytest.mark.parametrize("typed", [["nulls, plant"], ["nulls,", "plant"], [" nulls ,plant "], ["nulls", "plant"]])
 def test_spaces_beside_commas_do_not_matter(typed: list[str]) -> None:
-    request = request_of(Namespace(parts=typed, methods=["lrp, gradient"], plant=False, quick=False))
+    rest = {"plant": False, "quick": False, "families": [], "draws": None}
+    request = request_of(Namespace(parts=typed, methods=["lrp, gradient"], **rest))
     assert request.parts == ("nulls", "plant")
     assert request.methods == ("lrp", "gradient")
     assert dataclasses.replace(request, quick=True).extent().shuffles == 1
@@ -381,3 +382,11 @@ def test_labels_of_a_tiny_class_cannot_be_shuffled(controls: int, patients: int,
     assert 0 < sum(a == b.label for a, b in zip(new, scans, strict=True)) < len(scans)
     for label, count in (("CN", controls), ("AD", patients)):
         assert new.count(label) == count
+
+
+@pytest.mark.parametrize("methods", [("gradient", "gradient"), ("deeplift", "gradient", "deeplift")])
+def test_methods_named_twice_are_asked_once_in_every_part(methods: tuple[str, ...]) -> None:
+    bench = Bench(None, Request(methods), (), Split(()), CONFIG, None, None, None)  # type: ignore[arg-type]
+    once = list(dict.fromkeys(methods))
+    for asked in (bench._few(CONFIG), bench._explanations(CONFIG)):
+        assert [one.entry.name for one in asked] == once
