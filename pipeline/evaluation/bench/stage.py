@@ -164,8 +164,6 @@ class Bench:
     def _separate(self, cohort: Judged) -> list[Outcome]:
         """Parts with tables of their own, on the first cohort."""
         request, made = self.request, []
-        if "grids" in request.parts:
-            made += self._grids(cohort)
         if "retrain" in request.parts:
             shares = SHARES[:1] if request.quick else SHARES
             asked = self._few(cohort.config)
@@ -174,6 +172,8 @@ class Bench:
             made += agree(
                 cohort, self._few, request.further_seeds, request.families, request.quick, self.executor, self.digests
             )
+        if "grids" in request.parts:  # last, since a weak network may allow no grid at all
+            made += self._grids(cohort)
         return made
 
     def _few(self, config: Config) -> tuple[Explanation, ...]:
