@@ -130,7 +130,7 @@ def test_other_atlases_are_said_and_other_contrasts_and_classes_refused(tmp_path
     other = make_run(tmp_path / "b", source, 1, regions={"atlas": "neuromorphometrics-spm12"})
     assert main(["compare", str(a.root), str(other.root), *to]) == 0
     told = "a: neuromorphometrics-cat12; b: neuromorphometrics-spm12"
-    note = f"different atlases, whose regions are matched by name ({told})"
+    note = f"different atlases; regions are matched by name ({told})"
     assert f"note: {note}" in capsys.readouterr().out
     assert set(read_table(tmp_path / "together" / "ranking_agreement.tsv")["note"]) == {note}
     for name, cohort in (
