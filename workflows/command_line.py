@@ -225,7 +225,11 @@ def _add_evaluate(commands: Any) -> None:
     )  # fmt: skip
     evaluate.add_argument("out", type=_path, metavar="OUT", help="run folder")
     evaluate.add_argument(
-        "--methods", nargs="+", action="extend", default=[], metavar="NAME",
+        "--methods",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
         help="instead of the usual ones, which docs/evaluation.md lists",
     )
     evaluate.add_argument(
