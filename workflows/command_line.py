@@ -225,7 +225,12 @@ def _add_evaluate(commands: Any) -> None:
     )  # fmt: skip
     evaluate.add_argument("out", type=_path, metavar="OUT", help="run folder")
     evaluate.add_argument(
-        "--methods", nargs="+", action="extend", default=[], metavar="NAME", help="instead of the usual ten"
+        "--methods",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="instead of the usual ones, which docs/evaluation.md lists",
     )
     evaluate.add_argument(
         "--parts", nargs="+", action="extend", default=[], metavar="PART",
@@ -237,15 +242,16 @@ def _add_evaluate(commands: Any) -> None:
     )  # fmt: skip
     evaluate.add_argument(
         "--draws", type=int, metavar="N",
-        help="for retrain: draws of random regions (default: 9; p is at least 1 / (N + 1))",
+        help="for retrain: draws of random regions (default: 9, with --quick 4; p is at least 1 / (N + 1))",
     )  # fmt: skip
     evaluate.add_argument(
         "--plant", action="store_true",
         help="also plant loss in copies of the run's controls, and train networks to tell them from untouched ones",
     )  # fmt: skip
     evaluate.add_argument(
-        "--quick", action="store_true", help="one set of networks on shuffled labels, not three; fewer grids"
-    )
+        "--quick", action="store_true",
+        help="one set of networks on shuffled labels, not three; fewer grids, draws and sets of networks",
+    )  # fmt: skip
     _add_workers(evaluate)
 
 

@@ -75,7 +75,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
     Raises
     ------
     UsageError
-        For a part that does not exist, families without the consensus, or no draws.
+        For a part that does not exist, families without the consensus, or draws without retrain or below 1.
     """
     parts = _listed(arguments.parts) or USUAL_PARTS
     unknown = [part for part in parts if part not in PARTS]
@@ -88,6 +88,8 @@ def request_of(arguments: argparse.Namespace) -> Request:
         raise UsageError("--families: only the consensus asks other families; add consensus to --parts.")
     if arguments.draws is not None and arguments.draws < 1:
         raise UsageError(f"--draws {arguments.draws}: give 1 or more.")
+    if arguments.draws is not None and "retrain" not in parts:
+        raise UsageError("--draws: only remove and retrain draws regions; add retrain to --parts.")
     return Request(_listed(arguments.methods), tuple(parts), arguments.quick, families, arguments.draws)
 
 

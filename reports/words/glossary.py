@@ -88,10 +88,9 @@ GLOSSARY: Sequence[Term] = (
 def as_page() -> str:
     """The glossary as Markdown, for a run of AD against CN (``docs/glossary.md``)."""
     words = {"positive": "AD", "negative": "CN", "start": "probability"}
+    intro = "As used in the report, for a run that explains the probability of AD against CN, as the demo does."
     entries = [f"**{term.name}.** {term.meaning.format(**words)}" for term in GLOSSARY]
-    return (
-        "\n\n".join(["# Glossary", "As used in the report, for a run that distinguishes AD from CN.", *entries]) + "\n"
-    )
+    return "\n\n".join(["# Glossary", intro, *entries]) + "\n"
 
 
 _BY_FORM: Mapping[str, Term] = {form.casefold(): term for term in GLOSSARY for form in term.forms}

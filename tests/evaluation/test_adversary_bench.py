@@ -383,3 +383,11 @@ def test_labels_of_a_tiny_class_cannot_be_shuffled(controls: int, patients: int,
     assert 0 < sum(a == b.label for a, b in zip(new, scans, strict=True)) < len(scans)
     for label, count in (("CN", controls), ("AD", patients)):
         assert new.count(label) == count
+
+
+@pytest.mark.parametrize("methods", [("gradient", "gradient"), ("deeplift", "gradient", "deeplift")])
+def test_methods_named_twice_are_asked_once_in_every_part(methods: tuple[str, ...]) -> None:
+    bench = Bench(None, Request(methods), (), Split(()), CONFIG, None, None, None)  # type: ignore[arg-type]
+    once = list(dict.fromkeys(methods))
+    for asked in (bench._few(CONFIG), bench._explanations(CONFIG)):
+        assert [one.entry.name for one in asked] == once

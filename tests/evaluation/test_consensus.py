@@ -19,7 +19,7 @@ from pipeline.evaluation.consensus.agreement import (
     shared_first,
     trend,
 )
-from pipeline.evaluation.consensus.networks import family_settings, powers_of_two, sets_of_networks
+from pipeline.evaluation.consensus.networks import family_settings, powers_of_two, require_different, sets_of_networks
 from pipeline.evaluation.consensus.stage import agree
 from pipeline.evaluation.consensus.tables import (
     NETWORK_COLUMNS,
@@ -179,11 +179,38 @@ def test_better_classifiers_better_evidence(effects, answer: str) -> None:
         ("resnet10:width=9", "--families resnet10:width=9: model.width must lie"),
         ("resnet10:width", "write NAME:SETTING=VALUE"),
         ("resnet10:width=wide", "--families .*width"),
+        ("resnet10:width=0.5:width=0.25", "width is given twice"),
+        ("resnet10:architecture=resnet18", "architecture is given twice"),
     ],
 )
 def test_families_that_do_not_exist_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         family_settings(text, load_config())
+
+
+@pytest.mark.parametrize(
+    ("families", "like"),
+    [
+        (("founding: pools=[3,4]: channels=[4, 8]: hidden_units=16",), "the networks of the run"),
+        (("resnet10:width=0.5", "resnet10: width=0.50"), "--families resnet10:width=0.5"),
+        (("resnet10", "resnet18", "resnet10:field_of_view=template"), "--families resnet10"),
+    ],
+)
+def test_the_same_network_asked_twice_is_refused(families: tuple[str, ...], like: str) -> None:
+    config = dataclasses.replace(
+        CONFIG, model=family_settings("founding:channels=[4,8]:pools=[3,4]:hidden_units=16", CONFIG)
+    )
+    with pytest.raises(UsageError, match=f"the same network as {like}"):
+        require_different(families, config)
+    require_different((*families[:1], "resnet10:width=0.25") if "resnet" in families[0] else ("resnet10",), config)
+
+
+def test_a_map_that_the_family_of_the_run_does_not_define_has_no_rows_of_its_folds() -> None:
+    others = [evidence("family-resnet10", "family", 20, 0), evidence("family-resnet18", "family", 20, 1)]
+    table = pd.DataFrame(pair_rows(others, 0))
+    assert table[["differ_in", "first_networks", "second_networks"]].to_numpy().tolist() == [
+        ["family", "family-resnet10", "family-resnet18"]
+    ]
 
 
 def test_a_family_that_does_not_fit_the_grid_is_refused_by_name() -> None:

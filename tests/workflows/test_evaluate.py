@@ -143,6 +143,7 @@ def test_parts_that_train_networks_leave_verdicts_as_they_were(evaluated, capsys
     [
         (["--families", "resnet10"], "--families: only the consensus asks other families"),
         (["--parts", "consensus", "--families", "resnet11"], "--families resnet11: "),
+        (["--draws", "5"], "--draws: only remove and retrain"),
         (["--parts", "retrain", "--draws", "0"], "--draws 0: give 1 or more"),
         (["--methods", "no-such-method"], "--methods no-such-method: unknown"),
         (["--methods", "cam"], "cam is not defined for networks of the family founding"),

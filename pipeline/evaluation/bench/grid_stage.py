@@ -192,7 +192,7 @@ def _write_tables(cohort: Judged, planned: Sequence[Planned], outcomes: Sequence
     write_table(layout.invariance, invariance_table(frames, cohort.name), INVARIANCE_COLUMNS)
     write_aggregated(layout.aggregated_maps, scores, outcomes)
     answers = found["holds"].fillna("n/a").value_counts()
-    log.info("Grids: of the claims of the literature %d hold, %d do not, %d are open and %d cannot be asked.",
+    log.info("Grids: claims of the literature that hold: %d; that do not: %d; open: %d; not asked: %d.",
              *(int(answers.get(one, 0)) for one in ("yes", "no", "open", "n/a")))  # fmt: skip
 
 

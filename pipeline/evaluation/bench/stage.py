@@ -23,7 +23,7 @@ from pipeline.evaluation.bench.grid_tables import GRID_TABLES
 from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
 from pipeline.evaluation.bench.request import FEW_METHODS, SEPARATE, Request, methods_of, with_methods
 from pipeline.evaluation.bench.trainings import trained
-from pipeline.evaluation.consensus.networks import family_settings
+from pipeline.evaluation.consensus.networks import require_different
 from pipeline.evaluation.consensus.stage import agree
 from pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
 from pipeline.evaluation.interactions import sides, sources
@@ -94,8 +94,7 @@ class Bench:
         """
         self._require_two_classes()
         self._require_defined()
-        for family in self.request.families:
-            family_settings(family, self.config)
+        require_different(self.request.families, self.config)
         cohorts: list[tuple[Judged, Extent]] = []
         outcomes: list[Outcome] = []
         if self.split.folds:
@@ -165,8 +164,6 @@ class Bench:
     def _separate(self, cohort: Judged) -> list[Outcome]:
         """Parts with tables of their own, on the first cohort."""
         request, made = self.request, []
-        if "grids" in request.parts:
-            made += self._grids(cohort)
         if "retrain" in request.parts:
             shares = SHARES[:1] if request.quick else SHARES
             asked = self._few(cohort.config)
@@ -175,12 +172,15 @@ class Bench:
             made += agree(
                 cohort, self._few, request.further_seeds, request.families, request.quick, self.executor, self.digests
             )
+        if "grids" in request.parts:  # last, since a weak network may allow no grid at all
+            made += self._grids(cohort)
         return made
 
     def _few(self, config: Config) -> tuple[Explanation, ...]:
         """The methods named, or a few, less those not defined for the family of networks."""
         refused = family_of(config.model).refused
-        named = tuple(name for name in self.request.methods or FEW_METHODS if name not in refused)
+        asked = dict.fromkeys(self.request.methods or FEW_METHODS)
+        named = tuple(name for name in asked if name not in refused)
         return explanations_of_run(with_methods(config, named))
 
     def _require_two_classes(self) -> None:

@@ -68,24 +68,46 @@ def family_settings(text: str, config: Config) -> ModelConfig:
     Raises
     ------
     UsageError
-        For an unknown family, setting or value.
+        For an unknown family, setting or value, or a setting that is given twice.
     BadInputError
         If the grid of the run is too small for it.
     """
     name, *texts = text.split(":")
-    values: dict[str, object] = {"architecture": name.strip(), "field_of_view": config.model.field_of_view}
+    values: dict[str, object] = {
+        "architecture": name.strip(),
+    }
     for one in texts:
         key, equals, value = one.partition("=")
         if not equals:
             raise UsageError(f"--families {text}: {one}: write NAME:SETTING=VALUE, as resnet10:width=0.25.")
+        if key.strip() in values:
+            raise UsageError(f"--families {text}: {key.strip()} is given twice.")
         values[key.strip()] = from_text(value.strip())
-    settings = network_settings(values, f"--families {text}")
+    settings = network_settings({"field_of_view": config.model.field_of_view} | values, f"--families {text}")
     spec = configured_input(dataclasses.replace(config, model=settings))
     try:
         family_of(settings).require_fits(spec.shape, settings)
     except BadInputError as error:
         raise BadInputError(f"--families {text}: {error}") from error
     return settings
+
+
+def require_different(families: Sequence[str], config: Config) -> None:
+    """Refuse a family that is that of the run, or another one, in the same settings.
+
+    Its networks have the same seeds, so they are the same networks, and would count twice.
+
+    Raises
+    ------
+    UsageError, BadInputError
+        For such a family, or as `family_settings`.
+    """
+    known = {config.model: "the networks of the run"}
+    for text in dict.fromkeys(families):
+        settings = family_settings(text, config)
+        if settings in known:
+            raise UsageError(f"--families {text}: the same network as {known[settings]}; leave it out.")
+        known[settings] = f"--families {text}"
 
 
 def powers_of_two(epochs: int) -> tuple[int, ...]:

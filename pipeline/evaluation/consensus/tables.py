@@ -138,10 +138,10 @@ class Evidence:
 def pair_rows(found: Sequence[Evidence], seed: int) -> list[dict[str, object]]:
     """Rows of ``consensus.tsv`` of one map: folds of the run's own networks, then all pairs of sets."""
     rows: list[dict[str, object]] = []
-    own = found[0]
-    for first, second in combinations(own.folds, 2):
-        names = {"differ_in": FOLDS, "first_networks": f"fold-{first}", "second_networks": f"fold-{second}"}
-        rows.append(names | _ranking_agreement(own.of_fold(first), own.of_fold(second)))
+    for own in (one for one in found if one.kind == OWN):  # none where the method is not defined for the run's family
+        for first, second in combinations(own.folds, 2):
+            names = {"differ_in": FOLDS, "first_networks": f"fold-{first}", "second_networks": f"fold-{second}"}
+            rows.append(names | _ranking_agreement(own.of_fold(first), own.of_fold(second)))
     for one, other in combinations(found, 2):
         kinds = {one.kind, other.kind} - {OWN}
         row: dict[str, object] = {"differ_in": kinds.pop() if len(kinds) == 1 else SEVERAL}

@@ -167,7 +167,10 @@ def read_run_input(layout: RunLayout) -> RunInput:
         section = tomllib.loads(layout.config.read_text(encoding="utf-8"))["run"]
         return RunInput((layout.root / section["input"]).resolve(), section["preset"], str(section.get("key", "")))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{layout.root}: not a Heatlas run (no readable config.toml with a [run] section).") from error
+        raise UsageError(
+            f"{layout.root}: not a Heatlas run (no readable config.toml with a [run] section). Give the OUT of "
+            "`heatlas run`; of `heatlas demo OUT` it is OUT/run."
+        ) from error
 
 
 def fingerprint(key: str) -> str:
