@@ -23,7 +23,6 @@ from pipeline.statistics.linear.partial_correlation import partial_correlation
 from pipeline.statistics.progression.conversion import Conversions
 from pipeline.statistics.progression.cox import RELEVANCE, _tests, _with_shared_models, predictors
 from pipeline.statistics.progression.permuted_change import change_test
-from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
 
 SCALES = np.array([1.0, 1.5, 2.0, 3.0])
 """Of the networks of four folds."""
@@ -211,17 +210,13 @@ def volumes_in_folds(rng: Generator) -> Found:
 def unequal_groups(rng: Generator) -> Found:
     found = {}
     for first, second in ((12, 48), (15, 45), (42, 78)):
-        of_first = np.arange(first + second) < first
+        frame = pd.DataFrame({"group": (np.arange(first + second) < first).astype(float)})
+        groups = frame["group"].tolist()
+        model = model_within_folds("group", "group", frame, True, groups)
         for name, draw in (("normal", rng.normal), ("lognormal", lambda size: rng.lognormal(size=size) - np.exp(0.5))):
             values = draw(size=(first + second, COLUMNS))
-
-            def difference(weights: np.ndarray, values: np.ndarray = values, own: np.ndarray = of_first) -> np.ndarray:
-                means = [weights[:, part] @ values[part] / weights[:, part].sum(axis=1, keepdims=True)
-                         for part in (own, ~own)]  # fmt: skip
-                return means[0] - means[1]
-
-            bounds = bootstrap_intervals(difference, of_first.astype(int).tolist(), 1_000, 0.95, rng)
-            found[f"difference of {first} and {second}, {name}"] = misses(bounds.low, bounds.high, 0.0)
+            test = freedman_lane(values, model.design, model.exchange, M, rng, groups)
+            found[f"difference of {first} and {second}, {name}"] = misses(test.low, test.high, 0.0)
     return found
 
 
