@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 from null_relevance import FAST, PEOPLE, Case, Found, Generator, M
-from scipy.stats import t as t_distribution
 from statsmodels.stats.contingency_tables import mcnemar
 
 from pipeline.run.config.files import load_config
@@ -18,7 +17,6 @@ from pipeline.statistics.normative.subtypes import Subtypes, _compared
 from pipeline.statistics.performance.demographics import _fisher, _welch
 from pipeline.statistics.progression.conversion import Conversions
 from pipeline.statistics.progression.cox import RELEVANCE, _tests, _with_shared_models, covariate_columns, predictors
-from pipeline.statistics.progression.mixed_model import slopes_by_group
 from pipeline.statistics.progression.permuted_change import ChangeTest, change_test
 from pipeline.statistics.progression.prediction import progression_table
 from pipeline.statistics.shortcuts.site_prediction import (
@@ -101,7 +99,7 @@ def change(rng: Generator) -> Found:
     one, two = group == 0, group != 0
 
     def test(values: np.ndarray, rows: np.ndarray) -> ChangeTest:
-        return change_test(values[rows], years[rows], person[rows], group[rows], M, rng)
+        return change_test(values[rows], years[rows], person[rows], group[rows], np.zeros_like(person[rows]), M, rng)
 
     none, random = test(level + noise, one), test(level + noise + change, one)
     return {
@@ -113,34 +111,6 @@ def change(rng: Generator) -> Found:
         "change of two groups, slopes vary 2:1": test(level + noise + change, two).p,
         "change of three groups, slopes vary 2:1:1": test(level + noise + change, group >= 0).p,
     }
-
-
-def mixed(rng: Generator) -> Found:
-    person, years = visits(rng, 24)
-    values = rng.normal(size=24)[person] + 0.4 * rng.normal(size=24)[person] * years + 0.5 * rng.normal(size=len(years))
-    return by_model(values, years, person % 2, person, "24 people in two groups")
-
-
-def mixed_of_few(rng: Generator) -> Found:
-    found: Found = {}
-    for shown_as, n, first, spread in (
-        ("12 people in two groups", 12, 6, 1.0),
-        ("8 people who vary twice as much in change, and 16", 24, 8, 2.0),
-    ):
-        person, years = visits(rng, n)
-        own = 0.4 * rng.normal(size=n) * np.where(np.arange(n) < first, spread, 1.0)
-        values = rng.normal(size=n)[person] + own[person] * years + 0.5 * rng.normal(size=len(years))
-        found |= by_model(values, years, (person >= first).astype(np.intp), person, shown_as)
-    return found
-
-
-def by_model(values: np.ndarray, years: np.ndarray, group: np.ndarray, person: np.ndarray, shown_as: str) -> Found:
-    fit = slopes_by_group(values, years, group, person, np.zeros((len(years), 0)), True)
-    if isinstance(fit, str):
-        return {}
-    weights = {"slope of a group": np.array([1.0, 0.0]), "difference of two": np.array([-1.0, 1.0])}
-    t = {name: fit.contrast(own, 0.95)[3] for name, own in weights.items()}
-    return {f"{name}: {shown_as}": np.array([2 * t_distribution.sf(abs(own), fit.df)]) for name, own in t.items()}
 
 
 def where_scanned(rng: Generator) -> Found:
@@ -208,8 +178,3 @@ CASES = {
     "subtypes": Case("subtype_comparison", "40 patients, three groups by Ward's method", subtypes),
     "demographics": Case("demographic_tests", "60 people", demographic),
 }
-INTERVALS = {
-    "mixed": Case("trajectories", "2 to 4 visits, random intercept and slope", mixed),
-    "few, mixed": Case("trajectories", "2 to 4 visits, random intercept and slope; groups differ", mixed_of_few),
-}
-"""Of the mixed model, beside which p is by resampling: a p below 5 % is a 95 % interval that misses."""

@@ -14,10 +14,11 @@ import sys
 import time
 from pathlib import Path
 
+import null_networks
 import null_people
 import null_relevance
 import numpy as np
-from null_people import INTERVALS
+from null_networks import INTERVALS
 from null_relevance import Case, M
 from scipy.stats import binom
 from sections import write_section
@@ -28,7 +29,7 @@ SEED, LEVEL = 43, 0.05
 LIMITS = (0.035, 0.065)
 FULL = 1_000
 """Data sets below which a number is too rough to be judged by the limits."""
-CASES = null_relevance.CASES | null_people.CASES
+CASES = null_relevance.CASES | null_people.CASES | null_networks.CASES
 
 
 def main() -> None:
@@ -91,8 +92,7 @@ def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:
             lines.append(f"| {case.tables} | {test} | {case.data} | {count:,} | {rate:.1%} | {good} |")
     lines += [
         "",
-        "The intervals of `trajectories` are those of the mixed model, which takes people of all groups to differ "
-        "equally in change; its dictionary says what that costs:",
+        "Intervals of 95 %, where the true value is 0:",
         "",
         "| 95 % interval | data sets | misses the true value |",
         "|---|---|---|",

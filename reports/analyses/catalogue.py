@@ -208,9 +208,8 @@ PROGRESSION = Analysis(
     "Concordance is the chance that, of two people, the one with the higher score converts first; 0.5 is guessing. "
     "Concordance and Cox models use all conversions to AD at any later visit; the area under the curve, sensitivity "
     "and specificity use those within {horizon} months, among people who were followed that long. Trajectories: "
-    "estimates and intervals come from mixed models over visits, with a random intercept and where possible a random "
-    "slope of each person; p comes from flipping the signs of people's slopes, or from exchanging people between "
-    "groups, and needs no model.",
+    "each person's visits give one slope; a group's mean slope is tested by flipping signs, and groups are compared "
+    "with the network held, by permuting people within networks.",
     (
         View(
             "progression", "Prediction of conversion to AD from the first scan.",
@@ -226,7 +225,7 @@ PROGRESSION = Analysis(
         View(
             "trajectories", "Change per year, in standard deviations.",
             ("response", "map", "group", "term", "estimate", *_CI, "p", "p_fwe", "p_fdr",
-             "random_effects", *_N, "n_repeated", "note"),
+             *_N, "n_repeated", "note"),
             order=("p_fdr", "p"), shown=20, finding="p_fdr",
         ),
     ),

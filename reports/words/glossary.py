@@ -70,8 +70,8 @@ GLOSSARY: Sequence[Term] = (
          "the largest statistic over permutations or, where it says FDR, the share of false positives among the "
          "significant results (Benjamini and Hochberg). Uncorrected p values are always labelled as such."),
     Term("interval", "Interval", ("interval",),
-         "From resampling participants with all their scans (bootstrap), unless the table says otherwise; n/a where "
-         "there are too few people or all values are equal."),
+         "Of a difference or a correlation, from the critical value of its permutation test, so it excludes 0 exactly "
+         "where p is small; of means and performance, from resampling participants with all their scans (bootstrap)."),
     Term("hedges", "Hedges' g", ("Hedges' g",), "A difference of means in standard deviations, for small samples."),
     Term("w-score", "W-score", ("w-scores", "w-score"),
          "Distance of a person from the value expected for {negative} of the same age, sex and further covariates, in "

@@ -269,9 +269,9 @@ def _statistics(run: RunRecord) -> str:
         return ""
     settings = run.config.statistics
     text = (
-        f"The participant is the unit of inference: intervals ({100 * settings.confidence:g} %; BCa [@bca] "
-        "where possible) come from "
-        f"{number(settings.bootstrap_samples)} bootstrap samples of participants"
+        f"The participant is the unit of inference: {100 * settings.confidence:g} % intervals of differences and "
+        "correlations are made with the critical value of the permuted statistic, those of means and of performance "
+        f"from {number(settings.bootstrap_samples)} bootstrap samples of participants (BCa [@bca] where possible)"
     )
     if run.has("volume_association"):
         text += (

@@ -66,9 +66,9 @@ def _progression(run: RunRecord) -> str:
         parts.append("Hazards come from Cox models [@cox], fitted with statsmodels [@statsmodels].")
     if run.has("trajectories") and run.tables["trajectories"]["estimate"].notna().any():
         parts.append(
-            "Change over visits was estimated, with its interval, by models with random effects of participants "
-            "[@mixed] [@statsmodels]; its p is from flipping the signs of participants' own slopes, for differences "
-            "from exchanging participants between groups."
+            "Change over visits was estimated by one least-squares slope per participant; mean slopes were tested by "
+            "flipping signs, with a correction for skewness [@hall], differences by permuting participants within "
+            "networks, with the network as a factor and one residual variance per group."
         )
     return " ".join(parts)
 

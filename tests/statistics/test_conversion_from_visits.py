@@ -266,7 +266,7 @@ def test_the_horizon_splits_who_converts_late_from_who_does_early(cohort: Cohort
 
 def test_one_scan_each_is_no_trajectory_and_the_row_says_so(cohort: Cohort) -> None:
     (row,) = cohort.tables["trajectories"].to_dict("records")
-    assert "participants with repeated scans; 10 are needed" in row["note"]
+    assert "participants with repeated scans; at least 10 are needed" in row["note"]
     courses = row["note"].partition("left out, fewer than 3 with repeated scans: ")[2]
     assert set(courses.split(", ")) == {"pMCI", "sMCI", "uMCI"}
     assert row["n_missing"] == N + WITHDRAWN + UNSEEN_AGAIN

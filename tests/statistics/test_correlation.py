@@ -1,4 +1,4 @@
-"""Weighted correlations against scipy on the repeated rows they stand for."""
+"""Correlation of participants with several rows, its interval, and sign flips: by hand, and how often they err."""
 
 from __future__ import annotations
 
@@ -6,48 +6,97 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pipeline.statistics.associations.correlation import (
-    is_constant,
-    weighted_midranks,
-    weighted_pearson,
-    weighted_spearman,
-)
+from pipeline.statistics.associations.correlation import clustered_t, is_constant, standardised
+from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from pipeline.statistics.linear.partial_correlation import correlation_interval
+from pipeline.statistics.linear.robust import critical_values
+from pipeline.statistics.linear.sign_flip import sign_flip_test, transformed_t
 
 
 @pytest.mark.parametrize(
-    ("own", "oracle"), [(weighted_pearson, scipy.stats.pearsonr), (weighted_spearman, scipy.stats.spearmanr)]
+    ("estimator", "oracle"), [("pearson", scipy.stats.pearsonr), ("spearman", scipy.stats.spearmanr)]
 )
-def test_weights_are_repeats(own, oracle):
+def test_r_is_that_of_scipy_and_t_sums_products_over_participants(estimator, oracle):
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=15).round(1), rng.lognormal(size=15) * 1e-6 + 1e3  # ties; a large offset
-    y[3] = y[7]
-    weights = rng.integers(0, 4, size=(20, 15)).astype(float)
-    got = own(x, y, weights)
-    expected = [oracle(np.repeat(x, w.astype(int)), np.repeat(y, w.astype(int))).statistic for w in weights]
-    assert got == pytest.approx(expected, abs=2e-6 if own is weighted_pearson else 1e-12)
-
-
-def test_pearson_is_precise_without_an_offset():
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(2, 30))
-    assert weighted_pearson(x, y, np.ones((1, 30)))[0] == pytest.approx(scipy.stats.pearsonr(x, y).statistic, abs=1e-14)
-
-
-def test_midranks_equal_scipy_ranks_of_the_repeated_rows():
-    x = np.array([3.0, 1.0, 3.0, 2.0])
-    weights = np.array([[2.0, 1.0, 1.0, 0.0]])
-    assert weighted_midranks(x, weights)[0, [0, 1, 2]].tolist() == [3.0, 1.0, 3.0]
-    assert scipy.stats.rankdata([3, 3, 1, 3]).tolist() == [3.0, 3.0, 1.0, 3.0]
-
-
-def test_a_draw_without_spread_has_no_correlation():
-    x, y = np.array([1.0, 2.0, 4.0]), np.array([5.0, 3.0, 3.0])
-    weights = np.array([[3.0, 0, 0], [0, 1, 2.0], [1, 1, 1.0]])
-    for own in (weighted_pearson, weighted_spearman):
-        assert np.isnan(own(x, y, weights)).tolist() == [True, True, False]
+    x, y = rng.normal(size=15).round(1), rng.lognormal(size=15)
+    codes = np.array([0, 0, 1, 2, 2, 2, 3, 4, 5, 5, 6, 7, 1, 8, 9])
+    a, b = (standardised(values, estimator) for values in (x, y))
+    rows = np.array([np.arange(15), rng.permutation(15)])
+    r, t = clustered_t(a, b, codes, 8, rows)
+    assert r[0] == pytest.approx(oracle(x, y).statistic, abs=1e-12)
+    for order, found, studentised in zip(rows, r, t, strict=True):
+        sums = [sum(a[order][i] * b[i] for i in range(15) if codes[i] == person) for person in range(10)]
+        assert found == pytest.approx(sum(sums))
+        by_hand = found * np.sqrt(8 / ((1 - found**2) * 10 * np.square(sums).sum()))
+        assert studentised == pytest.approx(by_hand)
 
 
 def test_constant_is_meant_up_to_rounding():
     assert is_constant(np.array([0.1 + 0.2, 0.3, 0.3]))
     assert is_constant(np.zeros(3))
     assert not is_constant(np.array([1.0, 1.0 + 1e-6]))
+
+
+def test_critical_values_are_what_p_takes():
+    sizes = np.arange(1.0, 100.0)[None]  # of 99 permutations p is at most 5 % if 4 or fewer are as large
+    assert critical_values(sizes, 0.95, exact=False)[0] == 95  # above it there are 4
+    assert critical_values(sizes, 0.95, exact=True)[0] == 95  # 4 of 99
+    assert np.isnan(critical_values(sizes[:, :18], 0.95, exact=False)).all()
+    assert critical_values(sizes[:, :19], 0.95, exact=False)[0] == 19
+
+
+@pytest.mark.parametrize(("truth", "n", "spread"), [(0.0, 20, 1.0), (0.5, 40, 1.0), (0.8, 60, 1.0), (0.0, 60, 2.0)])
+def test_the_interval_of_a_correlation_covers_it_and_agrees_with_p(truth, n, spread):
+    """400 data sets; a quarter of the people vary `spread` times as much in both variables."""
+    rng = np.random.default_rng(int(100 * truth + n + spread))
+    wide = np.where(np.arange(n) < n / 4, spread, 1.0)
+    misses = 0
+    for _ in range(400):
+        x = rng.normal(size=n)
+        y = truth * x + np.sqrt(1 - truth**2) * rng.normal(size=n)
+        a, b = (standardised(values * wide, "pearson") for values in (x, y))
+        codes = np.arange(n)
+        (r,), (t,) = clustered_t(a, b, codes, n - 2, codes[None])
+        rows = Exchangeability.free(n).permutations(199, rng).rows
+        null = clustered_t(a, b, codes, n - 2, rows)[1]
+        p = np.array([float(two_sided_p(np.array(t), null, False))])
+        critical = critical_values(np.abs(null)[None], 0.95, False)
+        _, low, high = correlation_interval(np.array([r]), np.array([t]), critical, p, 0.05)
+        assert (low[0] > 0 or high[0] < 0) == (p[0] <= 0.05)
+        misses += not low[0] <= truth <= high[0]
+    assert 0.025 <= misses / 400 <= 0.08, misses
+
+
+def hall(t, g, n):
+    return t + g * t**2 / (3 * np.sqrt(n)) + g**2 * t**3 / (27 * n) + g / (6 * np.sqrt(n))
+
+
+def test_hall_s_t_by_hand_and_its_interval_solves_it():
+    rng = np.random.default_rng(3)
+    values = rng.exponential(size=(12, 1)) - 0.4
+    u = values / np.linalg.norm(values)
+    found, skewness = transformed_t(u.sum(axis=0), (u**3).sum(axis=0), 12)
+    t, g = scipy.stats.ttest_1samp(values[:, 0], 0).statistic, scipy.stats.skew(values[:, 0])
+    assert skewness[0] == pytest.approx(g)
+    assert found[0] == pytest.approx(hall(t, g, 12))
+    weights = rng.uniform(0.5, 2, size=(12, 1))
+    test = sign_flip_test(values, weights, 999, rng)
+    assert test.estimate[0] == pytest.approx(np.average(values[:, 0], weights=weights[:, 0]))
+    weighted = values[:, 0] * weights[:, 0]
+    sizes = []
+    for bound in (test.low[0], test.high[0]):
+        t = (weighted.mean() - bound * weights.mean()) / (weighted.std(ddof=1) / np.sqrt(12))
+        sizes.append(abs(hall(t, scipy.stats.skew(weighted), 12)))
+    assert sizes[0] == pytest.approx(sizes[1], rel=1e-6)  # both are the critical value
+
+
+def test_sign_flips_are_exact_for_symmetric_values_and_near_it_for_skewed_ones():
+    rng = np.random.default_rng(6)
+    normal = sign_flip_test(rng.normal(size=(9, 2000)), np.ones((9, 2000)), 199, rng)
+    assert 0.035 <= (normal.p <= 0.05).mean() <= 0.065
+    outside = (normal.low > 0) | (normal.high < 0)
+    assert (outside <= (normal.p <= 0.05)).all()
+    skewed = rng.lognormal(size=(40, 2000)) - np.exp(0.5)
+    plain = scipy.stats.ttest_1samp(skewed, 0).pvalue
+    assert (plain <= 0.05).mean() > 0.085
+    assert (sign_flip_test(skewed, np.ones((40, 2000)), 199, rng).p <= 0.05).mean() <= 0.08

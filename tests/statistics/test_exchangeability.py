@@ -113,7 +113,7 @@ def test_within_participants_is_the_model_with_a_dummy_for_each():
     frame, y = longitudinal()
     design = design_of("years + mmse + sex", "years", frame)
     test = freedman_lane(y, design, Exchangeability.within_participants(frame["participant_id"]), 99,
-                         np.random.default_rng(0))  # fmt: skip
+                         np.random.default_rng(0), equal_variances=True)  # fmt: skip
     fit = smf.ols("y ~ years + mmse + C(participant_id)", frame.assign(y=y)).fit()
     assert_allclose(test.statistic[0], fit.tvalues["years"], rtol=1e-9)
     assert_allclose(test.estimate[0], fit.params["years"], rtol=1e-9)
@@ -136,7 +136,7 @@ def test_participant_means_is_the_model_of_averaged_columns():
     frame["field_strength"] = np.where(np.arange(len(frame)) % 3 == 0, "1.5", "3")
     design = design_of("mmse + years + field_strength", "mmse", frame)
     exchange = Exchangeability.participant_means(frame["participant_id"])
-    test = freedman_lane(y, design, exchange, 99, np.random.default_rng(0))
+    test = freedman_lane(y, design, exchange, 99, np.random.default_rng(0), equal_variances=True)
     means = frame.assign(y=y, strong=(frame["field_strength"] == "3").astype(float))
     means = means.groupby("participant_id")[["y", "mmse", "years", "strong"]].mean()
     fit = smf.ols("y ~ mmse + years + strong", means).fit()

@@ -100,7 +100,9 @@ def test_the_test_equals_least_squares_with_fold() -> None:
     frame = people()
     frame["y"] = from_networks(frame, 1)[:, 0]
     model = model_within_folds("age + field_strength", "field_strength", frame, True)
-    test = freedman_lane(frame[["y"]].to_numpy(), model.design, model.exchange, 99, np.random.default_rng(0))
+    test = freedman_lane(
+        frame[["y"]].to_numpy(), model.design, model.exchange, 99, np.random.default_rng(0), equal_variances=True
+    )
     fit = smf.ols("y ~ C(fold) + age + C(field_strength)", frame).fit()
     assert test.estimate[0] == pytest.approx(fit.params["C(field_strength)[T.3.0]"])
     assert test.statistic[0] == pytest.approx(fit.tvalues["C(field_strength)[T.3.0]"])
@@ -175,7 +177,7 @@ def test_a_difference_between_networks_is_no_effect_of_the_scanner() -> None:
         assert held.drop("volume").eq(hold).all()
         assert not held.loc["volume"].any()
     assert (found[True] > 0.05).all()
-    assert (found[False] <= 0.005).all()
+    assert (found[False] <= 0.01).all()
 
 
 def test_plain_correlations_and_class_differences_are_within_folds() -> None:

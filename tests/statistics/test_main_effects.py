@@ -56,11 +56,19 @@ def test_estimates_are_those_of_least_squares_over_participants() -> None:
             "s2": (frame["site"] == "102").astype(float), "y": np.log(wide["Putamen"].to_numpy() / tiv),
         }
     ).groupby("person").mean()  # fmt: skip
-    fit = sm.OLS(design.pop("y"), sm.add_constant(design)).fit()
+    y = design.pop("y")
+    fit = sm.OLS(y, sm.add_constant(design)).fit()
+
+    def design_without(name: str) -> pd.DataFrame:
+        return sm.add_constant(design.drop(columns=name))
+
     for variable, name in (("sex", "sex"), ("age", "age"), ("education", "education"), ("field_strength", "field")):
         row = table.loc[("volume", variable, "Putamen")]
         assert row["estimate"] == pytest.approx(fit.params[name], rel=1e-8)
-        assert row["statistic"] == pytest.approx(fit.tvalues[name], rel=1e-8)
+        kappa = (fit.tvalues[name] / row["statistic"]) ** 2
+        left = [sm.OLS(part, design_without(name)).fit().resid for part in (y, design[name])]
+        e2, x2 = (np.asarray(part) ** 2 / (np.asarray(part) ** 2).mean() for part in left)
+        assert kappa == pytest.approx((e2 * x2).mean(), rel=1e-8)
         assert row["df"] == fit.df_resid
     assert table.loc[("volume", "sex", "Putamen"), "contrast"] == "M - the other"
     f_test = fit.f_test("s1 = 0, s2 = 0")

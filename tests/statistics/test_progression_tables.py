@@ -104,14 +104,20 @@ def test_score_is_the_slope_of_the_partial_likelihood_and_permuting_it_is_permut
     observed, null = score_statistics(residuals, x[:, None], NONE, rows)
     slope = (efron(1e-5, time, event, x) - efron(-1e-5, time, event, x)) / 2e-5
     scale = np.linalg.norm(x - x.mean()) * np.linalg.norm(residuals)
-    np.testing.assert_allclose(observed[0] * scale, slope, rtol=1e-5)
+
+    def studentised(score: float, order: np.ndarray) -> float:
+        """Score in units of its standard deviation where residuals of people far from the mean of x may be small."""
+        e2, x2 = (part**2 / (part**2).sum() for part in (residuals[order] - residuals.mean(), x - x.mean()))
+        return score / scale / np.sqrt(40 * (e2 * x2).sum() * (1 - (score / scale) ** 2))
+
+    np.testing.assert_allclose(observed[0], studentised(slope, np.arange(40)), rtol=1e-5)
     for order, value in zip(rows, null[:, 0], strict=True):
         moved = np.empty(40)
         moved[order] = x  # whoever had row i of the residuals has them in row order[i]
         permuted = (
             efron(1e-5, time, event, x[np.argsort(order)]) - efron(-1e-5, time, event, x[np.argsort(order)])
         ) / 2e-5
-        np.testing.assert_allclose(value * scale, permuted, rtol=1e-4)
+        np.testing.assert_allclose(value, studentised(permuted, order), rtol=1e-4)
         np.testing.assert_array_equal(moved, x[np.argsort(order)])
 
 

@@ -14,12 +14,12 @@ from made_up import GROUPS, MAPS, inputs_of, people, relevance_of, settings
 from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED, RELIABILITY, not_measured
 from pipeline.run.config.settings import RegistrationConfig
 from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, associations_tables
-from pipeline.statistics.associations.correlation import spearman_interval, weighted_partial_correlation
 from pipeline.statistics.associations.matched import matched_test
 from pipeline.statistics.data.relevance_columns import shares
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.freedman_lane import LinearModel, permutation_test
+from pipeline.statistics.linear.partial_correlation import correlation_interval
 
 
 def table_of(inputs):
@@ -105,7 +105,7 @@ def test_partial_spearman_is_the_partial_correlation_of_all_ranks(biomarker):
     left = [sm.OLS(ranked[name], covariates).fit().resid for name in ("density", biomarker)]
     assert row["r"] == pytest.approx(np.corrcoef(*left)[0, 1], abs=1e-12)
     assert np.isnan(row["slope"])
-    assert row["interval"] == "Bonett-Wright"
+    assert row["interval"] == "permutation"
     assert row["covariates"] == "age, sex[T.M]"
 
 
@@ -153,53 +153,27 @@ def test_matched_test_equals_the_engine_and_brute_force(q):
     np.testing.assert_array_equal(same.p, engine.p)
     np.testing.assert_array_equal(same.p_fwe, engine.p_fwe)
 
+    np.testing.assert_allclose(same.t, engine.statistic, rtol=1e-9)
+    _, low, high = correlation_interval(engine.partial_r, engine.statistic, engine.critical, engine.p, 0.05)
+    np.testing.assert_allclose([same.low, same.high], [low, high], rtol=1e-6)
+
     which = np.array([0, 1, 0, 1, 1])
     result = matched_test(values, regressors, which, nuisance, permutations)
-    # Rows of the model move against the residuals of the values on the unmoved covariates (Freedman & Lane).
+    alone = [
+        matched_test(values[:, [j]], regressors[:, [which[j]]], np.zeros(1, int), nuisance, permutations)
+        for j in range(5)
+    ]
+    np.testing.assert_array_equal(result.p, [one.p[0] for one in alone])
+    np.testing.assert_allclose(result.t, [one.t[0] for one in alone])
+    assert (result.p_fwe >= result.p).all()
     residuals = values - nuisance @ np.linalg.lstsq(nuisance, values, rcond=None)[0]
-    null = np.array([[abs(partial(residuals[:, j], regressors[rows, which[j]], nuisance[rows])) for j in range(5)]
-                     for rows in permutations.rows])  # fmt: skip
-    observed = np.abs(result.partial_r)
-    expected = ((null >= observed - 1e-12).sum(axis=0) + 1) / (m + 1)
-    family = ((null.max(axis=1)[:, None] >= observed - 1e-12).sum(axis=0) + 1) / (m + 1)
-    np.testing.assert_allclose(result.p, expected)
-    np.testing.assert_allclose(result.p_fwe, family)
+    expected = [partial(residuals[:, j], regressors[:, which[j]], nuisance) for j in range(5)]
+    np.testing.assert_allclose(result.partial_r, expected)
 
 
 def partial(y, x, z):
     left = [part - z @ np.linalg.lstsq(z, part, rcond=None)[0] for part in (y, x)]
     return left[0] @ left[1] / np.linalg.norm(left[0]) / np.linalg.norm(left[1])
-
-
-def test_weighted_partial_correlation_equals_repeated_rows():
-    rng = np.random.default_rng(1)
-    n = 15
-    covariates = np.column_stack([np.ones(n), rng.normal(70, 5, n), rng.integers(0, 2, n)])
-    x, y = rng.normal(size=(n, 2)), 1e-6 * rng.normal(size=(n, 3))
-    weights = rng.multinomial(n, np.full(n, 1 / n), size=6).astype(float)
-    which = np.array([0, 1, 1])
-    found = weighted_partial_correlation(x, y, which, covariates, weights)
-    for d, w in enumerate(weights):
-        rows = np.repeat(np.arange(n), w.astype(int))
-        for j in range(3):
-            assert found[d, j] == pytest.approx(partial(y[rows, j], x[rows, which[j]], covariates[rows]), abs=1e-9)
-    one_person = np.zeros((1, n))
-    one_person[0, 0] = n
-    assert np.isnan(weighted_partial_correlation(x, y, which, covariates, one_person)).all()
-
-
-def test_spearman_interval_by_hand_and_its_coverage():
-    low, high = spearman_interval(np.array([0.5]), 28, 0.95)
-    half = 1.959963984540054 * np.sqrt((1 + 0.125) / 25)
-    assert (low[0], high[0]) == pytest.approx((np.tanh(np.arctanh(0.5) - half), np.tanh(np.arctanh(0.5) + half)))
-    assert np.isnan(spearman_interval(np.array([0.5]), 3, 0.95)).all()
-    rng = np.random.default_rng(2)
-    pearson = 0.6
-    truth = 6 / np.pi * np.arcsin(pearson / 2)  # of a bivariate normal
-    pairs = rng.multivariate_normal([0, 0], [[1, pearson], [pearson, 1]], size=(1000, 30))
-    r = np.array([scipy.stats.spearmanr(one[:, 0], one[:, 1])[0] for one in pairs])
-    low, high = spearman_interval(r, 30, 0.95)
-    assert 0.93 <= ((low <= truth) & (truth <= high)).mean() <= 0.97
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from pipeline.run.config.statistics import SubgroupsConfig
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.data.inputs import AppliedScans
 from pipeline.statistics.data.values import RelevanceValues
-from pipeline.statistics.groups import fairness as fairness_module
 from pipeline.statistics.groups.fairness import FAIRNESS_COLUMNS, fairness_tables
 from pipeline.statistics.groups.interactions import INTERACTIONS_COLUMNS, interactions_tables
 from pipeline.statistics.groups.levels import levels_of
 from pipeline.statistics.groups.subgroups import SUBGROUPS_COLUMNS, subgroups_tables
-from pipeline.statistics.performance.classification import weighted_auc
+from pipeline.statistics.performance import subgroup_difference as subgroup_module
+from pipeline.statistics.performance.subgroup_difference import Answers, subgroup_difference
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
@@ -226,11 +226,12 @@ def test_subgroups_without_both_classes_have_no_interaction():
     assert "A (8 and 0), B (0 and 8)" in row["note"]
 
 
-def test_performance_in_a_subgroup_is_sklearn_s():
+@pytest.mark.parametrize("held", [False, True])
+def test_performance_in_a_subgroup_is_sklearn_s(held):
     scans = mixed_sexes()
     predictions = predictions_of(scans, wrong=("sub-000", "sub-005", "sub-009"))
     predictions["probability"] = np.random.default_rng(0).uniform(size=len(predictions))
-    inputs = inputs_of(scans, only("sex"), predictions=predictions)
+    inputs = inputs_of(scans, only("sex", fold_effect=held), predictions=predictions)
     table = fairness(inputs).set_index(["level", "metric"])
     called = inputs.frame["outcome"].isin(["TP", "FP"]).astype(int)
     for level in "FM":
@@ -239,10 +240,79 @@ def test_performance_in_a_subgroup_is_sklearn_s():
             second = called if metric == "balanced_accuracy" else inputs.frame["probability"]
             inside, outside = (score(inputs.frame.loc[m, "target"], second[m]) for m in (own, rest))
             row = table.loc[(level, metric)]
-            assert row["estimate"] == pytest.approx(inside)
-            assert row["difference"] == pytest.approx(inside - outside)
+            assert (row["estimate"], row["rest"]) == pytest.approx((inside, outside))
+            if not held:
+                assert row["difference"] == pytest.approx(inside - outside)
             assert row["n_participants"] == inputs.frame.loc[own, "participant_id"].nunique()
     assert table.loc["F", "p"].tolist() == table.loc["M", "p"].tolist()  # two subgroups mirror each other
+
+
+def answers(n=24, folds=3, seed=0):
+    """Answers on one to three scans of people in folds, with the scans themselves."""
+    rng = np.random.default_rng(seed)
+    codes = np.repeat(np.arange(n), rng.integers(1, 4, n))
+    fold, target = (codes % folds).astype(np.intp), (codes // folds % 2).astype(float)
+    score = rng.normal(size=len(codes)).round(1) + target
+    right = ((score > 0.5) == (target == 1)).astype(float)
+    return Answers.of(codes, fold, target, right, score), codes, fold, target, right, score
+
+
+def test_differences_within_folds_and_their_errors_by_hand():
+    found, codes, fold, target, right, score = answers()
+    inside = np.random.default_rng(1).random(24) < 0.5
+    difference, error = (each[0] for each in found.differences(inside[None].astype(float)))
+    parts = {}
+    for of_class, metric in ((1, 1), (0, 2)):
+        total, weights = 0.0, 0.0
+        for one in range(3):
+            rows = (fold == one) & (target == of_class)
+            n = [int((rows & (inside[codes] == side)).sum()) for side in (True, False)]
+            means = [right[rows & (inside[codes] == side)].mean() for side in (True, False)]
+            weight = n[0] * n[1] / sum(n)
+            total, weights = total + weight * (means[0] - means[1]), weights + weight
+        assert difference[metric] == pytest.approx(total / weights)
+        influence = np.zeros(24)
+        for one in range(3):
+            rows = (fold == one) & (target == of_class)
+            share = inside[codes[rows]].mean()
+            for i in np.flatnonzero(rows):
+                influence[codes[i]] += (inside[codes[i]] - share) * (right[i] - right[rows].mean()) / weights
+        assert error[metric] == pytest.approx(np.linalg.norm(influence))
+        parts[metric] = influence
+    assert difference[0] == pytest.approx((difference[1] + difference[2]) / 2)
+    assert error[0] == pytest.approx(np.linalg.norm(parts[1] + parts[2]) / 2)
+    areas, influence = [], np.zeros(24)
+    for side in (True, False):
+        pairs = [(i, j) for i in np.flatnonzero(target == 1) for j in np.flatnonzero(target == 0)
+                 if fold[i] == fold[j] and inside[codes[i]] == inside[codes[j]] == side]  # fmt: skip
+        wins = np.array([(score[i] > score[j]) + 0.5 * (score[i] == score[j]) for i, j in pairs])
+        areas.append(wins.mean())
+        for (i, j), won in zip(pairs, wins, strict=True):
+            for k in (i, j):
+                influence[codes[k]] += (won - wins.mean()) / len(pairs)
+    assert difference[3] == pytest.approx(areas[0] - areas[1])
+    assert error[3] == pytest.approx(np.linalg.norm(influence))
+
+
+def test_a_worse_network_is_no_unfairness():
+    """Most of the subgroup is in the fold of a network that knows nothing; in each fold all are classified alike."""
+    rng = np.random.default_rng(5)
+    small = []
+    for _ in range(150):
+        fold = np.arange(80) // 5 % 4
+        positive, inside = np.arange(80) % 5 < 2, rng.random(80) < np.array([0.1, 0.2, 0.2, 0.8])[fold]
+        score = np.array([1.4, 1.2, 1.2, 0.0])[fold] * np.where(positive, 1, -1) + rng.normal(size=80)
+        right = ((score > 0) == positive).astype(float)
+        found = Answers.of(np.arange(80), fold, positive.astype(float), right, score)
+        small.append(subgroup_difference(found, inside, 99, rng, 0.95).p <= 0.05)
+    assert (np.mean(small, axis=0) < 0.11).all(), np.mean(small, axis=0)  # 25 to 50 % with fold left out
+
+
+def test_a_subgroup_that_is_a_fold_has_no_p_and_says_why():
+    found, *_ = answers()
+    result = subgroup_difference(found, np.arange(24) % 3 == 1, 99, np.random.default_rng(0), 0.95)
+    assert np.isnan(result.p).all()
+    assert result.n_permutations == 0
 
 
 def test_unfairness_is_found_and_class_mix_is_not_taken_for_it():
@@ -259,19 +329,14 @@ def test_unfairness_is_found_and_class_mix_is_not_taken_for_it():
 
 
 def test_permutations_are_worked_on_in_parts_and_the_parts_change_nothing(monkeypatch):
-    """All at once, 10,000 permutations of 1,000 scans take 80 MB for each of a dozen arrays."""
-    sizes = []
-
-    def counted(target, score, weights):
-        sizes.append(len(weights))
-        return weighted_auc(target, score, weights)
-
-    inputs = inputs_of(people(12), only("sex"))
-    whole = fairness(inputs)
-    monkeypatch.setattr(fairness_module, "weighted_auc", counted)
-    monkeypatch.setattr(fairness_module, "PERMUTATIONS_AT_ONCE", 70)
-    pd.testing.assert_frame_equal(fairness(inputs), whole)
-    assert sizes.count(70) >= 4  # 199 permutations in parts of 70, 70 and 59, inside and rest
+    found, *_ = answers()
+    inside = np.random.default_rng(1).random(24) < 0.5
+    whole, parts = [], []
+    for made, at_once in ((whole, 500), (parts, 7)):
+        monkeypatch.setattr(subgroup_module, "AT_ONCE", at_once)
+        made.append(subgroup_difference(found, inside, 99, np.random.default_rng(0), 0.95))
+    np.testing.assert_array_equal(whole[0].p, parts[0].p)
+    np.testing.assert_array_equal(whole[0].low, parts[0].low)
 
 
 def test_metrics_of_few_participants_of_a_class_are_suppressed():

@@ -45,9 +45,9 @@ def test_coefficients_by_hand():
                 assert row["n_scans"] == len(own) == 13
                 if abs(row["r"]) < 1 - 1e-12:
                     assert row["ci_low"] <= row["r"] <= row["ci_high"]
-                else:  # so it is in every draw
+                else:
                     assert row["interval"] == "none"
-                    assert "all bootstrap draws give the same value" in row["note"]
+                    assert "no interval: all points lie on one line" in row["note"]
 
 
 def test_planted_association_is_found_and_none_is_not():

@@ -179,7 +179,7 @@ class ProgressionConfig:
     """A Cox model with fewer conversions per variable is not fitted (Vittinghoff & McCulloch 2007); below twice as many
     a note says so (Peduzzi et al. 1995)."""
     min_participants: int = 10
-    """Smallest number of participants with repeated scans for a mixed model, or with three scans for random slopes."""
+    """Smallest number of participants with repeated scans for tests of change over visits."""
     trajectory_maps: tuple[str, ...] = ()
     """Maps whose regions are followed over visits, as in the file names; empty: the first map of the run (a model
     takes up to a second, and there is one per region)."""

@@ -24,8 +24,7 @@ from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
-from pipeline.statistics.associations.correlation import spearman_interval, weighted_partial_correlation
-from pipeline.statistics.associations.matched import matched_test
+from pipeline.statistics.associations.matched import MatchedTest, matched_test
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
@@ -33,9 +32,9 @@ from pipeline.statistics.groups.members import label_of, members_of
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import fold_of_units, model_within_folds
-from pipeline.statistics.linear.freedman_lane import PermutationTest
+from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
 from pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, Intervals, bootstrap_intervals
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 METHODS: Mapping[str, Method] = {
@@ -62,8 +61,8 @@ ASSOCIATIONS_COLUMNS = {
     "fold; the effect size",
     "ci_low": "Lower bound of the confidence interval over participants",
     "ci_high": "Upper bound of the confidence interval",
-    "interval": "Kind of interval: BCa or percentile bootstrap over participants; Bonett-Wright (analytic) for "
-    "ranks; none",
+    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
+    "most 1 - confidence; none",
     "slope": "Change of relevance per unit of the biomarker, adjusted for the covariates; n/a for ranks",
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
     "(b+1)/(m+1)",
@@ -206,61 +205,33 @@ def _block(
         groups = list(dict.fromkeys(columns["group"]))
         which = columns["group"].map({group: i for i, group in enumerate(groups)}).to_numpy(np.intp)
         permutations = points.exchange.permutations(settings.permutations, rng)
-        result = matched_test(relevance, tested, which, nuisance, permutations)
-        table = table.assign(n_permutations=len(permutations), exact=permutations.exact)
-        table = table.assign(r=result.partial_r, slope=result.slope, p=result.p, p_fwe=result.p_fwe)
-        problems = result.problems
+        matched = matched_test(relevance, tested, which, nuisance, permutations, settings.confidence)
+        table = table.assign(n_permutations=len(permutations), exact=permutations.exact, slope=matched.slope)
+        test: MatchedTest | PermutationTest = matched
     else:
-        which = np.zeros(len(columns), np.intp)
-        test = _common_test(points.relevance, points, biomarker.name, method, settings.permutations, rng)
-        table = table.assign(n_permutations=test.n_permutations, exact=test.exact)
-        table = table.assign(r=test.partial_r, slope=test.coefficients[0], p=test.p, p_fwe=test.p_fwe)
-        problems = test.problems
+        test = _common_test(points, biomarker.name, method, settings, rng)
+        table = table.assign(n_permutations=test.n_permutations, exact=test.exact, slope=test.coefficients[0])
     if method == "spearman":
         table["slope"] = np.nan
+    table = table.assign(r=test.partial_r, ci_low=test.low, ci_high=test.high, p=test.p, p_fwe=test.p_fwe)
+    table["interval"] = np.where(np.isnan(test.low), NO_INTERVAL, TEST_INTERVAL)
     table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))
     n_tests = int(table["p"].notna().sum())
     table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
-    table["note"] = [joined(problem, points.note) for problem in problems]
-    return _with_intervals(table, relevance, tested, which, nuisance, method, settings, rng)
+    table["note"] = [joined(problem, points.note) for problem in test.problems]
+    return table
 
 
 def _common_test(
-    relevance: Floats, points: Points, name: str, method: Method, m: int, rng: np.random.Generator
+    points: Points, name: str, method: Method, settings: StatisticsConfig, rng: np.random.Generator
 ) -> PermutationTest:
     """Test one biomarker in all columns."""
     names = (name, *(f"covariate {i}" for i in range(points.nuisance.shape[1])))
-    design = Design(points.biomarker, points.nuisance, np.arange(len(relevance), dtype=np.intp), {}, names, {})
-    return partial_correlation(relevance, design, points.exchange, m, rng, method)
-
-
-def _with_intervals(
-    table: pd.DataFrame,
-    relevance: Floats,
-    tested: Floats,
-    which: NDArray[np.intp],
-    nuisance: Floats,
-    method: Method,
-    settings: StatisticsConfig,
-    rng: np.random.Generator,
-) -> pd.DataFrame:
-    there = np.flatnonzero(table["r"].notna())
-    bounds = Intervals.absent(len(table))
-    kind = np.full(len(table), NO_INTERVAL, dtype="<U13")
-    if method == "spearman":
-        r = table["r"].to_numpy(float)[there]
-        n = len(relevance) - nuisance.shape[1] + 1  # one degree of freedom less per covariate
-        bounds.low[there], bounds.high[there] = spearman_interval(r, n, settings.confidence)
-        kind[there] = np.where(np.isnan(bounds.low[there]), NO_INTERVAL, "Bonett-Wright")
-    elif len(there):
-
-        def statistic(weights: Floats) -> Floats:
-            return weighted_partial_correlation(tested, relevance[:, there], which[there], nuisance, weights)
-
-        strata = [0] * len(relevance)
-        found = bootstrap_intervals(statistic, strata, settings.bootstrap_samples, settings.confidence, rng)
-        bounds.low[there], bounds.high[there], kind[there] = found.low, found.high, found.method
-    return table.assign(ci_low=bounds.low, ci_high=bounds.high, interval=kind)
+    rows = np.arange(len(points.relevance), dtype=np.intp)
+    design = Design(points.biomarker, points.nuisance, rows, {}, names, {})
+    return partial_correlation(
+        points.relevance, design, points.exchange, settings.permutations, rng, method, settings.confidence
+    )
 
 
 def _unusable(biomarker: str, why: str) -> pd.DataFrame:

@@ -8,15 +8,20 @@ maximum partial R² of each permutation still gives family-wise p values over al
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.statistics.arrays import Floats
-from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value
+from pipeline.statistics.linear.exchangeability import Permutations, p_value
+from pipeline.statistics.linear.freedman_lane import SINGLE_TOLERANCE
+from pipeline.statistics.linear.partial_correlation import correlation_interval
+from pipeline.statistics.linear.robust import RobustModel, tally
 
 CHUNK = 1_000
 """Permutations per chunk; bounds memory (1,000 x 402 columns: 3 MB for each of three arrays)."""
+COLUMNS = ("partial_r", "slope", "t", "low", "high", "p", "p_fwe")
 NO_SPREAD = 1e-12
 """Residual variance, relative to the variance about the mean, below which a column counts as fully explained."""
 
@@ -27,15 +32,19 @@ class MatchedTest:
 
     partial_r: Floats
     slope: Floats
+    t: Floats
+    low: Floats
+    high: Floats
     p: Floats
     p_fwe: Floats
     problems: tuple[str | None, ...]
 
 
 def matched_test(
-    values: Floats, regressors: Floats, which: NDArray[np.intp], nuisance: Floats, permutations: Permutations
-) -> MatchedTest:
-    """Partial correlation of each column of values with its regressor, permuting participants.
+    values: Floats, regressors: Floats, which: NDArray[np.intp], nuisance: Floats, permutations: Permutations,
+    confidence: float = 0.95,
+) -> MatchedTest:  # fmt: skip
+    """Partial correlation of every column of values with its regressor, permuting participants.
 
     Shapes: values (participants, columns), regressors (participants, regressors), which (columns,) with the regressor
     of each column, nuisance (participants, q) of full rank, intercept first.
@@ -44,16 +53,43 @@ def matched_test(
     left, size, why_not = _residuals(values, basis, "relevance")
     tested, tested_size, why_no_regressor = _residuals(regressors, basis, "volume")
     problems = [why_no_regressor[which[i]] or why for i, why in enumerate(why_not)]
-    usable = np.array([problem is None for problem in problems], bool)
-    r = np.full(values.shape[1], np.nan)
-    r[usable] = (left * tested[:, which]).sum(axis=0)[usable]
-    slope = np.full(len(r), np.nan)
-    slope[usable] = (r * size / tested_size[which])[usable]
-    single, family = _counts(left[:, usable], tested, which[usable], basis, r[usable] ** 2, permutations)
-    p, p_fwe = np.full(len(r), np.nan), np.full(len(r), np.nan)
-    p[usable] = p_value(single, len(permutations), permutations.exact)
-    p_fwe[usable] = p_value(family, len(permutations), permutations.exact)
-    return MatchedTest(r, slope, p, p_fwe, tuple(problems))
+    usable = np.flatnonzero([problem is None for problem in problems])
+    result = dict(zip(COLUMNS, np.full((len(COLUMNS), values.shape[1]), np.nan), strict=True))
+    if len(usable):
+        found = _tested(left[:, usable], tested, which[usable], basis, permutations, confidence)
+        for name, column in found.items():
+            result[name][usable] = column
+    result["slope"] = result["partial_r"] * size / tested_size[which]
+    return MatchedTest(**result, problems=tuple(problems))
+
+
+def _tested(
+    residuals: Floats, tested: Floats, which: NDArray[np.intp], basis: Floats, permutations: Permutations,
+    confidence: float,
+) -> dict[str, Floats]:  # fmt: skip
+    """The columns of `MatchedTest` for residuals (participants, columns) of norm 1."""
+    moving = basis[:, np.ptp(basis, axis=0) > 1e-12]
+    df = len(basis) - basis.shape[1] - 1
+    models = {int(one): RobustModel(tested[:, [one]], moving, df) for one in np.unique(which)}
+    columns = {one: np.flatnonzero(which == one) for one in models}
+
+    def size(rows: NDArray[Any], data: Floats) -> NDArray[Any]:
+        found = np.empty((len(rows), data.shape[1]), np.float32)
+        for one, own in columns.items():
+            found[:, own] = models[one].size(rows, data[:, own])
+        return found
+
+    t = np.empty(residuals.shape[1])
+    for one, own in columns.items():
+        t[own] = models[one].reported(residuals[:, own])[0]
+    measured = size(np.arange(len(residuals), dtype=np.intp)[None], residuals)[0].astype(float)
+    threshold = measured * (1 - SINGLE_TOLERANCE)
+    single, largest, critical = tally(size, CHUNK, permutations, residuals, threshold, confidence)
+    family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
+    r = (residuals * tested[:, which]).sum(axis=0)
+    p, p_fwe = (p_value(count, len(permutations), permutations.exact) for count in (single, family))
+    low, high = correlation_interval(r, t, critical, p, 1 - confidence)[1:]
+    return {"partial_r": r, "t": t, "low": low, "high": high, "p": p, "p_fwe": p_fwe}
 
 
 def _residuals(values: Floats, basis: Floats, name: str) -> tuple[Floats, Floats, list[str | None]]:
@@ -75,33 +111,3 @@ def _residuals(values: Floats, basis: Floats, name: str) -> tuple[Floats, Floats
             problems.append(f"the {name} is fully explained by the covariates" if explained else None)
     whole = np.array([problem is None for problem in problems], bool)
     return np.where(whole, residuals / np.where(whole, size, 1.0), 0.0), np.where(whole, size, np.nan), problems
-
-
-def _counts(
-    residuals: Floats,
-    tested: Floats,
-    which: NDArray[np.intp],
-    basis: Floats,
-    measured: Floats,
-    permutations: Permutations,
-) -> tuple[Floats, Floats]:
-    """Number of permutations with at least the observed partial R²: in the same column, and in any column."""
-    single, family = np.zeros(len(measured)), np.zeros(len(measured))
-    if not len(measured):
-        return single, family
-    threshold = measured * (1 - TIE_TOLERANCE)
-    moving = basis[:, np.ptp(basis, axis=0) > 1e-12].T
-    order = np.argsort(which, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(which[order])) + 1)
-    for start in range(0, len(permutations), CHUNK):
-        rows = permutations.rows[start : start + CHUNK]
-        explained = np.zeros((len(rows), len(measured)))
-        for direction in moving:
-            explained += (direction[rows] @ residuals) ** 2
-        size = np.empty_like(explained)
-        for columns in groups:
-            size[:, columns] = (tested[rows, which[columns[0]]] @ residuals[:, columns]) ** 2
-        size /= np.maximum(1 - explained, np.finfo(float).tiny)
-        single += (size >= threshold).sum(axis=0)
-        family += len(size) - np.searchsorted(np.sort(size.max(axis=1)), threshold, side="left")
-    return single, family

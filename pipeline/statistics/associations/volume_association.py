@@ -32,14 +32,17 @@ from pipeline.run.declared import Table
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
-from pipeline.statistics.associations.correlation import ESTIMATORS, is_constant, permuted_correlations
+from pipeline.statistics.associations.correlation import ESTIMATORS, clustered_t, is_constant, standardised
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.linear.fold_effect import centred_within, fold_of_participants
-from pipeline.statistics.linear.sign_flip import sign_flip_test
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL
+from pipeline.statistics.linear.partial_correlation import correlation_interval
+from pipeline.statistics.linear.robust import critical_values
+from pipeline.statistics.linear.sign_flip import sign_flips
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 
 REGION = "Hippocampus"
@@ -58,9 +61,10 @@ ASSOCIATION_COLUMNS = {
     "estimator": "pearson or spearman; within participant: pearson only",
     "r": "Correlation coefficient, within test folds if fold_held",
     "fold_held": "Whether the correlation is adjusted for the test fold (each fold's maps come from its own network)",
-    "ci_low": "Lower bound of the confidence interval, from a bootstrap of participants with all their scans",
-    "ci_high": "Upper bound of the interval",
-    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "ci_low": "Lower bound of the interval of r",
+    "ci_high": "Upper bound",
+    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
+    "most 1 - confidence; none",
     "p": "Two-sided permutation p over participants, within test folds if fold_held (scan: between participants with "
     "the same number of scans; within participant: flipping the signs of participants' changes in relevance); "
     "(b+1)/(m+1), or exact",
@@ -224,21 +228,11 @@ def _rows(
         why = note if len(scans.codes) == 0 else joined(problem, note)
         blank = empty | counts | {"n_permutations": 0, "exact": False, "note": why}
         return [{"estimator": estimator} | blank for estimator in _estimators(unit)]
-    tested = _flipped(points, settings.permutations, rng) if unit == WITHIN else _permuted(points, settings, rng)
-    rows = []
-    for estimator, test in tested.items():
-
-        def statistic(weights: Floats, correlation: Any = ESTIMATORS[estimator]) -> Floats:
-            result: Floats = correlation(points.volume, points.relevance, weights[:, points.codes])
-            return result
-
-        r = float(statistic(np.ones((1, points.n_participants)))[0])
-        strata = [0] * points.n_participants
-        interval = bootstrap_intervals(statistic, strata, settings.bootstrap_samples, settings.confidence, rng)
-        row = {"r": r, "ci_low": interval.low[0], "ci_high": interval.high[0], "interval": interval.method[0], **counts}
-        row |= test | {"note": joined(test["note"], note, *interval.notes)}
-        rows.append({"estimator": estimator} | row)
-    return rows
+    tested = _flipped(points, settings, rng) if unit == WITHIN else _permuted(points, settings, rng)
+    return [
+        {"estimator": estimator} | counts | row | {"note": joined(row["note"], note)}
+        for estimator, row in tested.items()
+    ]
 
 
 def _estimators(unit: str) -> Sequence[str]:
@@ -255,32 +249,57 @@ def _of_unit(scans: Points, unit: str) -> Points:
 
 
 _Tests = Mapping[str, dict[str, Any]]
-"""By estimator: p, number of permutations, whether exact, and a note if there is no p."""
+"""By estimator: r with its interval, p, number of permutations, whether exact, and a note if there is no p."""
 
 
 def _permuted(points: Points, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
     """Permute participants with the same number of rows within folds."""
     exchange = Exchangeability.whole_participants(points.codes.tolist()).in_blocks(points.fold.tolist())
     permutations = exchange.permutations(settings.permutations, rng)
-    test: dict[str, Any] = {"p": np.nan, "n_permutations": len(permutations), "exact": permutations.exact, "note": None}
-    if len(permutations) == 1:
-        test["note"] = "no two participants have the same number of scans, so none can be permuted"
-        return dict.fromkeys(ESTIMATORS, test)
+    df = max(points.n_participants - len(np.unique(points.fold)) - 1, 1)
     found = {}
-    for estimator, correlation in ESTIMATORS.items():
-        r = correlation(points.volume, points.relevance, np.ones((1, len(points.codes))))[0]
-        null = permuted_correlations(points.volume, points.relevance, permutations.rows, estimator)
-        found[estimator] = test | {"p": float(two_sided_p(r, null, permutations.exact))}
+    for estimator in ESTIMATORS:
+        x, y = (standardised(values, estimator) for values in (points.volume, points.relevance))
+        as_observed = np.arange(len(x), dtype=np.intp)[None]
+        (r,), (t,) = clustered_t(x, y, points.codes, df, as_observed)
+        null = clustered_t(x, y, points.codes, df, permutations.rows)[1]
+        found[estimator] = _tested(r, t, null, permutations.exact, settings)
+        if len(permutations) == 1:
+            found[estimator] |= _NO_TEST | {
+                "note": "no two participants have the same number of scans, so none can be permuted"
+            }
     return found
 
 
-def _flipped(points: Points, m: int, rng: np.random.Generator) -> _Tests:
+def _flipped(points: Points, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
     """Flip the signs of each participant's deviations in relevance together."""
-    products = np.bincount(points.codes, weights=points.volume * points.relevance).astype(float)[:, None]
-    test = sign_flip_test(products, np.ones_like(products), m, rng)
-    note = "relevance and volume do not both change in any participant" if np.isnan(test.p[0]) else None
-    found = {"p": float(test.p[0]), "n_permutations": test.n_permutations, "exact": test.exact, "note": note}
-    return {"pearson": found}
+    x, y = (standardised(values, "pearson") for values in (points.volume, points.relevance))
+    products = np.bincount(points.codes, weights=x * y).astype(float)
+    signs, exact = sign_flips(len(products), settings.permutations, rng)
+    length = np.linalg.norm(products)
+    if length <= 1e-12:
+        empty = {"r": 0.0, "n_permutations": len(signs), "exact": exact}
+        return {"pearson": _NO_TEST | empty | {"note": "relevance and volume do not both change in any participant"}}
+    r = np.concatenate([[products.sum()], signs @ products])
+    t = r / length / np.sqrt(np.maximum(1 - r**2, 1e-12))
+    return {"pearson": _tested(r[0], t[0], t[1:], exact, settings)}
+
+
+_NO_TEST = {"p": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": NO_INTERVAL}
+
+
+def _tested(r: float, t: float, null: Floats, exact: bool, settings: StatisticsConfig) -> dict[str, Any]:
+    """Row of a correlation with its t, and the t under permutation (m,)."""
+    p = np.asarray([two_sided_p(np.asarray(t), null, exact)], float)
+    critical = critical_values(np.abs(null)[None], settings.confidence, exact)
+    bounds = correlation_interval(np.array([r]), np.array([t]), critical, p, 1 - settings.confidence)
+    on_a_line = abs(r) >= 1 - 1e-12
+    low, high = (np.nan if on_a_line else float(bound[0]) for bound in bounds[1:])
+    return {
+        "r": float(r), "ci_low": low, "ci_high": high, "interval": NO_INTERVAL if np.isnan(low) else TEST_INTERVAL,
+        "p": float(p[0]), "n_permutations": len(null), "exact": exact,
+        "note": "no interval: all points lie on one line" if on_a_line else None,
+    }  # fmt: skip
 
 
 def _problem(points: Points, which: str) -> str | None:

@@ -30,11 +30,11 @@ from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.gains import with_gains
-from pipeline.statistics.groups.members import TwoGroups, difference_within, label_of, reported_g
+from pipeline.statistics.groups.members import TwoGroups, interval_of_g, label_of, reported_g
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
-from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 
 MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for the gain"
@@ -48,11 +48,14 @@ COMPARISONS_COLUMNS = {
     "mean_second": "Mean over participants of the second group",
     "difference": "mean_first - mean_second; if fold_held, the mean of the differences within test folds, weighted "
     "by n1 n2 / (n1 + n2)",
-    "ci_low": "Lower bound of the interval of difference (bootstrap of participants within each group)",
-    "ci_high": "Upper bound of the interval of difference",
-    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "ci_low": "Lower bound of the interval of difference",
+    "ci_high": "Upper bound",
+    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
+    "most 1 - confidence; none",
     "hedges_g": "Hedges' g: difference in pooled standard deviations (within test folds if fold_held), corrected for "
     "small samples; n/a with fewer than 8 degrees of freedom",
+    "hedges_g_low": "Lower bound of the interval of hedges_g, with the same critical value",
+    "hedges_g_high": "Upper bound",
     "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
     "network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per group",
@@ -72,7 +75,7 @@ COMPARISONS_COLUMNS = {
     "floor": "Floor of the means in log_gain: statistics.group_comparisons.gain_floor times the second group's mean "
     "absolute relevance over the regions of the map",
     "log_gain": "Natural logarithm of the ratio of the means, means below the floor set to it; n/a if both are below",
-    "log_gain_low": "Lower bound of the interval of log_gain over participants",
+    "log_gain_low": "Lower bound of the interval of log_gain (t on the log scale); n/a where a mean is below the floor",
     "log_gain_high": "Upper bound of the interval of log_gain",
     "log_gain_shrunk": "log_gain shrunk towards the mean of its map (empirical Bayes over regions); n/a if log_gain "
     "is missing, here or in a bootstrap draw",
@@ -93,10 +96,10 @@ GROUP_COMPARISONS_TABLE = Table(
     "n_second"),
 )  # fmt: skip
 _NUMBERS = (
-    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "t", "df", "p", "p_fwe",
-    "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted", "p_fwe_adjusted", "p_fdr_adjusted",
-    "ratio", "floor", "log_gain", "log_gain_low", "log_gain_high", "log_gain_shrunk", "log_gain_shrunk_low",
-    "log_gain_shrunk_high",
+    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "hedges_g_low", "hedges_g_high", "t",
+    "df", "p", "p_fwe", "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted", "p_fwe_adjusted",
+    "p_fdr_adjusted", "ratio", "floor", "log_gain", "log_gain_low", "log_gain_high", "log_gain_shrunk",
+    "log_gain_shrunk_low", "log_gain_shrunk_high",
 )  # fmt: skip
 
 
@@ -163,48 +166,52 @@ def compare(
         return Compared(table.assign(note=joined(*too_small, two.note)), means, of_first, False)
     seed = (inputs.seed, "statistics", "group_comparisons", first, second)
     try:
-        fold, notes = _test(table, columns.values[two.rows], frame, settings, (*seed, "permutation"))
+        fold, critical, notes = _test(table, columns.values[two.rows], frame, settings, (*seed, "permutation"))
     except BadInputError as error:  # the groups are collinear with fold
         why = str(error).replace("_first", "group")
         return Compared(table.assign(note=joined(why, two.note)), means, of_first, True)
     empty = np.asarray(np.isnan(means).all(axis=0), bool).tolist()
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
     table["note"] = [joined(note, two.note) for note in notes]
-    _estimate(table, means, of_first, fold, settings, generator(*seed, "bootstrap"))
+    _estimate(table, means, of_first, fold, critical)
     return Compared(table, means, of_first, True)
 
 
 def _test(
     table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, seed: tuple[Any, ...]
-) -> tuple[NDArray[np.intp], list[str | None]]:
-    """Fill in both tests; return the fold of each participant (all 0 if not adjusted for) and a note per row."""
+) -> tuple[NDArray[np.intp], Floats, list[str | None]]:
+    """Fill in both tests; return the fold of each participant (0 if not held), critical |t| and notes of rows."""
+    critical, plain = np.full(len(table), np.nan), table["difference"].copy()
     families = [rows.index.to_numpy() for _, rows in table.groupby("metric", sort=False)]
     tests, model = _permute(values, frame, "", settings, families, seed)
     fold = fold_of_units(frame, Exchangeability.participant_means(frame["participant_id"].tolist()), model.held)
     table["fold_held"] = model.held
     names = {"statistic": "t", "df": "df", "p": "p", "p_fwe": "p_fwe", "p_fdr": "p_fdr"}
+    bounds = {"estimate": "difference", "low": "ci_low", "high": "ci_high"}
     notes: list[str | None] = [None] * len(table)
     for family, test in zip(families, tests, strict=True):
-        for field, column in names.items():
+        for field, column in (names | bounds).items():
             table.loc[family, column] = getattr(test, field)
+        table.loc[family, "difference"] = table.loc[family, "difference"].fillna(plain[family])
+        critical[family] = test.critical
         n_tests = int(np.isfinite(test.p).sum())
         table.loc[family, "family"] = f"{n_tests} regions x maps: {table['metric'][family[0]]}" if n_tests else "none"
         for row, problem in zip(family, test.problems, strict=True):
             notes[row] = joined(problem, model.design.note)
     table["n_permutations"], table["exact"] = tests[0].n_permutations, tests[0].exact
     if not settings.covariates.strip():
-        return fold, notes
+        return fold, critical, notes
     try:
         tests, model = _permute(values, frame, settings.covariates, settings, families, seed)
     except BadInputError as error:
-        return fold, [joined(note, f"not adjusted: {error}".replace("_first", "group")) for note in notes]
+        return fold, critical, [joined(note, f"not adjusted: {error}".replace("_first", "group")) for note in notes]
     names = {"estimate": "difference_adjusted"} | {key: f"{name}_adjusted" for key, name in names.items()}
     for family, test in zip(families, tests, strict=True):
         for field, column in names.items():
             table.loc[family, column] = getattr(test, field)
     table["covariates"] = ", ".join(model.covariates) or None
     adjusted = f"adjusted: {model.design.note}" if model.design.note else None
-    return fold, [joined(note, adjusted) for note in notes]
+    return fold, critical, [joined(note, adjusted) for note in notes]
 
 
 def _permute(
@@ -222,6 +229,7 @@ def _permute(
             settings.permutations,
             generator(*seed),
             variance_groups=groups,
+            confidence=settings.confidence,
         )
         for family in families
     ]
@@ -233,23 +241,12 @@ def _estimate(
     means: Floats,
     of_first: NDArray[np.bool_],
     fold: NDArray[np.intp],
-    settings: StatisticsConfig,
-    rng: np.random.Generator,
+    critical: Floats,
 ) -> None:
-    """Fill in the difference, its interval and the effect size, with a note where one is missing."""
-    table["hedges_g"], no_g = reported_g(means, of_first, fold)
-    complete = np.flatnonzero(np.isfinite(means).all(axis=0))
-
-    def difference(weights: Floats) -> Floats:
-        return difference_within(means[:, complete], of_first, fold, weights)
-
-    table.loc[complete, "difference"] = difference(np.ones((1, len(means))))[0]
-
-    strata = of_first.astype(int).tolist()
-    size = np.abs(means[:, complete]).max(axis=0)
-    found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng, size)
-    for column, values in {"ci_low": found.low, "ci_high": found.high, "interval": found.method}.items():
-        table.loc[complete, column] = values
-    flat = dict(zip(complete.tolist(), found.notes, strict=True))
-    notes = [joined(note, no_g[i], flat.get(i)) for i, note in enumerate(table["note"])]
-    table["note"] = np.array(notes, dtype=object)
+    """Fill in the effect size with its interval, and the kind of intervals, with a note where one is missing."""
+    g, no_g = reported_g(means, of_first, fold)
+    table["hedges_g"] = g
+    bounds = interval_of_g(g, fold, table["t"].to_numpy(float), critical)
+    table["hedges_g_low"], table["hedges_g_high"] = bounds
+    table["interval"] = np.where(table["ci_low"].isna(), NO_INTERVAL, TEST_INTERVAL)
+    table["note"] = np.array([joined(note, no_g[i]) for i, note in enumerate(table["note"])], dtype=object)

@@ -1,8 +1,8 @@
 """Performance of the classifier in each subgroup, and its difference from all other participants.
 
 All metrics are over scans, each participant with all of theirs, as in ``performance.tsv``. The difference between a
-subgroup and the rest is tested by permuting membership between participants of the same class, so that a different
-share of patients does not count as a difference in performance.
+subgroup and the rest is taken within test folds, whose networks differ in quality, and tested by permuting membership
+between participants of the same fold and class (`pipeline.statistics.performance.subgroup_difference`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
-from pipeline.statistics.linear.exchangeability import two_sided_p
+from pipeline.statistics.linear.fold_effect import FOLD, several_folds
+from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL
 from pipeline.statistics.performance.classification import weighted_auc
+from pipeline.statistics.performance.subgroup_difference import METRICS, Answers, Difference, subgroup_difference
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
 from pipeline.statistics.resampling.weighted import ratio
 
-PERMUTATIONS_AT_ONCE = 500
-"""Bounds memory (500 permutations x 1,000 scans: 4 MB for each of a dozen arrays)."""
-
-FAIRNESS_METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
+FAIRNESS_METRICS = METRICS
+FLAT_ERROR = "no interval: participants do not differ in what the metric counts"
 
 FAIRNESS_COLUMNS = {
     "variable": "Variable that defines the subgroups",
@@ -45,11 +45,14 @@ FAIRNESS_COLUMNS = {
     "ci_high": "Upper bound of the interval of estimate",
     "interval": INTERVAL_OF_SHARES,
     "rest": "Value in all other participants with a known level",
-    "difference": "estimate - rest",
+    "difference": "Mean of the differences within test folds, weighted by n1 n2 / (n1 + n2) scans; of auc, from pairs "
+    "of scans of one fold. estimate - rest with one network",
     "difference_low": "Lower bound of the interval of difference",
     "difference_high": "Upper bound of the interval of difference",
-    "difference_interval": "Kind of bootstrap interval: BCa, percentile or none",
-    "p": "Two-sided p of difference from permuting membership between participants of the same class, (b+1)/(m+1)",
+    "difference_interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly "
+    "where p is at most 1 - confidence; none",
+    "p": "Two-sided p of difference, studentised, from permuting membership between participants of the same fold and "
+    "class, (b+1)/(m+1)",
     "p_fdr": "p adjusted for the false discovery rate over the subgroups and metrics of the variable "
     "(Benjamini-Hochberg)",
     "family": "Family of tests that p_fdr is adjusted over",
@@ -132,51 +135,35 @@ def _of_level(
         auc = weighted_auc(target, probability, of_scans)
         return np.stack([(sensitivity + specificity) / 2, sensitivity, specificity, auc], axis=1)
 
-    def both(weights: Floats, is_inside: Floats) -> Floats:
-        """Metrics of the subgroup, followed by their difference from the rest."""
-        inside, rest = of_weights(weights * is_inside), of_weights(weights * (1 - is_inside))
-        return np.concatenate([inside, inside - rest], axis=1)
-
-    once, is_inside = np.ones((1, len(names))), inside.astype(float)[None]
-    estimate = both(once, is_inside)[0]
+    is_inside = inside.astype(float)[None]
+    estimate, rest = of_weights(is_inside)[0], of_weights(1 - is_inside)[0]
     has = {1: participant_means(target, codes) > 0, 0: participant_means(target, codes) < 1}
-    moved = inside[_exchanges(has[1].astype(np.intp), settings.permutations, rng)]
-    strata = [0] * len(names)
-    found = bootstrap_intervals(
-        lambda weights: both(weights, is_inside), strata, settings.bootstrap_samples, settings.confidence, rng
+    fold = pd.factorize(frame[FOLD])[0].astype(np.intp) if several_folds(frame, settings.fold_effect) else 0 * codes
+    tested = subgroup_difference(
+        Answers.of(codes, fold, target, right, probability), inside, settings.permutations, rng, settings.confidence
     )
-    k = len(FAIRNESS_METRICS)
-    starts = range(0, len(moved), PERMUTATIONS_AT_ONCE)
-    null = np.concatenate([both(once, moved[at : at + PERMUTATIONS_AT_ONCE].astype(float))[:, k:] for at in starts])
-    scored = np.where(np.isnan(estimate[k:]), np.nan, two_sided_p(estimate[k:], np.nan_to_num(null, nan=np.inf), False))
+    found = bootstrap_intervals(
+        lambda weights: of_weights(weights * is_inside), [0] * len(names), settings.bootstrap_samples,
+        settings.confidence, rng,
+    )  # fmt: skip
     counts = {of_class: int((inside & has[of_class]).sum()) for of_class in (1, 0)}
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
     found = with_exact_shares(found, shares, settings.confidence)
     notes = [
-        joined(_note(estimate[i], estimate[k + i]), FLAT if found.flat[i] and found.method[i] == NO_INTERVAL else None,
-               f"difference: {FLAT}" if found.flat[k + i] else None)
-        for i in range(k)
-    ]  # fmt: skip
+        joined(_note(estimate[i], rest[i], tested, i), FLAT if flat and found.method[i] == NO_INTERVAL else None)
+        for i, flat in enumerate(found.flat)
+    ]
     table = pd.DataFrame(
         {
-            "metric": FAIRNESS_METRICS,
-            "estimate": estimate[:k], "ci_low": found.low[:k], "ci_high": found.high[:k], "interval": found.method[:k],
-            "rest": estimate[:k] - estimate[k:], "difference": estimate[k:], "difference_low": found.low[k:],
-            "difference_high": found.high[k:], "difference_interval": found.method[k:], "p": scored,
-            "n_positive": counts[1], "n_negative": counts[0], "n_permutations": len(moved),
+            "metric": FAIRNESS_METRICS, "estimate": estimate, "ci_low": found.low, "ci_high": found.high,
+            "interval": found.method, "rest": rest, "difference": tested.difference, "difference_low": tested.low,
+            "difference_high": tested.high,
+            "difference_interval": np.where(np.isnan(tested.low), NO_INTERVAL, TEST_INTERVAL), "p": tested.p,
+            "n_positive": counts[1], "n_negative": counts[0], "n_permutations": tested.n_permutations,
             "note": np.array(notes, dtype=object),
         }
     )  # fmt: skip
     return _suppressed(table, counts, settings.subgroups.minimum_participants)
-
-
-def _exchanges(strata: NDArray[np.intp], count: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Random permutations of participants within strata, shape (count, participants)."""
-    order = np.empty((count, len(strata)), np.intp)
-    for stratum in np.unique(strata):
-        members = np.flatnonzero(strata == stratum)
-        order[:, members] = rng.permuted(np.tile(members, (count, 1)), axis=1)
-    return order
 
 
 def _suppressed(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) -> pd.DataFrame:
@@ -191,10 +178,15 @@ def _suppressed(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) ->
     return table
 
 
-def _note(value: float, difference: float) -> str | None:
-    if np.isnan(value):
-        return "a class that the metric needs has no scan in the subgroup"
-    return "a class that the metric needs has no scan outside the subgroup" if np.isnan(difference) else None
+def _note(value: float, rest: float, tested: Difference, metric: int) -> str | None:
+    for side, where in ((value, "in"), (rest, "outside")):
+        if np.isnan(side):
+            return f"a class that the metric needs has no scan {where} the subgroup"
+    if np.isnan(tested.difference[metric]):
+        return "no fold has scans of the classes that the metric needs both in and outside the subgroup"
+    if np.isnan(tested.p[metric]):
+        return "the subgroup is the same as a fold, so it cannot be distinguished from the network"
+    return f"difference: {FLAT_ERROR}" if np.isnan(tested.low[metric]) else None
 
 
 def _blank(variable: str, level: str | None, note: str) -> pd.DataFrame:

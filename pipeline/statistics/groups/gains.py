@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import t as t_distribution
 
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.groups.log_gain import gain_floor, log_gain, shrink
 from pipeline.statistics.groups.members import drawn_means
-from pipeline.statistics.resampling.bootstrap import bootstrap_intervals, participant_draws
+from pipeline.statistics.resampling.bootstrap import participant_draws
 
 ERROR_DRAWS = 200
 """Bootstrap draws; enough for standard errors (Efron & Tibshirani 1993, section 6.4)."""
@@ -49,9 +50,12 @@ def with_gains(
     def gains(weights: Floats) -> Floats:
         return log_gain(*drawn_means(means[:, complete], of_first, weights), floors[complete])
 
+    error, df = log_ratio_error(means, of_first)
+    reach = t_distribution.isf((1 - settings.confidence) / 2, df) * error
+    sure = (table[["mean_first", "mean_second"]].min(axis=1) >= table["floor"]).to_numpy(bool)
+    table["log_gain_low"] = np.where(sure, table["log_gain"] - reach, np.nan)
+    table["log_gain_high"] = np.where(sure, table["log_gain"] + reach, np.nan)
     strata = of_first.astype(int).tolist()
-    found = bootstrap_intervals(gains, strata, settings.bootstrap_samples, settings.confidence, rng)
-    table.loc[complete, "log_gain_low"], table.loc[complete, "log_gain_high"] = found.low, found.high
     draws = np.full((ERROR_DRAWS, len(table)), np.nan)
     draws[:, complete] = gains(participant_draws(strata, ERROR_DRAWS, rng))
     for _, rows in table.groupby(keys, sort=False).groups.items():
@@ -59,6 +63,22 @@ def with_gains(
         for column, shrunk in (("", result.estimate), ("_low", result.low), ("_high", result.high)):
             table.loc[rows, f"log_gain_shrunk{column}"] = shrunk
     return table
+
+
+def log_ratio_error(means: Floats, of_first: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Standard error of the log of the ratio of two means (delta method), and its Welch-Satterthwaite df; (columns,).
+
+    A t interval on this scale misses in 5 to 6 of 100 with 12 and 48 participants where values are normal or moderately
+    skewed (9 where they are lognormal with sigma 1); a percentile interval in 8 to 12 (docs/benchmarks/statistics.md).
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = [means[side].var(axis=0, ddof=1) / side.sum() / means[side].mean(axis=0) ** 2
+                 for side in (of_first, ~of_first)]  # fmt: skip
+        freedom = [side.sum() - 1 for side in (of_first, ~of_first)]
+        total = parts[0] + parts[1]
+        df: Floats = total**2 / (parts[0] ** 2 / freedom[0] + parts[1] ** 2 / freedom[1])
+    error: Floats = np.sqrt(total)
+    return error, df
 
 
 def _gain_notes(table: pd.DataFrame, second: str) -> list[str | None]:

@@ -114,6 +114,19 @@ def reported_g(values: Floats, is_first: Flags, fold: Indices) -> tuple[Floats, 
     return g, [note if one else None for one in (known & np.isnan(g)).tolist()]
 
 
+def interval_of_g(g: Floats, fold: Indices, t: Floats, critical: Floats) -> tuple[Floats, Floats]:
+    """Interval of `hedges_g` from the t of the difference and the critical value of its permutation.
+
+    The variance of g is that of the difference, (g / t)^2, and that of the standard deviation, g^2 / (2 df) (Hedges &
+    Olkin 1985, section 5.E). The interval is made on the scale that stabilises this sum, sinh^-1(t / sqrt(2 df)), where
+    it excludes 0 exactly if |t| is above the critical value.
+    """
+    scale = np.sqrt(2 * max(_freedom(fold), 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        middle, reach, unit = np.arcsinh(t / scale), np.arcsinh(critical / scale), scale * np.abs(g / t)
+    return unit * np.sinh(middle - reach), unit * np.sinh(middle + reach)
+
+
 def _freedom(fold: Indices) -> int:
     """Residual degrees of freedom given group and fold."""
     return len(fold) - len(np.unique(fold)) - 1

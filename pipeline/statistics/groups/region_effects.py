@@ -26,11 +26,14 @@ EFFECT_COLUMNS = {
     "mean_negative": "Mean density over participants of the negative class",
     "difference": "mean_positive - mean_negative; if fold_held, the mean of the differences within test folds, "
     "weighted by n1 n2 / (n1 + n2)",
-    "ci_low": "Lower bound of the interval of difference (bootstrap of participants within each class)",
-    "ci_high": "Upper bound of the interval of difference",
-    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "ci_low": "Lower bound of the interval of difference",
+    "ci_high": "Upper bound",
+    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
+    "most 1 - confidence; none",
     "hedges_g": "Hedges' g: difference in pooled standard deviations (within test folds if fold_held), corrected for "
     "small samples; n/a with fewer than 8 degrees of freedom",
+    "hedges_g_low": "Lower bound of the interval of hedges_g, with the same critical value",
+    "hedges_g_high": "Upper bound",
     "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
     "network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per class",

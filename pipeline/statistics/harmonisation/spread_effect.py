@@ -76,7 +76,8 @@ def spread_test(
     for name, column in found.items():
         full[name][usable] = column
     return PermutationTest(
-        **full, estimate=nothing, standard_error=nothing, coefficients=np.full((between, values.shape[1]), np.nan),
+        **full, estimate=nothing, standard_error=nothing, critical=nothing, low=nothing, high=nothing,
+        coefficients=np.full((between, values.shape[1]), np.nan),
         p_fdr=benjamini_hochberg(full["p"]), df=np.full(values.shape[1], float(within)), df_tested=between,
         n_units=len(values), n_permutations=len(order), exact=order.exact, problems=tuple(problems),
     )  # fmt: skip

@@ -29,15 +29,21 @@ from numpy.typing import NDArray
 
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats
+from pipeline.statistics.arrays import Floats, Indices
 from pipeline.statistics.linear.design import Design, new_direction
 from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, Permutations, p_value
 from pipeline.statistics.linear.homoscedastic import HomoscedasticModel
+from pipeline.statistics.linear.robust import RobustModel, tally
 from pipeline.statistics.linear.studentised import StudentisedModel
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 CHUNK_BYTES = 2_000_000
 """Size of the largest array of a chunk of permutations; fastest near the size of a core's cache."""
+SINGLE_TOLERANCE = 1e-5
+"""Relative; as `TIE_TOLERANCE`, for statistics in single precision."""
+TEST_INTERVAL = "permutation"
+"""Kind of an interval made with the critical value of the permuted statistic."""
+OF_ONE_COLUMN = ("estimate", "standard_error", "critical", "low", "high")
 NO_SPREAD = 1e-12
 """Residual variance, relative to the variance about the mean, below which a column counts as explained."""
 
@@ -123,6 +129,9 @@ class PermutationTest:
     estimate, standard_error : array
         Coefficient of the tested column in the units of values per unit of that column, and its standard error; NaN
         for a term of several columns.
+    critical, low, high : array
+        |t| that p at most 1 - confidence takes, and the interval of the estimate with it, which leaves out 0 where p is
+        that small and nowhere else; NaN for a term of several columns.
     coefficients : array, shape (k, columns)
         Coefficients of all tested columns.
     statistic : array
@@ -147,6 +156,9 @@ class PermutationTest:
 
     estimate: Floats
     standard_error: Floats
+    critical: Floats
+    low: Floats
+    high: Floats
     coefficients: Floats
     statistic: Floats
     p: Floats
@@ -168,6 +180,8 @@ def freedman_lane(
     m: int,
     rng: np.random.Generator,
     variance_groups: Sequence[Any] | None = None,
+    confidence: float = 0.95,
+    equal_variances: bool = False,
 ) -> PermutationTest:
     """Test the tested term of a design in every column of values.
 
@@ -183,6 +197,11 @@ def freedman_lane(
     variance_groups : sequence, optional
         One per row of the table: groups with different residual variances, for a studentised statistic. In a comparison
         of groups, these groups.
+    confidence : float
+        Of the interval of one tested column.
+    equal_variances : bool
+        Plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of the robust one of
+        `pipeline.statistics.linear.robust`. F of several columns takes equal variances always, unless there are groups.
 
     Returns
     -------
@@ -198,10 +217,18 @@ def freedman_lane(
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]
     model = LinearModel.of(design, scheme, None if groups is None else groups.tolist())
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
-    return permutation_test(scheme.reduce(columns), model, scheme.permutations(m, rng, model.alike.tolist()))
+    return permutation_test(
+        scheme.reduce(columns), model, scheme.permutations(m, rng, model.alike.tolist()), confidence, equal_variances
+    )
 
 
-def permutation_test(values: Floats, model: LinearModel, permutations: Permutations) -> PermutationTest:
+def permutation_test(
+    values: Floats,
+    model: LinearModel,
+    permutations: Permutations,
+    confidence: float = 0.95,
+    equal_variances: bool = False,
+) -> PermutationTest:
     """Test values (units, columns) with given permutations of the model's rows; columns with NaN have no test."""
     lacking = len(values) - np.count_nonzero(np.isfinite(values), axis=0)
     known = np.where(np.isfinite(values), values, 0.0) if lacking.any() else values
@@ -215,15 +242,10 @@ def permutation_test(values: Floats, model: LinearModel, permutations: Permutati
     coefficients = np.full((model.tested.shape[1], values.shape[1]), np.nan)
     coefficients[:, usable] = model.to_coefficients @ (model.tested.T @ residuals) * norms
     r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
-    if model.groups is None:
-        null: HomoscedasticModel | StudentisedModel = HomoscedasticModel(model.tested, model.moving_nuisance, model.df)
-    else:
-        null = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
-    measured = null.size(np.arange(len(values))[None], residuals)[0]
-    statistic, df = null.reported(residuals)
-    threshold = measured * (1 - TIE_TOLERANCE)
-    single, largest = null.tally(permutations.rows, residuals, threshold, CHUNK_BYTES)
-    family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
+    measured, statistic, df, single, largest, critical = _measured(
+        residuals, model, permutations, confidence, equal_variances
+    )
+    family = len(permutations) - np.searchsorted(np.sort(largest), measured * (1 - TIE_TOLERANCE), side="left")
     result: dict[str, Floats] = {
         "statistic": statistic,
         "df": df,
@@ -233,11 +255,17 @@ def permutation_test(values: Floats, model: LinearModel, permutations: Permutati
     }
     k = model.tested.shape[1]
     if k == 1:
-        result["estimate"] = coefficients[0, usable]
+        estimate = coefficients[0, usable]
         with np.errstate(divide="ignore", invalid="ignore"):
-            result["standard_error"] = np.where(statistic == 0, np.nan, coefficients[0, usable] / statistic)
+            error = np.where(statistic == 0, np.nan, estimate / statistic)
+        if (
+            model.groups is None and not equal_variances
+        ):  # under the null hypothesis the residuals hold the effect, which the error must not
+            error = error / np.sqrt(1 + 2 * r_squared)
+        low, high = dual_interval(estimate, critical * error, result["p"], 1 - confidence)
+        result |= {"estimate": estimate, "standard_error": error, "critical": critical, "low": low, "high": high}
         result["partial_r"] = result["partial_r"] * np.sign(statistic)
-    full = {name: np.full(values.shape[1], np.nan) for name in ("estimate", "standard_error", *result)}
+    full = {name: np.full(values.shape[1], np.nan) for name in (*OF_ONE_COLUMN, *result)}
     for name, column in result.items():
         full[name][usable] = column
     return PermutationTest(
@@ -250,6 +278,35 @@ def permutation_test(values: Floats, model: LinearModel, permutations: Permutati
         exact=permutations.exact,
         problems=tuple(problems),
     )
+
+
+def _measured(
+    residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float, equal_variances: bool
+) -> tuple[Floats, Floats, Floats, Indices, Floats, Floats]:
+    """Size of the statistic, the statistic, its df, permutations as large, the largest of each, and critical values."""
+    as_observed = np.arange(len(residuals), dtype=np.intp)[None]
+    if model.groups is None and (equal_variances or model.tested.shape[1] > 1):
+        plain = HomoscedasticModel(model.tested, model.moving_nuisance, model.df)
+        measured = plain.size(as_observed, residuals)[0]
+        counts, largest = plain.tally(permutations.rows, residuals, measured * (1 - TIE_TOLERANCE), CHUNK_BYTES)
+        return measured, *plain.reported(residuals), counts, largest, np.full(len(measured), np.nan)
+    if model.groups is None:
+        null: RobustModel | StudentisedModel = RobustModel(model.tested, model.moving_nuisance, model.df)
+        tolerance = SINGLE_TOLERANCE
+    else:
+        null = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
+        tolerance = TIE_TOLERANCE
+    measured = null.size(as_observed, residuals)[0].astype(float)
+    step = null.step(residuals, CHUNK_BYTES)
+    of_null = tally(null.size, step, permutations, residuals, measured * (1 - tolerance), confidence)
+    return measured, *null.reported(residuals), *of_null
+
+
+def dual_interval(estimate: Floats, reach: Floats, p: Floats, alpha: float) -> tuple[Floats, Floats]:
+    """Bounds of ``estimate`` -+ ``reach``, with 0 inside wherever p is above alpha."""
+    low, high = estimate - reach, estimate + reach
+    inside = p > alpha
+    return np.where(inside, np.minimum(low, 0.0), low), np.where(inside, np.maximum(high, 0.0), high)
 
 
 def _problems(known: Floats, lacking: NDArray[np.intp], norms: Floats, n_permutations: int) -> list[str | None]:

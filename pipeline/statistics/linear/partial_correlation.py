@@ -18,13 +18,19 @@ from pipeline.run.errors import BadInputError
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.freedman_lane import LinearModel, PermutationTest, permutation_test
+from pipeline.statistics.linear.freedman_lane import LinearModel, PermutationTest, dual_interval, permutation_test
 
 Method = Literal["pearson", "spearman"]
 
 
 def partial_correlation(
-    values: Floats, design: Design, exchange: Exchangeability, m: int, rng: np.random.Generator, method: Method
+    values: Floats,
+    design: Design,
+    exchange: Exchangeability,
+    m: int,
+    rng: np.random.Generator,
+    method: Method,
+    confidence: float = 0.95,
 ) -> PermutationTest:
     """Correlation of every column of values with the tested term, given the nuisance terms.
 
@@ -43,7 +49,7 @@ def partial_correlation(
     Returns
     -------
     PermutationTest
-        ``estimate`` is the (partial) correlation and ``standard_error`` belongs to it: sqrt((1 - r^2) / df).
+        ``estimate`` is the (partial) correlation; ``standard_error``, ``low`` and ``high`` belong to it.
 
     Raises
     ------
@@ -62,9 +68,24 @@ def partial_correlation(
     model = LinearModel.of(design, scheme, transform=transform)
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
     permutations = scheme.permutations(m, rng, model.alike.tolist())
-    test = permutation_test(transform(scheme.reduce(columns)), model, permutations)
-    error = np.sqrt(np.clip(1 - test.partial_r**2, 0, None) / test.df)
-    return replace(test, estimate=test.partial_r, standard_error=error)
+    test = permutation_test(transform(scheme.reduce(columns)), model, permutations, confidence)
+    error, low, high = correlation_interval(test.partial_r, test.statistic, test.critical, test.p, 1 - confidence)
+    return replace(test, estimate=test.partial_r, standard_error=error, low=low, high=high)
+
+
+def correlation_interval(
+    r: Floats, t: Floats, critical: Floats, p: Floats, alpha: float
+) -> tuple[Floats, Floats, Floats]:
+    """Standard error of correlations, and their intervals in Fisher's z, from the robust t and its critical value.
+
+    ``t = r sqrt(df / ((1 - r^2) kappa))`` (`pipeline.statistics.linear.robust`). Of normal variables kappa is
+    1 + 2 r^2, and Fisher's z has variance 1 / df; so its variance is taken as kappa / (1 + 2 r^2) / df. The interval
+    leaves out 0 where p is at most alpha, and nowhere else.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        of_z = np.abs(r / t) / np.sqrt((1 - r**2) * (1 + 2 * r**2))
+        low, high = dual_interval(np.arctanh(r), critical * of_z, p, alpha)
+        return of_z * (1 - r**2), np.tanh(low), np.tanh(high)
 
 
 def ranks(values: Floats) -> Floats:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
-from pipeline.statistics.linear.homoscedastic import plain_counts
 
 NO_SPREAD = 1e-12
 """Variance within a group, relative to that of all, below which it counts as zero."""
@@ -83,20 +82,10 @@ class StudentisedModel:
             return np.abs(self._t(coordinates, variances))
         return self._f(coordinates, variances)
 
-    def tally(
-        self, rows: NDArray[Any], residuals: Floats, threshold: Floats, chunk_bytes: int
-    ) -> tuple[NDArray[np.intp], Floats]:
-        """Like `HomoscedasticModel.tally`, in double precision."""
-        counts, largest = np.zeros(len(threshold), np.intp), np.zeros(len(rows))
-        if not len(threshold):
-            return counts, largest
+    def step(self, residuals: Floats, chunk_bytes: int) -> int:
+        """Permutations worked on together so that the largest array has about `chunk_bytes`."""
         vectors = (len(self.basis) + 2) * len(self.members)
-        step = max(1, chunk_bytes // (8 * vectors * max(residuals.shape)))
-        for start in range(0, len(rows), step):
-            size = self.size(rows[start : start + step], residuals)
-            reached, largest[start : start + step] = plain_counts(size, threshold)
-            counts += reached
-        return counts, largest
+        return int(max(1, chunk_bytes // (8 * vectors * max(residuals.shape))))
 
     def reported(self, residuals: Floats) -> tuple[Floats, Floats]:
         """Signed t along ``tested``, or F, and Welch-Satterthwaite degrees of freedom, each of shape (columns,)."""

@@ -31,7 +31,7 @@ _WITHIN = (
     "within test folds."
 )
 _READ = (
-    " Intervals come from resampling participants and are not corrected; p comes from permuting participants. An "
+    " p and interval come from permuting participants, each divided by its standard error; they are not corrected. An "
     "interval without 0 is no finding if the corrected p is not below 0.05."
 )
 _UNITS = {

@@ -1,0 +1,237 @@
+"""Networks that differ in level, scale and quality, unbalanced folds, sites and groups, no effect, and the tests.
+
+What the other simulations leave out. The network of a test fold multiplies what it sees by its scale; groups are
+unevenly spread over folds, people have 1 to 5 scans, and groups differ in size and spread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from null_relevance import FAST, Case, Found, Generator, M
+
+from pipeline.run.errors import BadInputError
+from pipeline.statistics.associations.volume_association import volume_association
+from pipeline.statistics.groups.fairness import _of_level
+from pipeline.statistics.harmonisation.combat_fit import fit
+from pipeline.statistics.harmonisation.site_effect import site_effect
+from pipeline.statistics.linear.fold_effect import model_within_folds
+from pipeline.statistics.linear.freedman_lane import freedman_lane
+from pipeline.statistics.linear.partial_correlation import partial_correlation
+from pipeline.statistics.progression.conversion import Conversions
+from pipeline.statistics.progression.cox import RELEVANCE, _tests, _with_shared_models, predictors
+from pipeline.statistics.progression.permuted_change import change_test
+
+SCALES = np.array([1.0, 1.5, 2.0, 3.0])
+"""Of the networks of four folds."""
+COLUMNS = 10
+"""Independent sets of values for the same people."""
+
+
+def unbalanced(rng: Generator, n: int, least: float = 0.15, most: float = 0.85) -> tuple[np.ndarray, np.ndarray]:
+    """Fold and group (0, 1) of people; the share of group 1 rises from fold to fold."""
+    fold = np.arange(n) % len(SCALES)
+    group = rng.random(n) < np.linspace(least, most, len(SCALES))[fold]
+    group[:8], group[8:16] = True, False  # each fold has two of either
+    return fold, group.astype(np.intp)
+
+
+def change(rng: Generator) -> Found:
+    """Everyone declines by the same amount in the eyes of one network; networks differ in scale."""
+    n = 60
+    fold, group = unbalanced(rng, n)
+    visits = rng.integers(2, 5, n)
+    person = np.repeat(np.arange(n), visits)
+    years = np.concatenate([np.sort(rng.uniform(0, 4, t)) for t in visits])
+    slopes = -0.5 + 0.3 * rng.normal(size=(n, COLUMNS))
+    values = rng.normal(size=(n, COLUMNS))[person] + slopes[person] * years[:, None]
+    values = (values + 0.5 * rng.normal(size=values.shape)) * SCALES[fold][person][:, None] + fold[person][:, None]
+    test = change_test(values, years, person, group[person], fold[person].astype(np.intp), M, rng)
+    return {"group x time, networks of scale 1 to 3, all decline": test.p,
+            "group x time, the same, family-wise over 10": test.p_fwe.min(keepdims=True)}  # fmt: skip
+
+
+def skewed_change(rng: Generator) -> Found:
+    """Slopes of 15 people are lognormal about a mean of 0; and of 24 in 4 networks."""
+    person, years = np.repeat(np.arange(15), 3), np.tile([0.0, 1.0, 2.0], 15)
+    slopes = rng.lognormal(size=(15, COLUMNS)) - np.exp(0.5)
+    values = rng.normal(size=(15, COLUMNS))[person] + slopes[person] * years[:, None]
+    values += 0.1 * rng.normal(size=values.shape)
+    nobody = np.zeros(len(person), np.intp)
+    return {"mean slope of 15 people, lognormal": change_test(values, years, person, nobody, nobody, M, rng).p}
+
+
+def fair(rng: Generator, fold: np.ndarray, inside: np.ndarray, scans: np.ndarray, quality: np.ndarray) -> Found:
+    """p of the subgroup in each metric; networks differ in `quality`, of the people of both classes alike."""
+    n = len(fold)
+    positive, person = np.arange(n) % 5 < 2, np.repeat(np.arange(n), scans)
+    score = (quality[fold] * np.where(positive, 1.0, -1.0) + rng.normal(size=n))[person]
+    score = score + 0.5 * rng.normal(size=len(person))
+    target, called = positive[person].astype(float), score > 0
+    outcome = np.where(called == (target == 1), np.where(called, "TP", "TN"), np.where(called, "FP", "FN"))
+    frame = pd.DataFrame({"participant_id": person.astype(str), "target": target, "outcome": outcome})
+    frame = frame.assign(probability=1 / (1 + np.exp(-score)), fold=fold[person])
+    table = _of_level(frame, inside[person], FAST, rng)
+    return {str(metric): table.loc[table["metric"] == metric, "p"].to_numpy() for metric in table["metric"]}
+
+
+def fairness_of_networks(rng: Generator) -> Found:
+    n = 80
+    fold = np.arange(n) // 5 % 4
+    inside = rng.random(n) < np.array([0.1, 0.2, 0.2, 0.8])[fold]
+    found = fair(rng, fold, inside, rng.integers(1, 4, n), np.array([1.4, 1.2, 1.2, 0.3]))
+    return {f"{name}, subgroup mostly in the fold of a worse network": p for name, p in found.items()}
+
+
+def fairness_of_scans(rng: Generator) -> Found:
+    n, found = 60, {}
+    fold, inside = np.zeros(n, np.intp), rng.random(n) < 0.35
+    for own, rest in ((1, 5), (5, 1)):
+        tested = fair(rng, fold, inside, np.where(inside, own, rest), np.array([0.8]))
+        found |= {f"{name}, subgroup {own} scan{'s' * (own > 1)}, rest {rest}": p for name, p in tested.items()}
+    return found
+
+
+def spreads(rng: Generator) -> Found:
+    """Relevance and biomarker both vary two or three times as much in the patients, a fifth or a quarter of all."""
+    found = {}
+    for n, share, times in ((60, 0.2, 3.0), (120, 0.25, 2.0)):
+        spread = np.where(np.arange(n) < share * n, times, 1.0)
+        frame = pd.DataFrame({"x": rng.normal(size=n) * spread, "age": rng.normal(size=n)})
+        values = rng.normal(size=(n, COLUMNS)) * spread[:, None] + 0.3 * frame[["age"]].to_numpy()
+        for method in ("pearson", "spearman"):
+            for covariates in ("", "age + "):
+                shown = values if covariates else values - 0.3 * frame[["age"]].to_numpy()
+                model = model_within_folds(f"{covariates}x", "x", frame, True)
+                test = partial_correlation(shown, model.design, model.exchange, M, rng, method)
+                named = f"{'partial ' if covariates else ''}{method}, {n} people, {share:.0%} with {times:g} x the SD"
+                found[named] = test.p
+    return found
+
+
+def confounded_sites(rng: Generator) -> Found:
+    """Most patients come from a site where everyone's relevance varies three times as much."""
+    n = 60
+    patient = np.arange(n) % 2 == 0
+    site = rng.random(n) < np.where(patient, 0.75, 0.25)
+    frame = pd.DataFrame({"group": patient.astype(float), "site": np.where(site, "a", "b")})
+    values = rng.normal(size=(n, COLUMNS)) * np.where(site, 3.0, 1.0)[:, None] + site[:, None]
+    found = {}
+    for covariates in ("", " + site"):
+        groups = frame["group"].tolist()
+        model = model_within_folds(f"group{covariates}", "group", frame, True, groups)
+        shown = values if covariates else values - site[:, None]
+        test = freedman_lane(shown, model.design, model.exchange, M, rng, groups)
+        found[f"two groups{', site held' if covariates else ''}, sites confounded, SD 3:1"] = test.p
+    return found
+
+
+def after_combat(rng: Generator) -> Found:
+    """Sites differ, and go with the class; classes do not differ. ComBat is fitted on others."""
+    n, found = 120, {}
+    patient = np.tile(np.arange(n) % 2 == 0, 2)
+    site = rng.integers(0, 3, 2 * n)
+    site = np.where(rng.random(2 * n) < 0.5, np.where(patient, 0, 2), site)
+    shift = rng.normal(size=(3, COLUMNS))
+    values = rng.normal(size=(2 * n, COLUMNS)) + shift[site]
+    names, train, tested = [str(one) for one in site], slice(0, n), slice(n, None)
+    for label, extra in (("class among its covariates", patient[train, None].astype(float)), ("no covariates", None)):
+        model = fit(values[train], names[train], np.zeros((n, 0)), training_covariates=extra)
+        harmonised = model.transform(values[tested], names[tested], np.zeros((n, 0)))
+        frame = pd.DataFrame({"group": patient[tested].astype(float), "site": names[tested]})
+        for covariates in ("", " + site"):
+            groups = frame["group"].tolist()
+            design = model_within_folds(f"group{covariates}", "group", frame, True, groups)
+            test = freedman_lane(harmonised, design.design, design.exchange, M, rng, groups)
+            found[f"two groups{', site held' * bool(covariates)}, ComBat, {label}"] = test.p
+    return found
+
+
+def sites_of_networks(rng: Generator) -> Found:
+    """No site effect; networks differ, and sites are unevenly spread over folds."""
+    n = 80
+    fold = np.arange(n) % 4
+    site = np.where(rng.random(n) < 0.6, fold % 3, rng.integers(0, 3, n))
+    values = rng.normal(size=(n, COLUMNS)) * SCALES[fold][:, None] + 2.0 * fold[:, None]
+    frame = pd.DataFrame({"fold": fold, "age": rng.normal(size=n)})
+    found = {}
+    for effect in ("location", "scale"):
+        try:
+            test = site_effect(effect, values, [f"s{one}" for one in site], "age", frame, M, rng, True)[0]
+        except BadInputError:
+            continue
+        found[f"{effect} of sites, networks of scale 1 to 3"] = test.p
+    return found
+
+
+def short_follow_up(rng: Generator) -> Found:
+    """Conversion does not depend on relevance; people of high relevance are followed for a shorter time."""
+    n = 80
+    values = rng.normal(size=(n, 1, COLUMNS))
+    months = np.ceil(rng.exponential(50, n) / 6) * 6
+    followed = np.ceil(np.clip(42 - 15 * values[:, 0, 0], 6, 96) / 6) * 6
+    event = months <= followed
+    frame = pd.DataFrame({"time": np.where(event, months, followed), "event": event, "age": rng.normal(74, 6, n)})
+    frame = frame.assign(mmse=rng.normal(27, 2, n), sex=rng.choice(["F", "M"], n), tiv_mm3=1.0, competing=np.nan)
+    frame = frame.assign(hippocampus_mm3=rng.normal(size=n), probability=rng.random(n), progression=None)
+    cohort = Conversions(frame, values, ("lrp",), tuple(f"r{i}" for i in range(COLUMNS)), {})
+    (family,) = _with_shared_models([one for one in predictors(cohort) if one.name == RELEVANCE], {})
+    tests, refused = _tests(cohort.time, cohort.event, family, FAST, int(rng.integers(2**31)))
+    assert refused is None, refused
+    return {"Cox score, short follow-up of those with high relevance": np.array(tests["p"][:1])}
+
+
+def misses(low: np.ndarray, high: np.ndarray, true: float) -> np.ndarray:
+    """0 where an interval misses the true value, 1 where it does not: so misses count as p <= .05; NaN without one."""
+    inside = ((low <= true) & (true <= high)).astype(float)
+    return np.where(np.isnan(low), np.nan, inside)
+
+
+def volumes_in_folds(rng: Generator) -> Found:
+    found = {}
+    for n, folds in ((40, 10), (24, 8)):
+        fold = np.arange(n) % folds
+        frame = pd.DataFrame({"participant_id": np.arange(n).astype(str), "fold": fold})
+        frame = frame.assign(hippocampus_mm3=rng.normal(size=n) + 0.3 * fold, hippocampus_per_tiv=np.nan)
+        frame = frame.assign(hippocampus_source="made up")
+        names = [f"map {i}" for i in range(4)]
+        blocks = [frame.assign(map=name, relevance_sum=rng.normal(size=n) * (1 + 0.2 * fold) + fold) for name in names]
+        settings = replace(FAST, bootstrap_samples=1_000)
+        table = volume_association(pd.concat(blocks), names, True, settings, int(rng.integers(2**31)))
+        own = table[(table["unit"] == "participant") & table["r"].notna()]
+        for estimator, rows in own.groupby("estimator"):
+            bounds = rows["ci_low"].to_numpy(float), rows["ci_high"].to_numpy(float)
+            found[f"{estimator} of {n} people in {folds} folds"] = misses(*bounds, 0.0)
+    return found
+
+
+def unequal_groups(rng: Generator) -> Found:
+    found = {}
+    for first, second in ((12, 48), (15, 45), (42, 78)):
+        frame = pd.DataFrame({"group": (np.arange(first + second) < first).astype(float)})
+        groups = frame["group"].tolist()
+        model = model_within_folds("group", "group", frame, True, groups)
+        for name, draw in (("normal", rng.normal), ("lognormal", lambda size: rng.lognormal(size=size) - np.exp(0.5))):
+            values = draw(size=(first + second, COLUMNS))
+            test = freedman_lane(values, model.design, model.exchange, M, rng, groups)
+            found[f"difference of {first} and {second}, {name}"] = misses(test.low, test.high, 0.0)
+    return found
+
+
+CASES = {
+    "networks: change": Case("trajectories", "60 people, four networks, groups unbalanced over folds", change),
+    "networks: skewed change": Case("trajectories", "15 people with three visits", skewed_change),
+    "networks: fairness": Case("fairness", "80 people, 40 % positive, four networks", fairness_of_networks),
+    "scans: fairness": Case("fairness", "60 people, 40 % positive, one network", fairness_of_scans),
+    "spreads": Case("associations", "groups that vary unequally in relevance and biomarker", spreads),
+    "sites: groups": Case("group_comparisons", "60 people, two sites", confounded_sites),
+    "sites: ComBat": Case("harmonised_relevance", "120 people of three sites that go with class", after_combat),
+    "networks: sites": Case("site_effects", "80 people, four networks, sites unbalanced over folds", sites_of_networks),
+    "follow-up: Cox": Case("cox", "80 people with MCI", short_follow_up),
+}
+INTERVALS = {
+    "folds: volumes": Case("volume_association", "no correlation; folds of three or four", volumes_in_folds),
+    "groups: intervals": Case("group_comparisons", "no difference", unequal_groups),
+}
