@@ -152,7 +152,7 @@ def _rounded(bounds: Sequence[float]) -> list[str]:
 
     Examples
     --------
-    >>> _shown([71.1633, 75.7]), _shown([1400049.96, 1400100.0])
+    >>> _rounded([71.1633, 75.7]), _rounded([1400049.96, 1400100.0])
     (['71.16', '75.7'], ['1400050', '1400100'])
     """
     step = min((high - low for low, high in itertools.pairwise(bounds)), default=abs(bounds[0]) or 1.0)
