@@ -273,6 +273,20 @@ def test_all_orders_are_used_when_there_are_no_more_and_p_is_exact():
     assert not freedman_lane(values, design_of("x", "x", frame), Exchangeability.free(6), 719, rng).exact
 
 
+@pytest.mark.parametrize("columns", [1, 7, 40])
+def test_the_observed_order_counts_in_the_family_too(columns):
+    """Statistics in single precision depend on how many columns and orders are worked on together."""
+    rng = np.random.default_rng(columns)
+    for _ in range(40):
+        frame = pd.DataFrame({"x": rng.normal(size=5)})
+        test = freedman_lane(
+            rng.normal(size=(5, columns)), design_of("x", "x", frame), Exchangeability.free(5), 200, rng
+        )
+        assert test.exact
+        assert (test.p >= 1 / 120).all()
+        assert (test.p_fwe >= test.p - 1e-12).all()
+
+
 def test_two_groups_of_equal_people_have_as_many_permutations_as_regroupings():
     rng = np.random.default_rng(4)
     frame = pd.DataFrame({"label": ["AD"] * 3 + ["CN"] * 4})

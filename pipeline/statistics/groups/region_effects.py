@@ -16,9 +16,10 @@ import pandas as pd
 from pipeline.run.declared import Table
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
-from pipeline.statistics.groups.comparisons import compare
+from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, compare
 from pipeline.statistics.groups.members import CLASSES
 
+_AS_COMPARED = ("ci_low", "ci_high", "interval", "hedges_g", "hedges_g_low", "hedges_g_high", "fold_held")
 EFFECT_COLUMNS = {
     "map": "Relevance map",
     "group": "Bilateral group of regions",
@@ -26,16 +27,7 @@ EFFECT_COLUMNS = {
     "mean_negative": "Mean density over participants of the negative class",
     "difference": "mean_positive - mean_negative; if fold_held, the mean of the differences within test folds, "
     "weighted by n1 n2 / (n1 + n2)",
-    "ci_low": "Lower bound of the interval of difference",
-    "ci_high": "Upper bound",
-    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
-    "most 1 - confidence; none",
-    "hedges_g": "Hedges' g: difference in pooled standard deviations (within test folds if fold_held), corrected for "
-    "small samples; n/a with fewer than 8 degrees of freedom",
-    "hedges_g_low": "Lower bound of the interval of hedges_g, with the same critical value",
-    "hedges_g_high": "Upper bound",
-    "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
-    "network)",
+    **{name: COMPARISONS_COLUMNS[name] for name in _AS_COMPARED},
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per class",
     "df": "Degrees of freedom of t (Welch-Satterthwaite)",
     "p": "Two-sided p from permuting participants between the classes (within test folds if fold_held), (b+1)/(m+1)",

@@ -9,7 +9,8 @@ permuted, added to the fit of Z, and the full model is fitted again. With an ort
 Permuting the rows of the basis instead of those of the data gives the inverse permutation, which is drawn equally
 often, so one matrix product serves a chunk of permutations and all columns; factors among the covariates need no
 product (`pipeline.statistics.linear.homoscedastic`). t and F are increasing functions of partial R^2 with the same
-degrees of freedom in every column, so the largest |t| and the largest R^2 come from the same column. Directions of Qz
+degrees of freedom in every column, so the largest |t| and the largest R^2 come from the same column. By default a
+single tested column has the studentised t of `pipeline.statistics.linear.robust` instead. Directions of Qz
 that no permutation changes (the constant; with blocks, what is constant within them) are left out: e is orthogonal to
 them before and after. For groups with different variances see `pipeline.statistics.linear.studentised`. Memory: the
 permutations, 4 bytes x m x units, and a few arrays of `CHUNK_BYTES`, whatever m is.
@@ -130,8 +131,8 @@ class PermutationTest:
         Coefficient of the tested column in the units of values per unit of that column, and its standard error; NaN
         for a term of several columns.
     critical, low, high : array
-        |t| that p at most 1 - confidence takes, and the interval of the estimate with it, which leaves out 0 where p is
-        that small and nowhere else; NaN for a term of several columns.
+        Value that |t| must exceed for p to be at most 1 - confidence, and the interval of the estimate made with it.
+        The interval excludes 0 exactly where p is that small. NaN for a term of several columns.
     coefficients : array, shape (k, columns)
         Coefficients of all tested columns.
     statistic : array
@@ -242,10 +243,10 @@ def permutation_test(
     coefficients = np.full((model.tested.shape[1], values.shape[1]), np.nan)
     coefficients[:, usable] = model.to_coefficients @ (model.tested.T @ residuals) * norms
     r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
-    measured, statistic, df, single, largest, critical = _measured(
+    threshold, statistic, df, single, largest, critical = _measured(
         residuals, model, permutations, confidence, equal_variances
     )
-    family = len(permutations) - np.searchsorted(np.sort(largest), measured * (1 - TIE_TOLERANCE), side="left")
+    family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
     result: dict[str, Floats] = {
         "statistic": statistic,
         "df": df,
@@ -258,9 +259,8 @@ def permutation_test(
         estimate = coefficients[0, usable]
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.where(statistic == 0, np.nan, estimate / statistic)
-        if (
-            model.groups is None and not equal_variances
-        ):  # under the null hypothesis the residuals hold the effect, which the error must not
+        if model.groups is None and not equal_variances:
+            # Residuals under the null hypothesis contain the effect, which the standard error must not.
             error = error / np.sqrt(1 + 2 * r_squared)
         low, high = dual_interval(estimate, critical * error, result["p"], 1 - confidence)
         result |= {"estimate": estimate, "standard_error": error, "critical": critical, "low": low, "high": high}
@@ -283,23 +283,24 @@ def permutation_test(
 def _measured(
     residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float, equal_variances: bool
 ) -> tuple[Floats, Floats, Floats, Indices, Floats, Floats]:
-    """Size of the statistic, the statistic, its df, permutations as large, the largest of each, and critical values."""
+    """Threshold of sizes, statistic, df, permutations that reach it, largest size of each, critical values."""
     as_observed = np.arange(len(residuals), dtype=np.intp)[None]
     if model.groups is None and (equal_variances or model.tested.shape[1] > 1):
         plain = HomoscedasticModel(model.tested, model.moving_nuisance, model.df)
         measured = plain.size(as_observed, residuals)[0]
-        counts, largest = plain.tally(permutations.rows, residuals, measured * (1 - TIE_TOLERANCE), CHUNK_BYTES)
-        return measured, *plain.reported(residuals), counts, largest, np.full(len(measured), np.nan)
+        threshold = measured * (1 - TIE_TOLERANCE)
+        counts, largest = plain.tally(permutations.rows, residuals, threshold, CHUNK_BYTES)
+        return threshold, *plain.reported(residuals), counts, largest, np.full(len(measured), np.nan)
     if model.groups is None:
         null: RobustModel | StudentisedModel = RobustModel(model.tested, model.moving_nuisance, model.df)
         tolerance = SINGLE_TOLERANCE
     else:
         null = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
         tolerance = TIE_TOLERANCE
-    measured = null.size(as_observed, residuals)[0].astype(float)
+    threshold = null.size(as_observed, residuals)[0].astype(float) * (1 - tolerance)
     step = null.step(residuals, CHUNK_BYTES)
-    of_null = tally(null.size, step, permutations, residuals, measured * (1 - tolerance), confidence)
-    return measured, *null.reported(residuals), *of_null
+    of_null = tally(null.size, step, permutations, residuals, threshold, confidence)
+    return threshold, *null.reported(residuals), *of_null
 
 
 def dual_interval(estimate: Floats, reach: Floats, p: Floats, alpha: float) -> tuple[Floats, Floats]:

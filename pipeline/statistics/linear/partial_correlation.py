@@ -80,7 +80,7 @@ def correlation_interval(
 
     ``t = r sqrt(df / ((1 - r^2) kappa))`` (`pipeline.statistics.linear.robust`). Of normal variables kappa is
     1 + 2 r^2, and Fisher's z has variance 1 / df; so its variance is taken as kappa / (1 + 2 r^2) / df. The interval
-    leaves out 0 where p is at most alpha, and nowhere else.
+    excludes 0 exactly where p is at most alpha.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         of_z = np.abs(r / t) / np.sqrt((1 - r**2) * (1 + 2 * r**2))

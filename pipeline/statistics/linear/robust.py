@@ -1,17 +1,18 @@
 """Studentised t of one tested column where participants may differ in variance, under permutation.
 
-Student's t, divided by the square root of
+The statistic is Student's t divided by the square root of
 
-    kappa = n sum(x^2 e^2),    x and e the tested column and the residuals under the null hypothesis, each of norm 1,
+    kappa = n sum(x^2 e^2),
 
-which is 1 on average where the size of a residual has nothing to do with x, and above 1 where people who are far from
-the mean of x are far from that of the values too. Plain t rejects up to 21 % at 5 % where a fifth of the people vary
-three times as much in both; this 6 %, at a power within 2 points of t where variances are equal
-(docs/benchmarks/statistics.md). DiCiccio & Romano 2017 (JASA 112:1211) is the case without covariates, but for the
-factor 1 - r^2 of t, which keeps the power of family-wise tests: residuals under the null hypothesis hold the effect.
+where x is the tested column and e the residuals under the null hypothesis, both with norm 1. Kappa is about 1 if the
+size of the residuals is unrelated to x, and larger if participants with extreme x also have extreme values. If a fifth
+of the participants vary three times as much in both, plain t rejects up to 21 % at 5 %, this statistic 6 %; with equal
+variances its power is within 2 points of that of t (docs/benchmarks/statistics.md). Without covariates and without the
+factor 1 - r^2 of t this is the statistic of DiCiccio & Romano (2017, JASA 112:1211). The factor preserves the power of
+family-wise tests, because residuals under the null hypothesis contain the effect.
 
-Under permutation the residuals are those of Freedman and Lane. What they have along the covariates is taken out of
-their sum of squares, and of kappa in proportion.
+Under permutation the residuals are those of Freedman and Lane. Their component along the covariates is subtracted from
+their sum of squares, and kappa is reduced in proportion.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ TINY = np.float32(1e-12)
 
 @dataclass(frozen=True, eq=False)
 class RobustModel:
-    """A tested direction (units, 1) and the nuisance directions that a permutation can move (units, q).
+    """A tested direction (units, 1) and the nuisance directions that a permutation can change (units, q).
 
-    All are orthonormal, and orthogonal to what no permutation moves.
+    All are orthonormal, and orthogonal to the directions that no permutation changes.
     """
 
     tested: Floats
@@ -84,7 +85,7 @@ class RobustModel:
         return result
 
     def step(self, residuals: Floats, chunk_bytes: int) -> int:
-        """Permutations worked on together so that the largest array has about `chunk_bytes`."""
+        """Permutations per chunk so that the largest array has about `chunk_bytes`."""
         return int(max(1, chunk_bytes // (4 * max(len(self.basis) * len(residuals), residuals.shape[1]))))
 
 
@@ -92,9 +93,9 @@ def tally(
     size: Callable[[NDArray[Any], Floats], NDArray[Any]], step: int, permutations: Permutations, residuals: Floats,
     threshold: Floats, confidence: float,
 ) -> tuple[Indices, Floats, Floats]:  # fmt: skip
-    """Permutations that reach the threshold of each column, the largest value of each, and `critical_values`.
+    """Number of permutations that reach each column's threshold, largest value per permutation, and `critical_values`.
 
-    `size` is that of a model, `step` the number of permutations it is given at once. Memory: 4 bytes x m x columns.
+    `size` is the method of a model, `step` the number of permutations per call. Memory: 4 bytes x m x columns.
     """
     counts, largest = np.zeros(len(threshold), np.intp), np.zeros(len(permutations))
     sizes = np.empty((len(threshold), len(permutations)), np.float32)
@@ -110,9 +111,9 @@ def tally(
 
 
 def critical_values(sizes: NDArray[Any], confidence: float, exact: bool) -> Floats:
-    """Value of each column that |t| must be above for p to be at most 1 - `confidence`; sizes (columns, permutations).
+    """Value that |t| must exceed for p to be at most 1 - `confidence`, per column of sizes (columns, permutations).
 
-    NaN where no value of t would do: with fewer than 19 permutations p is never .05.
+    NaN if no value of t suffices: with fewer than 19 permutations p cannot be .05.
     """
     m = sizes.shape[1]
     allowed = int(np.floor((1 - confidence) * (m if exact else m + 1) + 1e-9)) - (not exact)

@@ -83,7 +83,7 @@ class StudentisedModel:
         return self._f(coordinates, variances)
 
     def step(self, residuals: Floats, chunk_bytes: int) -> int:
-        """Permutations worked on together so that the largest array has about `chunk_bytes`."""
+        """Permutations per chunk so that the largest array has about `chunk_bytes`."""
         vectors = (len(self.basis) + 2) * len(self.members)
         return int(max(1, chunk_bytes // (8 * vectors * max(residuals.shape))))
 

@@ -22,7 +22,7 @@ from pipeline.statistics.linear.robust import critical_values
 
 METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 AT_ONCE = 500
-"""Permutations worked on together; bounds memory (500 x 1,000 participants: 4 MB for each of a dozen arrays)."""
+"""Permutations per chunk; bounds memory (500 x 1,000 participants: 4 MB for each of a dozen arrays)."""
 
 
 @dataclass(frozen=True, eq=False)
