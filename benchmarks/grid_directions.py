@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.evaluation.bench.grid_stage import claims_about, read_scores
 from pipeline.evaluation.grids.directions import directions
+from pipeline.evaluation.grids.stage import claims_about, read_scores
 from pipeline.run.layout.run_layout import EvaluationLayout
 
 

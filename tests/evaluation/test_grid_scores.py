@@ -23,13 +23,12 @@ from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.occlusion import Occlusion
 from pipeline.attribution.perturbation.rise import Rise
 from pipeline.attribution.reference.references import Reference
-from pipeline.evaluation.bench.grid_job import picture
-from pipeline.evaluation.bench.grid_tables import invariance_table
 from pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from pipeline.evaluation.grids.composition import Grid
 from pipeline.evaluation.grids.directions import SUMMARY_COLUMNS, summary_of_grids
 from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
 from pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
+from pipeline.evaluation.grids.job import picture
 from pipeline.evaluation.grids.studies import (
     KERNEL_SHARES,
     asked_in_grids,
@@ -39,6 +38,7 @@ from pipeline.evaluation.grids.studies import (
     smoothing_kernels,
     spearman_matrix,
 )
+from pipeline.evaluation.grids.tables import invariance_table
 from pipeline.explaining.requested import explanations_of_run
 from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError

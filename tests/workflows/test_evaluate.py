@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.attribution.reference.deeplift import DeepLift
-from pipeline.evaluation.bench.grid_tables import GRID_TABLES
 from pipeline.evaluation.bench.stage import BENCH_TABLES
+from pipeline.evaluation.grids.tables import GRID_TABLES
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import read_table

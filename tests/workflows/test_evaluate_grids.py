@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.evaluation.bench.grid_tables import GRID_TABLES
+from pipeline.evaluation.grids.tables import GRID_TABLES
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import read_table
 from tests.declared_tables import require_as_declared

@@ -18,14 +18,14 @@ from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench import distractors, table, verdicts
 from pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
 from pipeline.evaluation.bench.densities import Rows
-from pipeline.evaluation.bench.grid_stage import GRID_METHODS, evaluate_grids
-from pipeline.evaluation.bench.grid_tables import GRID_TABLES
 from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
 from pipeline.evaluation.bench.request import FEW_METHODS, SEPARATE, Request, methods_of, with_methods
 from pipeline.evaluation.bench.trainings import trained
 from pipeline.evaluation.consensus.networks import require_different
 from pipeline.evaluation.consensus.stage import agree
 from pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
+from pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids
+from pipeline.evaluation.grids.tables import GRID_TABLES
 from pipeline.evaluation.interactions import sides, sources
 from pipeline.evaluation.nulls.networks import shuffled_jobs
 from pipeline.evaluation.planting.cohort import planted_cohort

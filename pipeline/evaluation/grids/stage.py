@@ -13,9 +13,15 @@ import numpy as np
 import pandas as pd
 
 from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.grid_job import LAYOUTS, SETTINGS_OF, GridToScore, score_grid
-from pipeline.evaluation.bench.grid_pictures import write_aggregated
-from pipeline.evaluation.bench.grid_tables import (
+from pipeline.evaluation.bench.judging import Extent, Judge
+from pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
+from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS, Claim, claims, directions, summary_of_grids
+from pipeline.evaluation.grids.heads import has_global_pooling
+from pipeline.evaluation.grids.job import LAYOUTS, SETTINGS_OF, GridToScore, score_grid
+from pipeline.evaluation.grids.layout import Layout
+from pipeline.evaluation.grids.pictures import write_aggregated
+from pipeline.evaluation.grids.studies import smoothing_kernels
+from pipeline.evaluation.grids.tables import (
     AGREEMENT_COLUMNS,
     ALL_METHODS,
     GRID_TABLE_COLUMNS,
@@ -23,12 +29,6 @@ from pipeline.evaluation.bench.grid_tables import (
     agreement_table,
     invariance_table,
 )
-from pipeline.evaluation.bench.judging import Extent, Judge
-from pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
-from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS, Claim, claims, directions, summary_of_grids
-from pipeline.evaluation.grids.heads import has_global_pooling
-from pipeline.evaluation.grids.layout import Layout
-from pipeline.evaluation.grids.studies import smoothing_kernels
 from pipeline.evaluation.nulls.networks import REAL
 from pipeline.explaining.explanation import Explanation
 from pipeline.models.storage import load_model
