@@ -7,6 +7,7 @@ another machine has ended cannot be known, so a person decides.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -99,22 +100,19 @@ def _read(path: Path) -> str:
 def _replaced(path: Path, mine: str) -> str:
     """Replace the lock of an ended process, and return a line about it.
 
-    If several processes try at once, one moves the old lock away; one that moves a new lock by mistake puts it back.
+    Of several processes that find the same lock, the one that can create a file named after its content replaces it.
     """
     theirs = _read(path)
     _require_gone(path, theirs)
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.replace(aside)
-        if _read(aside) != theirs:
-            _created(path, _read(aside))
-    except FileNotFoundError:
-        pass  # another process was faster
-    finally:
-        aside.unlink(missing_ok=True)
-    if not _created(path, mine):
-        _require_gone(path, _read(path))
+    claim = path.with_name(f"{path.name}.{hashlib.sha256(theirs.encode()).hexdigest()[:16]}")
+    if not _created(claim, mine):
+        raise ResumableError(
+            f"{path.parent}: another program has just begun to work there. If not, delete {claim} and try again."
+        )
+    if _read(path) != theirs:
+        claim.unlink(missing_ok=True)
         raise ResumableError(f"{path.parent}: another program has just begun to work there. Try again.")
+    claim.replace(path)
     held = json.loads(theirs)
     return f"Continuing a run that was killed (process {held['pid']}, started {held['started']})."
 
