@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Threads of several test processes wait for each other in busy loops: minutes, for what one thread does in seconds.
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
 from workflows.command_line import WORKER_MODULES
 
 # ITK reads it once, when the first test of a process imports ANTs; with more threads its results vary.
