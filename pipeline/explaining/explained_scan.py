@@ -34,6 +34,7 @@ from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.scan_files import ScanFiles, sidecar
 from pipeline.run.tables import write_json, write_table
+from pipeline.run.work.memory import kept_memory
 
 ACCOUNT = ("start_value", "map_sum", *LOSSES, "residual")
 """Totals of the ledger of a map, summed over layers."""
@@ -96,6 +97,7 @@ def map_outputs(explanations: Sequence[Explanation], place: Callable[[str], Path
     return maps | {f"{name}_sidecar": sidecar(path) for name, path in maps.items()}
 
 
+@kept_memory()
 def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[str, Any]:
     """Explain one scan; the work of one job.
 

@@ -34,6 +34,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_table
 from pipeline.run.work.digests import canonical_json, text_digest, unit_key
 from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
+from pipeline.run.work.memory import kept_memory
 
 STAGE = "attribution-parts"
 PART = 16
@@ -85,6 +86,7 @@ def explain_in_parts(
     return taken
 
 
+@kept_memory()
 def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[str, Any]:
     """Explain the scans of a part and add up their maps; the work of one job.
 

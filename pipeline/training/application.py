@@ -34,6 +34,7 @@ from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.run.work.memory import kept_memory
 from pipeline.training.control import NO_CONTROL
 from pipeline.training.metrics import positive_probability
 from pipeline.training.prediction import PREDICTION_COLUMNS, logits_of
@@ -207,6 +208,7 @@ def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, 
     return Job(STAGE, model.folder.name, key, outputs, ask_network, (task,))
 
 
+@kept_memory()
 @torch.inference_mode()
 def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
     """Predict all scans of a task by its network; the function of a `Job`.

@@ -27,12 +27,13 @@ from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.run.work.memory import kept_memory
 from pipeline.run.work.seeds import derived_seed
 from pipeline.training.age_gap import with_corrected_gaps
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from pipeline.training.control import control_of
 from pipeline.training.curve import CurveOnTerminal
-from pipeline.training.numerics import kept_memory, repeatable
+from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Objective
 from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised

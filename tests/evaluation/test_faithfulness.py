@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, faithfulness
+from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, Faithfulness
 from pipeline.evaluation.scores.masked_recognition import adcc, average_drop, average_gain, average_increase, coherency
 from pipeline.evaluation.scores.removal import Curve, part_numbers, removal_curve
-from pipeline.evaluation.scores.stability import infidelity, max_sensitivity, set_drops
+from pipeline.evaluation.scores.stability import infidelity, max_sensitivity, random_sets
 from pipeline.run.errors import BadInputError
 
 SHAPE = (3, 4, 5)
@@ -27,6 +27,10 @@ REGIONS = torch.arange(60).view(SHAPE) // 9
 """Labels 0 to 6, of 9, 9, 9, 9, 9, 9 and 6 voxels."""
 ALL = torch.ones(SHAPE, dtype=torch.bool)
 VOXELS = part_numbers(ALL)
+
+
+def faithfulness(score, volume, values, regions, replacement=0.0, explain=None, **settings) -> dict[str, float]:
+    return Faithfulness(score, volume, regions, replacement, **settings).scores(values, explain)
 
 
 def linear(volumes: Tensor) -> Tensor:
@@ -208,7 +212,8 @@ def test_infidelity_where_nothing_moves() -> None:
 def test_sets_are_of_whole_parts_and_never_outside() -> None:
     inside = SCAN > 0.4
     parts = part_numbers(inside, REGIONS)
-    sums, drops = set_drops(linear, SCAN, torch.zeros_like(SCAN), parts, WEIGHT * SCAN, samples=40, batch=7)
+    sets = random_sets(linear, SCAN, torch.zeros_like(SCAN), parts, samples=40, batch=7)
+    sums, drops = sets.sums(WEIGHT * SCAN), sets.drops
     assert sums == pytest.approx(drops.numpy())
     assert len(set(np.round(sums.tolist(), 9))) > 20
 
@@ -265,3 +270,20 @@ def test_every_column_has_a_value_and_a_second_run_has_the_same() -> None:
 def test_what_does_not_fit_is_refused(change: dict[str, Tensor], words: str) -> None:
     with pytest.raises(BadInputError, match=words):
         faithfulness(**({"score": probability, "volume": SCAN, "values": WEIGHT, "regions": REGIONS} | change))
+
+
+def test_what_maps_of_a_scan_share_is_computed_once_and_changes_no_score() -> None:
+    asked: list[int] = []
+
+    def counted(volumes: Tensor) -> Tensor:
+        asked.append(len(volumes))
+        return probability(volumes)
+
+    maps = [WEIGHT * SCAN, WEIGHT, torch.ones(SHAPE, dtype=torch.float64)]
+    one = Faithfulness(counted, SCAN, REGIONS, CONTROL)
+    together = [one.scores(values) for values in maps]
+    shared = sum(asked)
+    asked.clear()
+    apart = [faithfulness(counted, SCAN, values, REGIONS, CONTROL) for values in maps]
+    assert [repr(row) for row in together] == [repr(row) for row in apart]
+    assert sum(asked) - shared == 2 * 33

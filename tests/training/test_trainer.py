@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pipeline.run.errors import UsageError
+from pipeline.run.work.memory import kept_memory
 from pipeline.training.metrics import balanced_accuracy
-from pipeline.training.numerics import kept_memory, repeatable
+from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.classification import class_weights, classification
 from pipeline.training.trainer import Resumption, batches, train
 from tests.training.planted import QUICK, planted_volumes, small_network

@@ -28,8 +28,9 @@ from pipeline.evaluation.nulls.image_maps import image_maps
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
 from pipeline.evaluation.planting.loss import marker
 from pipeline.evaluation.scores.boxes import attended_box
-from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, faithfulness
+from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, Faithfulness
 from pipeline.evaluation.scores.map_scores import score_map
+from pipeline.evaluation.scores.stability import Explain
 from pipeline.explaining.explanation import Explanation
 from pipeline.explaining.networks import Network
 from pipeline.models.device import chosen_device
@@ -42,6 +43,7 @@ from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import write_table
+from pipeline.run.work.memory import kept_memory
 
 NOT_KEPT = ("undefined", "ag_clamped")
 FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in NOT_KEPT)
@@ -124,6 +126,7 @@ class OneMap:
     facts: Mapping[str, object]
 
 
+@kept_memory()
 def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, Any]:
     """Write ``scores`` (TSV) and ``sums`` (NPZ) of all maps of a scan; the function of a `Job`.
 
@@ -142,6 +145,7 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
     cube = marker(inside.shape, (0, 0, 0)) if task.marked else None
     places = Places.of(inside, labels, task.truth, min(first.input.template_grid.voxel_sizes_mm), cube)
     layout = device_labels(task.atlas.labels, box, device)
+    faithful = _faithfulness(task, volume, labels, device)
     rows, sums, names = [], [], []
     of_real: dict[str, NDArray[np.float32]] = {}
     for one in _maps(task, volume, device):
@@ -151,7 +155,8 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
         if one.network == REAL and values is not None and not row["undefined"]:
             of_real[one.name] = values
         if task.faithful and one.values is not None and one.network in (REAL, NO_NETWORK):
-            scores = _faithfulness(one, task, volume, labels, device)
+            with exact_float32(device):
+                scores = faithful.scores(one.values, _made_again(one, task, device))
             row |= {name: scores[name] for name in FAITHFUL}
             if values is not None and places.truth is not None and not row["undefined"]:
                 found = _localisation(values, places, task, volume, device)
@@ -218,15 +223,11 @@ def _answers(
         yield OneMap(network, name, answer.values[0, 0], own)
 
 
-def _faithfulness(
-    one: OneMap, task: ScanToJudge, volume: Tensor, labels: NDArray[np.int64], device: torch.device
-) -> dict[str, float]:
+def _faithfulness(task: ScanToJudge, volume: Tensor, labels: NDArray[np.int64], device: torch.device) -> Faithfulness:
     """Faithfulness to the true network, with the tissue of controls as replacement."""
     network = task.networks[0].network
     loaded, reference = network.load(device), network.reference(device)
     target = loaded.classes.index(task.explanations[0].target)
-    replacement = 0.0 if reference is None else reference.mean[0, 0]
-    asked = next((asked for asked in task.explanations if one.name in asked.names and one.network == REAL), None)
 
     def probability(volumes: Tensor) -> Tensor:
         return torch.softmax(loaded.model(volumes), dim=1)[:, target]
@@ -234,20 +235,28 @@ def _faithfulness(
     def evidence(volumes: Tensor) -> Tensor:
         return start_values(loaded.model(volumes), target, "evidence")
 
-    def explain(changed: Tensor) -> Tensor:
-        assert asked is not None
-        method = asked.build(Surroundings(task.atlas, loaded.input.box, reference))
-        stage, place = asked.stage_in(loaded.model), asked.names.index(one.name)
-        answers = attribute_all(loaded.model, changed[None, None], target, method, stage, asked.start)
-        return answers[place].values[0, 0]
+    replacement = 0.0 if reference is None else reference.mean[0, 0]
+    regions = torch.from_numpy(labels).to(device)
+    return Faithfulness(
+        probability, volume[0, 0], regions, replacement, seed=task.seed, logit=evidence, samples=SAMPLES
+    )
 
-    assert one.values is not None
-    with exact_float32(device):
-        numbers = torch.from_numpy(labels).to(device)
-        return faithfulness(
-            probability, volume[0, 0], one.values, numbers, replacement, seed=task.seed, logit=evidence,
-            explain=None if asked is None else explain, samples=SAMPLES,
-        )  # fmt: skip
+
+def _made_again(one: OneMap, task: ScanToJudge, device: torch.device) -> Explain | None:
+    """How the true network's map of another volume is made; None for a map that no network makes."""
+    asked = next((asked for asked in task.explanations if one.name in asked.names and one.network == REAL), None)
+    if asked is None:
+        return None
+    network = task.networks[0].network
+    loaded = network.load(device)
+    target = loaded.classes.index(task.explanations[0].target)
+    method = asked.build(Surroundings(task.atlas, loaded.input.box, network.reference(device)))
+    stage, place = asked.stage_in(loaded.model), asked.names.index(one.name)
+
+    def explain(changed: Tensor) -> Tensor:
+        return attribute_all(loaded.model, changed[None, None], target, method, stage, asked.start)[place].values[0, 0]
+
+    return explain
 
 
 def _localisation(

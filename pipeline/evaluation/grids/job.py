@@ -34,6 +34,7 @@ from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import write_table
+from pipeline.run.work.memory import kept_memory
 
 LAYOUTS: Mapping[Kind, Shape] = {"needle": (2, 2, 1), "corner": (2, 2, 1), "pair": (2, 1, 1)}
 SETTINGS_OF: Mapping[Kind, tuple[Setting, ...]] = {
@@ -77,6 +78,7 @@ class GridToScore:
     seed: int
 
 
+@kept_memory()
 def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, Any]:
     """Write ``scores`` and ``invariance`` (TSV) and ``pictures`` (NPZ) of a grid; the function of a `Job`.
 

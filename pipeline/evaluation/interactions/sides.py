@@ -31,6 +31,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.jobs import Outcome
+from pipeline.run.work.memory import kept_memory
 from pipeline.run.work.seeds import generator
 
 DRAWS = 2000
@@ -83,6 +84,7 @@ def sided_groups(atlas: PackedAtlas) -> dict[str, tuple[tuple[int, ...], tuple[i
     }
 
 
+@kept_memory()
 def score_sides(outputs: Mapping[str, Path], task: ScanOfSides) -> None:
     """Write the table of one scan; the function of a `Job`.
 

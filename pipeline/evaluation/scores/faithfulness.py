@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,7 +22,7 @@ from pipeline.evaluation.scores.masked_recognition import (
 )
 from pipeline.evaluation.scores.overlap import scaled
 from pipeline.evaluation.scores.removal import Score, part_numbers, removal_curve
-from pipeline.evaluation.scores.stability import Explain, infidelity, max_sensitivity, set_drops
+from pipeline.evaluation.scores.stability import Explain, RandomSets, infidelity, max_sensitivity, random_sets
 from pipeline.run.errors import BadInputError
 
 FAITHFULNESS_SCORES: Mapping[str, str] = {
@@ -46,28 +48,16 @@ FAITHFULNESS_SCORES: Mapping[str, str] = {
 AOPC_STEPS = 10
 
 
-def faithfulness(
-    score: Score,
-    volume: Tensor,
-    values: Tensor,
-    regions: Tensor,
-    replacement: Tensor | float = AIR,
-    steps: int = 20,
-    batch: int = 8,
-    seed: int = 0,
-    logit: Score | None = None,
-    explain: Explain | None = None,
-    inside: Tensor | None = None,
-    samples: int = 10,
-) -> dict[str, float]:
-    """All scores of `FAITHFULNESS_SCORES` of one map; about ``4 (steps + 1) + 35`` forward passes.
+@dataclass(frozen=True, eq=False)
+class Faithfulness:
+    """How maps of one scan are scored; what does not depend on the map is computed once.
 
     Parameters
     ----------
     score : callable
-        Volumes (B, 1, D, H, W) to the probability (B,) of the class that the map explains.
-    volume, values : Tensor
-        The scan as the network sees it and its map, (D, H, W); positive speaks for the class.
+        Volumes (B, 1, D, H, W) to the probability (B,) of the class that the maps explain.
+    volume : Tensor
+        The scan as the network sees it, (D, H, W).
     regions : Tensor
         (D, H, W), whole numbers: an atlas; 0 for voxels of no region, which count as one more part.
     replacement : Tensor or float
@@ -77,61 +67,94 @@ def faithfulness(
     batch, seed : int
     logit : callable, optional
         As `score`, in the unit of the map, for infidelity; `score` without it.
-    explain : callable, optional
-        Makes the map of another volume. Without it ADCC and max-sensitivity are NaN.
     inside : Tensor, optional
         (D, H, W), bool: voxels that may be replaced. Those in which scan and replacement differ without it.
     samples : int
         Slightly changed scans of max-sensitivity, a map of each.
-
-    Raises
-    ------
-    BadInputError
-        For grids that differ, or a replacement that is the scan itself.
     """
-    other = torch.as_tensor(replacement, dtype=volume.dtype, device=volume.device).expand_as(volume)
-    inside = _changing(volume, values, regions, other, inside)
-    known = values[inside].detach().cpu().numpy()
-    if is_undefined(known):
-        return {name: 1.0 if name == "undefined" else float("nan") for name in FAITHFULNESS_SCORES}
-    voxels, parts = part_numbers(inside), part_numbers(inside, regions)
-    end = torch.where(inside, other, volume)
-    curve = {
-        f"{name}{suffix}": removal_curve(score, *ends, places, values, steps, batch, seed)
-        for suffix, places in (("", voxels), ("_regions", parts))
-        for name, ends in (("insertion", (end, volume)), ("deletion", (volume, end)))
-    }
-    sums, drops = set_drops(logit or score, volume, end, parts, values, batch=batch, seed=seed)
-    raw, relative = infidelity(sums, drops)
-    scores = {
-        "undefined": 0.0,
-        **{name: one.area for name, one in curve.items()},
-        "aopc": curve["deletion_regions"].aopc(AOPC_STEPS),
-        **_masked(score, volume, values, end, inside, explain),
-        "max_sensitivity": float("nan"),
-        "infidelity": raw,
-        "infidelity_scaled": relative,
-        "gini": gini(known),
-        "entropy": entropy(known),
-    }
-    if explain is not None:
-        scores["max_sensitivity"] = max_sensitivity(explain, volume, values, inside, samples, seed=seed)
-    return {name: scores[name] for name in FAITHFULNESS_SCORES}
+
+    score: Score
+    volume: Tensor
+    regions: Tensor
+    replacement: Tensor | float = AIR
+    steps: int = 20
+    batch: int = 8
+    seed: int = 0
+    logit: Score | None = None
+    inside: Tensor | None = None
+    samples: int = 10
+
+    @cached_property
+    def _other(self) -> Tensor:
+        volume = self.volume
+        return torch.as_tensor(self.replacement, dtype=volume.dtype, device=volume.device).expand_as(volume)
+
+    @cached_property
+    def _changing(self) -> Tensor:
+        """Voxels that may be replaced."""
+        return self.volume != self._other if self.inside is None else self.inside
+
+    @cached_property
+    def _sets(self) -> RandomSets:
+        end = torch.where(self._changing, self._other, self.volume)
+        parts = part_numbers(self._changing, self.regions)
+        return random_sets(self.logit or self.score, self.volume, end, parts, batch=self.batch, seed=self.seed)
+
+    def scores(self, values: Tensor, explain: Explain | None = None) -> dict[str, float]:
+        """All of `FAITHFULNESS_SCORES` of one map; about ``4 (steps + 1)`` forward passes, once 33 more.
+
+        Parameters
+        ----------
+        values : Tensor
+            The map, (D, H, W); positive speaks for the class.
+        explain : callable, optional
+            Makes the map of another volume. Without it ADCC and max-sensitivity are NaN.
+
+        Raises
+        ------
+        BadInputError
+            For grids that differ, or a replacement that is the scan itself.
+        """
+        score, volume, batch, seed = self.score, self.volume, self.batch, self.seed
+        inside = self._changing
+        _require_one_grid(volume, values, self.regions, inside)
+        known = values[inside].detach().cpu().numpy()
+        if is_undefined(known):
+            return {name: 1.0 if name == "undefined" else float("nan") for name in FAITHFULNESS_SCORES}
+        voxels, parts = part_numbers(inside), part_numbers(inside, self.regions)
+        end = torch.where(inside, self._other, volume)
+        curve = {
+            f"{name}{suffix}": removal_curve(score, *ends, places, values, self.steps, batch, seed)
+            for suffix, places in (("", voxels), ("_regions", parts))
+            for name, ends in (("insertion", (end, volume)), ("deletion", (volume, end)))
+        }
+        raw, relative = infidelity(self._sets.sums(values), self._sets.drops)
+        scores = {
+            "undefined": 0.0,
+            **{name: one.area for name, one in curve.items()},
+            "aopc": curve["deletion_regions"].aopc(AOPC_STEPS),
+            **_masked(score, volume, values, end, inside, explain),
+            "max_sensitivity": float("nan"),
+            "infidelity": raw,
+            "infidelity_scaled": relative,
+            "gini": gini(known),
+            "entropy": entropy(known),
+        }
+        if explain is not None:
+            scores["max_sensitivity"] = max_sensitivity(explain, volume, values, inside, self.samples, seed=seed)
+        return {name: scores[name] for name in FAITHFULNESS_SCORES}
 
 
-def _changing(volume: Tensor, values: Tensor, regions: Tensor, other: Tensor, inside: Tensor | None) -> Tensor:
-    """Voxels that may be replaced, after making sure that all are on one grid."""
-    found = volume != other if inside is None else inside
-    grids = {"scan": volume, "map": values, "regions": regions, "brain": found}
+def _require_one_grid(volume: Tensor, values: Tensor, regions: Tensor, inside: Tensor) -> None:
+    grids = {"scan": volume, "map": values, "regions": regions, "brain": inside}
     for name, one in grids.items():
         if one.dim() != 3 or one.shape != volume.shape:
             raise BadInputError(
                 f"{name} has the grid {tuple(one.shape)} and the scan {tuple(volume.shape)}; bring all to one grid of "
                 "three axes."
             )
-    if not bool(found.any()):
+    if not bool(inside.any()):
         raise BadInputError("the replacement is the scan itself: nothing can be taken away. Give another replacement.")
-    return found
 
 
 def _masked(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -89,37 +90,55 @@ def infidelity(sums: Tensor, drops: Tensor) -> tuple[float, float]:
     return raw, max(0.0, 1 - float((sums * drops).mean()) ** 2 / (size * power))
 
 
-def set_drops(
-    score: Score, volume: Tensor, replacement: Tensor, parts: Tensor, values: Tensor, samples: int = 32,
-    batch: int = 8, seed: int = 0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Sums of a map over random sets of parts, and drops of the score without them; for `infidelity`.
+@dataclass(frozen=True, eq=False)
+class RandomSets:
+    """Random sets of parts, and what the score loses without each; for `infidelity`.
+
+    Parameters
+    ----------
+    chosen : Tensor
+        (samples, P), bool.
+    parts : Tensor
+        (D, H, W), 0 to P - 1, -1 for what never changes; see `pipeline.evaluation.scores.removal.part_numbers`.
+    drops : Tensor
+        (samples,), float64: the score of the scan minus its score with the set replaced.
+    """
+
+    chosen: Tensor
+    parts: Tensor
+    drops: Tensor
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sums of a map (D, H, W) over the sets, (samples,), float64."""
+        inside = self.parts >= 0
+        total = torch.zeros(self.chosen.shape[1], dtype=torch.float64, device=self.parts.device)
+        total.index_add_(0, self.parts[inside], values[inside].double())
+        return self.chosen.double() @ total
+
+
+def random_sets(
+    score: Score, volume: Tensor, replacement: Tensor, parts: Tensor, samples: int = 32, batch: int = 8, seed: int = 0
+) -> RandomSets:
+    """Draw sets, each part with probability 1/2, and ask what the score loses without them.
 
     Parameters
     ----------
     score : callable
-    volume, replacement, values : Tensor
+    volume, replacement : Tensor
         (D, H, W).
     parts : Tensor
-        (D, H, W), 0 to P - 1, -1 for what never changes; see `pipeline.evaluation.scores.removal.part_numbers`.
+        See `RandomSets`.
     samples : int
-        Sets; each part is in a set with probability 1/2.
+        Sets.
     batch, seed : int
-
-    Returns
-    -------
-    Tensor, Tensor
-        (samples,) each.
     """
     generator = torch.Generator().manual_seed(derived_seed(seed, "infidelity"))
     chosen = torch.rand(samples, int(parts.max()) + 1, generator=generator).to(parts.device) < 0.5
     inside = parts >= 0
-    total = torch.zeros(chosen.shape[1], dtype=torch.float64, device=parts.device)
-    total.index_add_(0, parts[inside], values[inside].double())
     scores = []
     with torch.no_grad():
         whole = score(volume[None, None]).double()
         for some in torch.split(chosen, batch):
             keep = (~(some[:, parts.clamp(min=0)] & inside)).to(volume.dtype)
             scores.append(score(mixed(volume[None], keep, replacement[None])[:, None]).double())
-    return chosen.double() @ total, whole - torch.cat(scores)
+    return RandomSets(chosen, parts, whole - torch.cat(scores))
