@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from pipeline.run.errors import ResumableError
+from pipeline.run.errors import ResumableError, UsageError
+from pipeline.run.work import executors
 from pipeline.run.work.executors import SINGLE_THREAD, open_executor
 
 
@@ -18,6 +19,15 @@ def test_workers_use_one_thread_and_the_parent_keeps_its_environment():
         assert executor.submit(os.getenv, "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS").result() == "1"
     assert dict(os.environ) == before
     assert set(SINGLE_THREAD) >= {"OMP_NUM_THREADS", "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"}
+
+
+def test_an_error_before_any_work_waits_for_nothing(monkeypatch):
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"slept {seconds} s")
+
+    monkeypatch.setattr(executors.time, "sleep", refuse)
+    with pytest.raises(UsageError, match="no such method"), open_executor(1):
+        raise UsageError("no such method")
 
 
 PARENT = """

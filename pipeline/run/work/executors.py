@@ -102,7 +102,8 @@ def _local_pool(n_procs: int) -> Iterator[Executor]:
     except BaseException:
         processes = list((pool._processes or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
-        _wait_until_cancelled(pool)
+        if processes:  # else the pool has no thread yet
+            _wait_until_cancelled(pool)
         for process in processes:
             process.kill()
         raise
