@@ -223,7 +223,7 @@ def test_the_evaluation_stands_in_the_report_with_nulls_beside_each_map(run, rec
     on_run, planted = content["blocks"]
     assert content["verdict"].answer == "Passed: Expected gradients."
     without = ["Edge detector (no network)", "|scan − mean control| (no network)"]
-    assert [title for title, _ in on_run["lines"]] == ["Expected gradients", "LRP β=0", *without]
+    assert [title for title, *_ in on_run["lines"]] == ["Expected gradients", "LRP β=0", *without]
     keys = [column.key for column in on_run["table"].columns]
     row = dict(zip(keys, (cell.text for cell in on_run["table"].rows[0]), strict=True))
     assert {key: row[key] for key in ("passed", "hits", "auroc", "shuffled_hits", "shuffled_auroc", "untrained_hits",
@@ -242,9 +242,9 @@ def test_two_sentences_say_what_the_bench_found_about_lrp(run, record):
     evaluated = evaluate(run)
     first, second = bench_sentence(evaluated, "lrpB000").split(". ", 1)
     assert first == "In the evaluation of this run, LRP β=0 did not pass"
-    assert second.startswith("Scans of the run: finds planted disease: no (1 of 5 in the first 10, AUROC .50)")
+    assert second.startswith("Scans of the run: does not find planted disease; tells real from shuffled labels;")
     answer = next(one for one in summarise(evaluated).answers if one.question == "Where does it look?")
-    assert "In the evaluation of this run, this map passed: scans of the run: finds planted disease: yes (5 of 5" in (
+    assert "In the evaluation of this run, this map passed: scans of the run: finds planted disease; tells real" in (
         answer.text)  # fmt: skip
     assert regions.build(Material.of(run))["bench"].startswith(first)
 
@@ -264,7 +264,7 @@ def test_the_report_leads_with_what_passed(run, record):
     assert answer.text.endswith("This map did not pass the evaluation of this run; the warnings say why.")
     found = next(one for one in find_cautions(none) if one.section == "evaluation")
     assert (found.level, found.title) == ("serious", "The leading map did not pass the evaluation.")
-    assert found.text.startswith("Expected gradients: scans of the run: finds planted disease: no (1 of 5")
+    assert found.text.startswith("Expected gradients: scans of the run: does not find planted disease;")
 
 
 def text_of(path: Path) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pipeline.evaluation.bench.map_row import rank_correlation
+from pipeline.evaluation.scores.answers import LEVEL, NO, UNKNOWN, YES
 from pipeline.evaluation.scores.hits import ranked
 from pipeline.evaluation.scores.region_scores import FIRST
 from pipeline.run.work.seeds import generator
@@ -20,8 +21,6 @@ MOST_EXACT = 8
 """Networks up to which every order is tried; 40320."""
 ORDERS = 20000
 """Random orders of more networks."""
-LEVEL = 0.05
-YES, NO, UNKNOWN = "yes", "no", "not known"
 
 
 def places(values: Floats) -> Floats:
