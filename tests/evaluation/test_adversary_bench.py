@@ -23,10 +23,10 @@ from pipeline.evaluation.bench.request import Request, with_methods
 from pipeline.evaluation.bench.stage import Bench, with_earlier
 from pipeline.evaluation.bench.table import evaluation_table, ranking_columns
 from pipeline.evaluation.bench.verdicts import COLUMNS, numbers_of, sentence, verdict_table
-from pipeline.evaluation.scores.answers import LEVEL, UNKNOWN
 from pipeline.evaluation.nulls.labels import with_swapped_labels
 from pipeline.evaluation.nulls.networks import shuffled_name
 from pipeline.evaluation.planting.copies import paired_folds, people_to_plant
+from pipeline.evaluation.scores.answers import LEVEL, UNKNOWN
 from pipeline.evaluation.scores.chance import at_least, chance_of_order, wins_in_random_order
 from pipeline.explaining.requested import explanations_of_run
 from pipeline.regions.effect_size import hedges_g
@@ -50,7 +50,7 @@ def scan(name: str, label: str | None) -> Scan:
 def cohort(n: int = 6, truth: Truth | None = None) -> Judged:
     scans = tuple(scan(f"{place:02}", ("CN", "AD")[place % 2]) for place in range(n))
     split = Split((Fold(0, (), (), tuple(one.participant_id for one in scans)),))
-    return Judged(RUN, EvaluationLayout(Path("out")), scans, split, CONFIG, None, truth)  # type: ignore[arg-type]
+    return Judged(RUN, EvaluationLayout(Path("out")), scans, split, CONFIG, None, truth, scans, scans)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3, 1.0])

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipeline.evaluation.bench.map_row import rank_correlation
 from pipeline.evaluation.scores.answers import LEVEL, NO, UNKNOWN, YES
 from pipeline.evaluation.scores.hits import ranked
+from pipeline.evaluation.scores.rank_correlation import rank_correlation
 from pipeline.evaluation.scores.region_scores import FIRST
 from pipeline.run.work.seeds import generator
 
@@ -37,7 +37,7 @@ def places(values: Floats) -> Floats:
 def agreement(first: Floats, second: Floats) -> float:
     """Rank correlation over the regions that have a value in both; NaN with fewer than three, or without order."""
     known = np.isfinite(first) & np.isfinite(second)
-    return rank_correlation(first[known], second[known]) if known.sum() > 2 else float("nan")
+    return rank_correlation(first[known], second[known])
 
 
 def shared_first(first: Floats, second: Floats, count: int = FIRST) -> float:

@@ -21,8 +21,8 @@ TITLES: Mapping[str, str] = {
     "lrp": "LRP", "deeplift": "DeepLIFT", "rise": "RISE", "lime": "LIME", "cam": "CAM", "grad-cam": "Grad-CAM",
     "grad-cam++": "Grad-CAM++", "xgrad-cam": "XGrad-CAM", "layer-cam": "LayerCAM", "hires-cam": "HiResCAM",
     "score-cam": "Score-CAM", "ablation-cam": "Ablation-CAM", "opti-cam": "Opti-CAM", "fake-cam": "Fake-CAM",
-    "smoothgrad": "SmoothGrad", "input-x-gradient": "Input × gradient", "smooth-input-x-gradient": "Input × gradient, smoothed",
-    "region-shapley": "Region Shapley",
+    "smoothgrad": "SmoothGrad", "region-shapley": "Region Shapley", "input-x-gradient": "Input × gradient",
+    "smooth-input-x-gradient": "Input × gradient, smoothed",
 }  # fmt: skip
 """Names of methods that readers know in another spelling than their words give."""
 

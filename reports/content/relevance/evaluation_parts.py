@@ -20,7 +20,7 @@ from reports.analyses.evaluation_verdict import COHORTS, title_of
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, listing, number, signed
+from reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
 
 ROWS = 12
 """Rows shown of each table; the others are in its file."""
@@ -76,48 +76,52 @@ def _distractors(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTa
     for cohort, own in table.groupby("cohort", sort=False):
         own = own.assign(title=own["map"].map(title_of))
         limits = dict(own.groupby("distractor", sort=False)["limit"].first())
-        rows = own.pivot(index="title", columns="distractor", values="ratio").reindex(own["title"].unique())
-        columns = [
-            numeric(str(name), str(name), fixed, f"above {limit:g} the map marks it") for name, limit in limits.items()
-        ]
-        where = COHORTS.get(str(cohort), str(cohort))
-        of_limit = "; ".join(f"{name}: {limit:g}" for name, limit in limits.items())
-        caption = f"False attribution, {where}. Largest value of a map that does not mark it: {of_limit}."
-        tables.append(page_table(rows.reset_index(), [Column("title", "Map"), *columns], caption, ROWS))
-        marked = own[own["marked"].astype(str).str.lower() == "true"]
+        rows = pd.DataFrame({"title": own["title"].unique()})
         for name in limits:
-            found = marked.loc[marked["distractor"] == name, "title"].tolist()
-            said.append(f"{name} ({where}): marked by {_named(found) if found else 'no map'}")
+            rows[name] = rows["title"].map(own[own["distractor"] == name].set_index("title")["ratio"])
+        columns = [numeric(str(name), f"{name} (limit {limit:g})", fixed) for name, limit in limits.items()]
+        where = COHORTS.get(str(cohort), str(cohort))
+        caption = f"False attribution, {where}. A map marks what is above its limit."
+        tables.append(page_table(rows, [Column("title", "Map"), *columns], caption, ROWS))
+        marked = own[(own["marked"].astype(str).str.lower() == "true") & (own["network"] == REAL)]
+        by = {name: marked.loc[marked["distractor"] == name, "title"].tolist() for name in limits}
+        said.append("; ".join(f"{name}: {_named(found) if found else 'no map'}" for name, found in by.items()))
+        said[-1] = f"Marked in the {where}: {said[-1]}."
     text = (
-        "A distractor is in the image but does not tell the classes apart, so no good map marks it. Values are relative "
-        "to what the map puts on planted regions, or for the rim to an even map. "
+        "A distractor is in the image but does not tell the classes apart, so no good map marks it. Values are "
+        "relative to what the map puts on planted regions, or for the rim to an even map. "
     )
-    return f"{text}{'; '.join(said)}.", tuple(tables)
+    return f"{text}{' '.join(said)}", tuple(tables)
 
 
 def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
     """Regions whose sides hold most, or least, together and not alone."""
+    table = table.assign(size=-table["interaction"].abs()).sort_values("size", kind="stable")
     either, both = table[table["ci_low"] > 0], table[table["ci_high"] < 0]
     said = [
-        f"{what} {_named(rows['group'].tolist())}"
-        for what, rows in (("either side suffices in", either), ("it needs both sides in", both))
+        f"{what} {_named([mid_sentence(one) for one in rows['group']])}"
+        for what, rows in (("either side suffices of", either), ("it needs both sides of", both))
         if len(rows)
     ]
     found = f"For the network, {'; '.join(said)}" if said else "In no region does the interval exclude 0"
+    people = count(int(table["n_participants"].max()), "participant")
     text = (
-        "Does the network need both sides of a region? The left side, the right side and both take the tissue of "
-        f"controls. {found} (intervals over {count(int(table['n_participants'].max()), 'participant')}, not corrected "
-        f"for {count(len(table), 'region')})."
+        f"The left side, the right side and both take the tissue of controls. {found} (intervals over {people}, not "
+        f"corrected for {count(len(table), 'region')})."
     )
-    rows = table.assign(size=-table["interaction"].abs()).sort_values("size", kind="stable")
     columns = [
-        Column("group", "Region"), numeric("left", "Left", signed), numeric("right", "Right", signed),
-        numeric("both", "Both", signed),
-        numeric("interaction", "Both − left − right", signed, "above 0: either suffices; below 0: both are needed"),
-        numeric("ci_low", "From", signed), numeric("ci_high", "To", signed),
+        Column("group", "Region"), numeric("left", "Left", _milli), numeric("right", "Right", _milli),
+        numeric("both", "Both", _milli),
+        numeric("interaction", "Both − left − right", _milli, "above 0: either suffices; below 0: both are needed"),
+        numeric("ci_low", "From", _milli), numeric("ci_high", "To", _milli),
     ]  # fmt: skip
     caption = "Evidence lost, in logits, with the 95 % interval of the interaction; the largest interactions first."
-    return text, (page_table(rows, columns, caption, ROWS),)
+    return text, (page_table(table, columns, caption, ROWS),)
+
+
+def _milli(value: object) -> str:
+    """A difference of logits with three decimals."""
+    return signed(value, 3)
 
 
 def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -136,9 +140,8 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
         numeric("r2", "Share explained by both", fixed), numeric("n_scans", "Scans"),
     ]  # fmt: skip
     text = (
-        "Where is the evidence, and why? Evidence in each region is compared with the region's volume (from the "
-        "registration) and its intensity, within class and fold: in standard deviations of evidence per standard "
-        "deviation. Descriptive, not tested."
+        "Evidence in each region is compared with the region's volume (from the registration) and its intensity, "
+        "within class and fold: standard deviations of evidence per standard deviation. Descriptive, not tested."
     )
     order = "regions that differ most between the classes first" if first else "best explained regions first"
     return text, (page_table(rows, columns, f"{map_title(name)}; {order}.", ROWS),)
@@ -174,13 +177,13 @@ def _grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, .
     pointing = known[(known["setting"] == "GridPG") & (known["stage"] == 0) & (known["ci_low"] > known["chance"])]
     above = [method_title(name) for name in pointing["method"]]
     refused = [
-        f" {setting}: {note}."
+        f" {setting}: {str(note).rstrip('.')}."
         for setting, note in table.loc[of_all, ["setting", "note"]].dropna().drop_duplicates().itertuples(index=False)
     ]
     text = (
-        "Several scans stand side by side as one volume; the share is the part of a map that lies in the scan it should "
-        "explain (1 for a perfect map). In GridPG the network sees all scans, in DiFull each cell alone, in DiPart all, "
-        "but the head one. Clearly above chance in GridPG at the input (the whole 95 % interval): "
+        "Several scans stand side by side as one volume; the share is the part of a map that lies in the scan it "
+        "should explain (1 for a perfect map). In GridPG the network sees all scans, in DiFull each cell alone, in "
+        "DiPart all, but its head one. Above chance in GridPG at the input with the whole 95 % interval: "
         f"{_named(above) if above else 'no method'}.{''.join(refused)}"
     )
     caption = "Mean shares over participants. Other stages, studies and intervals are in evaluation/grids.tsv."
@@ -197,8 +200,8 @@ def _claims(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, 
     answers = table["holds"]
     numbers = {name: int((answers == name).sum()) for name in ("yes", "no", "open")}
     text = (
-        f"Of {count(sum(numbers.values()), 'claim')} of the literature about grids that could be asked here, "
-        f"{numbers['yes']} hold, {numbers['no']} do not hold and {numbers['open']} are open, as the interval is too wide."
+        f"Claims of the literature about grids that could be asked here: {sum(numbers.values())}. Hold: "
+        f"{numbers['yes']}; do not hold: {numbers['no']}; open, as the interval is too wide: {numbers['open']}."
     )
     rows = table[answers.notna()].assign(order=answers.map({"no": 0, "yes": 1, "open": 2}))
     rows = rows.sort_values("order", kind="stable")
