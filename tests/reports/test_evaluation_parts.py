@@ -39,8 +39,9 @@ def tables() -> dict[str, pd.DataFrame]:
             for group, value in zip(GROUPS, values, strict=True)
         ]),
         "evidence_sources": table(SOURCES, [
-            ["run", name, group, 9, 0, value, -value, abs(value)]
-            for name in ("deeplift", "expectedGradients") for group, value in zip(GROUPS, values, strict=True)
+            ["run", name, group, 9, 0, value, -2 * value if place else 0.0, abs(value)]
+            for name in ("deeplift", "expectedGradients")
+            for place, (group, value) in enumerate(zip(GROUPS, values, strict=True))
         ]),
         "grids": table(GRID_TABLE_COLUMNS, [
             {**grid, "method": method, "stage": stage, "share": share, "ci_low": share - 0.1, "ci_high": share + 0.1}
@@ -79,8 +80,8 @@ def test_regions_with_the_largest_interaction_come_first() -> None:
     part = shown("interactions_of_sides")
     assert cells(part)[0] == ["Region 0", "+0.500", "+0.250", "+0.650", "−0.100", "−0.150", "−0.050"]
     assert (len(cells(part)), part.tables[0].more) == (ROWS, 20 - ROWS)
-    assert "either side suffices of region 19, region 18, region 17, region 16 and 1 more" in part.text
-    assert "needs both sides of region 0" in part.text
+    assert "either side suffices: region 19, region 18, region 17, region 16 and 1 more" in part.text
+    assert "it needs both sides: region 0, region 1" in part.text
 
 
 def test_sources_are_those_of_the_leading_map_where_the_classes_differ_most() -> None:
@@ -90,6 +91,7 @@ def test_sources_are_those_of_the_leading_map_where_the_classes_differ_most() ->
         "first_groups": ["Region 1", "Region 7; Region 3"]})  # fmt: skip
     part = _part(run_of(**known), PARTS[2])
     assert part.tables[0].caption.startswith("Expected gradients; regions that differ most")
+    assert "more with intensity than with volume in 11 of the 12 shown" in part.text
     assert [row[0] for row in cells(part)][:3] == ["Region 7", "Region 3", "Region 0"]
     assert [row[0] for row in cells(shown("evidence_sources"))][:2] == ["Region 0", "Region 19"]  # best explained
 

@@ -100,10 +100,10 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
     either, both = table[table["ci_low"] > 0], table[table["ci_high"] < 0]
     said = [
         f"{what} {_named([mid_sentence(one) for one in rows['group']])}"
-        for what, rows in (("either side suffices of", either), ("it needs both sides of", both))
+        for what, rows in (("either side suffices:", either), ("it needs both sides:", both))
         if len(rows)
     ]
-    found = f"For the network, {'; '.join(said)}" if said else "In no region does the interval exclude 0"
+    found = f"Where the interval excludes 0, {'; '.join(said)}" if said else "In no region does the interval exclude 0"
     people = count(int(table["n_participants"].max()), "participant")
     text = (
         f"The left side, the right side and both take the tissue of controls. {found} (intervals over {people}, not "
@@ -143,6 +143,10 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
         "Evidence in each region is compared with the region's volume (from the registration) and its intensity, "
         "within class and fold: standard deviations of evidence per standard deviation. Descriptive, not tested."
     )
+    both = rows.head(ROWS).dropna(subset=["volume_slope", "intensity_slope"])
+    if len(both):
+        more = int((both["intensity_slope"].abs() > both["volume_slope"].abs()).sum())
+        text += f" It goes more with intensity than with volume in {number(more)} of the {number(len(both))} shown."
     order = "regions that differ most between the classes first" if first else "best explained regions first"
     return text, (page_table(rows, columns, f"{map_title(name)}; {order}.", ROWS),)
 
