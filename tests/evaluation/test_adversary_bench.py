@@ -36,7 +36,7 @@ from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import write_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job, Outcome
-from workflows.evaluate import request_of
+from workflows.evaluate import WIDTH, request_of, verdict_lines
 
 CONFIG = load_config()
 GROUPS = ("a", "b", "c", "d", "e", "f")
@@ -342,6 +342,17 @@ def test_a_map_that_ranks_at_random_fails_in_at_most_one_of_twenty(swaps: int, g
 def test_a_verdict_counts_undefined_maps() -> None:
     row = verdict_table(pd.DataFrame([evaluated("real", n_undefined=3, **FOUND)])).iloc[0]
     assert row["numbers"].startswith("0 everywhere or not finite in 3 of 10 scans; 5 of 5 planted groups")
+
+
+def test_printed_verdicts_are_wrapped_and_keep_every_answer_and_number() -> None:
+    rows = [evaluated("real", **FOUND), evaluated("shuffled-1", auroc_difference=0.5)]
+    table = verdict_table(pd.DataFrame([{**one, "map": name} for name in ("a", "m" * 60) for one in rows]))
+    lines = verdict_lines(table)
+    assert max(map(len, lines)) <= WIDTH
+    printed = " ".join(" ".join(lines).split())
+    for row in table.to_dict("records"):
+        assert f"{row['map']}: {row['verdict']}" in printed
+        assert row["numbers"] in printed
 
 
 def test_planted_rows_of_an_earlier_call_are_kept_and_those_judged_again_are_replaced(tmp_path: Path) -> None:
