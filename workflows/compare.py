@@ -30,6 +30,8 @@ from pipeline.statistics.data.values import RelevanceValues
 
 def compare_command(arguments: argparse.Namespace) -> int:
     """Write ``mcnemar.tsv`` and ``ranking_agreement.tsv``; the runs are only read."""
+    if len(arguments.outs) < 2:
+        raise UsageError("compare: two runs or more are needed. Name several run folders.")
     folders = [path.resolve() for path in arguments.outs]
     target = arguments.to.resolve()
     for folder in folders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 
 import pandas as pd
 
@@ -23,6 +24,9 @@ from pipeline.run.work.jobs import clear_stale_scratch
 from pipeline.run.work.lock import run_lock
 from pipeline.run.work.log import open_log
 from reports.figures.grids import draw_aggregated
+
+WIDTH = 100
+"""Characters of a line of the printed verdicts, without what the log puts before it."""
 
 
 def evaluate_command(arguments: argparse.Namespace) -> int:
@@ -119,11 +123,17 @@ def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[tuple[Sc
 
 
 def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
-    """The verdicts as printed: those that passed first."""
+    """The verdicts as printed, those that passed first: the answers, and below them the numbers."""
     lines = []
     for cohort, own in verdicts.groupby("cohort", sort=False):
         lines.append(f"On the {'scans of the run' if cohort == 'run' else 'controls with planted loss'}:")
         ordered = own.assign(order=own["passed"].fillna(False)).sort_values("order", ascending=False, kind="stable")
-        for passed, name, verdict in zip(ordered["passed"], ordered["map"], ordered["verdict"], strict=True):
-            lines.append(f"  {'n/a   ' if passed is pd.NA else 'passed' if passed else 'failed'} {name}: {verdict}")
+        for row in ordered.to_dict("records"):
+            answer = "n/a   " if pd.isna(row["passed"]) else "passed" if row["passed"] else "failed"
+            lines += _wrapped(f"{answer} {row['map']}: {row['verdict']}", "  ")
+            lines += _wrapped(row["numbers"], " " * 9)
     return lines
+
+
+def _wrapped(text: str, before: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=before, subsequent_indent=" " * 9)

@@ -61,6 +61,15 @@ class Relative(Protocol):
         ...
 
 
+@runtime_checkable
+class Sampled(Protocol):
+    """A method of regions that knows the standard error of each, as its random draws give it."""
+
+    def maps_and_errors(self, view: NetworkView) -> tuple[Tensor, Tensor | None]:
+        """Maps, and the standard errors of regions shared out like them; None where one draw gives none."""
+        ...
+
+
 def require_defined(
     model: nn.Module, shape: tuple[int, int, int], method: Method, stage: int | str, start: StartValue
 ) -> None:
@@ -149,11 +158,12 @@ def attribute_all(
         if isinstance(method, Propagation):
             answers = list(method.answers(model, volumes, target, start, stage))
         else:
-            values = method.maps(view).detach()
+            made = method.maps_and_errors(view) if isinstance(method, Sampled) else (method.maps(view), None)
+            values, errors = made[0].detach(), made[1]
             with torch.no_grad():
                 of_reference = method.reference_value(view) if isinstance(method, Relative) else None
             settings = described(method, stage, start)
-            answers = [Attribution(values, method.name, target, view.own_score, settings, reference_value=of_reference)]
+            answers = [Attribution(values, method.name, target, view.own_score, settings, None, of_reference, errors)]
         answers = [_finite(answer) for answer in answers]
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]

@@ -31,6 +31,9 @@ class Attribution:
     reference_value : Tensor or None
         (B,), the same value of the reference, for methods relative to controls, whose maps add up to ``start_value``
         minus this; None for all others.
+    errors : Tensor or None
+        (B, 1, D, H, W), standard errors of regions, shared out over their voxels as `values` are; None for a method
+        that draws nothing at random.
     """
 
     values: Tensor
@@ -40,3 +43,4 @@ class Attribution:
     parameters: Mapping[str, str | float]
     ledger: Ledger | None = None
     reference_value: Tensor | None = None
+    errors: Tensor | None = None

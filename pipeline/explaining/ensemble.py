@@ -30,6 +30,7 @@ class RunningMean:
         self._start_values: list[torch.Tensor] = []
         self._ledgers: list[Ledger] = []
         self._references: list[torch.Tensor] = []
+        self._errors: list[torch.Tensor] = []
 
     def add(self, attribution: Attribution) -> None:
         """Add the answer of one more network; of the same volume, method and target."""
@@ -45,6 +46,8 @@ class RunningMean:
             self._ledgers.append(attribution.ledger)
         if attribution.reference_value is not None:
             self._references.append(attribution.reference_value)
+        if attribution.errors is not None:
+            self._errors.append(attribution.errors)
 
     def result(self) -> Attribution:
         """The mean, in the precision of the maps; of one network its own answer."""
@@ -54,9 +57,11 @@ class RunningMean:
         values = (self._total / len(self._start_values)).to(self._first.values.dtype)
         ledger = _mean_ledger(self._ledgers, values) if self._ledgers else None
         reference = _mean(self._references) if self._references else None
+        errors = torch.stack(self._errors).norm(dim=0) / len(self._errors) if self._errors else None
         return dataclasses.replace(
-            self._first, values=values, start_value=_mean(self._start_values), ledger=ledger, reference_value=reference
-        )
+            self._first, values=values, start_value=_mean(self._start_values), ledger=ledger, reference_value=reference,
+            errors=errors,
+        )  # fmt: skip
 
 
 def _mean_ledger(ledgers: Sequence[Ledger], values: torch.Tensor) -> Ledger:

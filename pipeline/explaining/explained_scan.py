@@ -179,7 +179,8 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
     """Write the tables that are wanted; return targets, start values and accounts of the maps."""
     spec, maps = explained.loaded.input, explained.maps
     evidence = [name for name, answer in explained.attributions.items() if is_evidence(answer)]
-    write_region_table(outputs["regions"], task.scan, maps, task.atlas, spec.template_grid, spec.box, evidence)
+    errors = {name: one.errors[0, 0] for name, one in explained.attributions.items() if one.errors is not None}
+    write_region_table(outputs["regions"], task.scan, maps, task.atlas, spec.template_grid, spec.box, evidence, errors)
     if "audit" in outputs:
         write_audit_table(
             outputs["audit"], task.scan, maps, explained.volume.cpu().numpy(), task.files.brain_mask, task.atlas,

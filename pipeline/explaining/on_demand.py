@@ -37,6 +37,8 @@ from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 
 STAGE = "explanations"
+LISTED = 5
+"""Most names of people or scans in a message."""
 
 _OF_A_MAP = {
     "target": "Class that was explained",
@@ -163,10 +165,10 @@ def chosen_scans(
     wanted = set(request.scans)
     unknown = sorted(people - found)
     if unknown:
-        raise UsageError(f"--participant-label {unknown[0]}: not among the kept scans of this run; see its scans.tsv.")
+        raise UsageError(_not_kept("--participant-label", unknown[0], sorted(found)))
     unknown = sorted(wanted - {name for scan in scans for name in (scan.scan_id, scan.name)})
     if unknown:
-        raise UsageError(f"--scan {unknown[0]}: not among the kept scans of this run; see its scans.tsv.")
+        raise UsageError(_not_kept("--scan", unknown[0], [scan.name for scan in scans]))
     chosen = [
         scan for scan in scans
         if (not people and not wanted) or scan.participant_id in people or {scan.scan_id, scan.name} & wanted
@@ -179,6 +181,15 @@ def chosen_scans(
         why = f" {next(iter(shut.values()))}" if shut else ""
         raise UsageError(f"this run has no scan with a trained network that has not seen it.{why}")
     return chosen
+
+
+def _not_kept(option: str, name: str, known: Sequence[str]) -> str:
+    """Which names the run has, the first few, and where the others are."""
+    shown = f"{', '.join(known[:LISTED])}{', ...' if len(known) > LISTED else ''}"
+    return (
+        f"{option} {name}: not among the kept scans of this run. Write one of {shown} ({len(known)}; scans.tsv lists "
+        "all, and why a scan was dropped)."
+    )
 
 
 def checked_explanations(request: Request, loaded: LoadedModel, config: Config) -> list[Explanation]:

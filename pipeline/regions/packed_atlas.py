@@ -64,11 +64,12 @@ def write_region_table(
     grid: Grid,
     box: Box | None,
     evidence: Collection[str] = (),
+    errors: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Sum the maps of one scan over all regions, on the device they are on, and write the table and its dictionary.
 
     Maps (D, H, W, by name) are on the grid of `box`, the part of the template grid `grid` that they cover (None for all
-    of it). Sums of those named in `evidence` are evidence.
+    of it). Sums of those named in `evidence` are evidence; sums of `errors` are the standard errors of a map.
 
     Raises
     ------
@@ -76,12 +77,16 @@ def write_region_table(
         If the grids differ or a map holds NaN or infinite values.
     """
     require_same_grid(grid, atlas.grid, "the network's template grid and the atlas")
-    stacked = torch.stack(list(maps.values()))
+    errors = errors or {}
+    stacked = torch.stack([*maps.values(), *errors.values()])
     labels = device_labels(atlas.labels, box, stacked.device)
     try:
         sums = device_region_sums(stacked, labels).cpu().numpy()
     except BadInputError as error:
         raise BadInputError(f"{scan.name}: {error} (maps: {', '.join(maps)})") from error
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-    rows = scan_rows(identity, dict(zip(maps, sums, strict=True)), labels, atlas.regions, evidence)
+    of_maps, of_errors = (
+        dict(zip(*one, strict=True)) for one in ((maps, sums[: len(maps)]), (errors, sums[len(maps) :]))
+    )
+    rows = scan_rows(identity, of_maps, labels, atlas.regions, evidence, of_errors)
     write_table(path, rows, RELEVANCE_COLUMNS)

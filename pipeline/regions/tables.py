@@ -41,12 +41,14 @@ RELEVANCE_COLUMNS = {
     "sum": "Sum of the map over the region",
     "density": "Sum divided by voxels; n/a for an empty region",
     "evidence": EVIDENCE,
+    "standard_error": "Standard error of evidence over the random orders of region-shapley; n/a for a single pair "
+    "of orders, and for all other methods",
 }
 """Columns of ``relevance.tsv``."""
 RELEVANCE_REGIONS_TABLE = Table(
     "relevance_regions", RELEVANCE_COLUMNS, "scan, map and region", "How much relevance lies in each region?",
     stage="regions", place="relevance", filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
-    later=("evidence",), on_pages=False,
+    later=("evidence", "standard_error"), on_pages=False,
 )  # fmt: skip
 
 BILATERAL_COLUMNS = {
@@ -91,6 +93,7 @@ def scan_rows(
     index: Rows,
     regions: RegionTable,
     evidence: Collection[str] = (),
+    errors: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> pd.DataFrame:
     """Rows of one scan: every map, the unlabelled rest and every region of the table.
 
@@ -105,6 +108,8 @@ def scan_rows(
         Joined by label number.
     evidence : collection of str
         Names of those maps whose sums are evidence.
+    errors : mapping of str to array, or None
+        Standard errors of the sums by map name, of maps that have some.
     """
     names = regions.frame().set_index("number")[["name", "hemisphere", "group"]]
     names.loc[REST] = [REST_NAME, None, None]
@@ -116,6 +121,7 @@ def scan_rows(
             sum=values,
             density=density(values, index.n_voxels),
             evidence=values if name in evidence else np.nan,
+            standard_error=(errors or {}).get(name, np.nan),
         )
         for name, values in sums.items()
     ]

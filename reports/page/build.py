@@ -19,6 +19,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from pipeline.cohort.reading import PLANTED
+from pipeline.evaluation.bench.stage import BENCH_TABLES
 from pipeline.run.config.files import read_config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.folder import read_run_input
@@ -46,7 +47,7 @@ def report_inputs(layout: RunLayout) -> list[Path]:
     of_the_run = [layout.config, layout.scans, layout.clinical, layout.splits, layout.failures]
     of_the_folds = [*layout.root.glob("models/fold-*/*.tsv"), *layout.root.glob("models/fold-*/model.json")]
     of_the_group = [path for path in layout.group.rglob("*") if path.is_file()]
-    of_the_evaluation = [path for path in (layout.evaluation_scores, layout.verdicts) if path.is_file()]
+    of_the_evaluation = [path for table in BENCH_TABLES if table.on_pages and (path := table.path(layout)).is_file()]
     of_the_scans = [*_maps_of_the_pairs(layout), *_pictures_of_scans(layout)]
     truth = read_run_input(layout).input / PLANTED
     return [

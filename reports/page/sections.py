@@ -14,7 +14,17 @@ from pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLA
 from reports.analyses import catalogue
 from reports.analyses.evaluation_verdict import NOT_EVALUATED
 from reports.analyses.views import Analysis
-from reports.content.relevance import beta, conservation, evaluation, maps, patients, region_table, regions, volume
+from reports.content.relevance import (
+    beta,
+    conservation,
+    evaluation,
+    evaluation_parts,
+    maps,
+    patients,
+    region_table,
+    regions,
+    volume,
+)
 from reports.content.run import cohort, colophon, participants, performance, registration, training
 from reports.page.components import Component
 from reports.page.material import Material
@@ -132,6 +142,10 @@ SECTIONS: Sequence[Section] = (
     Section(
         "evaluation", "Which map can be trusted? Evaluation of the maps", "Evaluation of the maps",
         "evaluation.html.j2", evaluation.build, ("verdicts", "evaluation"), NOT_EVALUATED, tasks=ANY_TASK,
+    ),
+    Section(
+        "evaluation-parts", "What else the maps were asked", "Parts of the evaluation", "evaluation-parts.html.j2",
+        evaluation_parts.build, applies=evaluation_parts.applies, tasks=ANY_TASK,
     ),
     Section(
         "beta", "Does the answer depend on β?", "Choice of β", "beta.html.j2", beta.build, ("beta_overlap",),

@@ -7,6 +7,7 @@ from pathlib import Path
 from pipeline.run.columns import unit_of
 from pipeline.run.declared import CLASSES, Table
 from pipeline.run.layout.run_layout import RunLayout
+from pipeline.statistics.comparison.runs import MCNEMAR_COLUMNS
 from reports.read.written_tables import DECLARED
 
 _HEAD = """# Tables of a run
@@ -17,15 +18,25 @@ Tables are tab-separated, in UTF-8, with `n/a` for what is missing. Beside each 
 same descriptions. The unit of inference is the participant, whose scans are averaged first.
 """
 
+OF_COMPARISON = (
+    Table(
+        "mcnemar", MCNEMAR_COLUMNS, "two runs",
+        "Is one of two runs more often right? In the folder that `heatlas compare --to` names, beside a "
+        "`ranking_agreement.tsv` with the columns above.", stage="compare",
+    ),
+)  # fmt: skip
+"""Tables that belong to no run."""
+
 
 def documentation() -> str:
     """All tables as Markdown."""
-    return "\n".join([_HEAD, *map(_section, DECLARED)])
-
-
-def _section(table: Table) -> str:
     root = Path("run")
-    file = table.path(RunLayout(root)).relative_to(root).as_posix()
+    files = {table.name: table.path(RunLayout(root)).relative_to(root).as_posix() for table in DECLARED}
+    of_runs = [_section(table, files[table.name]) for table in DECLARED]
+    return "\n".join([_HEAD, *of_runs, *(_section(table, f"{table.name}.tsv") for table in OF_COMPARISON)])
+
+
+def _section(table: Table, file: str) -> str:
     question = table.question if table.question.endswith((".", "?")) else f"{table.question}."
     lines = [
         f'<a id="{table.name}"></a>',

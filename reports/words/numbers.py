@@ -151,11 +151,12 @@ def mid_sentence(name: object) -> str:
 
     Examples
     --------
-    >>> mid_sentence("Brain stem")
-    'brain stem'
+    >>> mid_sentence("Brain stem"), mid_sentence("DeepLIFT")
+    ('brain stem', 'DeepLIFT')
     """
     text = shortened(name)
-    return text[:1].lower() + text[1:]
+    first = text.split(" ")[0]
+    return text if first[1:] != first[1:].lower() else text[:1].lower() + text[1:]
 
 
 def sentence_case(text: str) -> str:

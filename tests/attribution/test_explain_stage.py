@@ -174,8 +174,12 @@ def test_a_scan_that_fails_is_a_failure_of_the_explanation_only(whole: Explanati
         (("grad-cam",), {"stage": "9"}, "stage 9 does not exist"),
         (("grad-cam",), {"stage": "layer4"}, "no such layer"),
         (("grad-cam",), {"stage": "²"}, "no such layer"),
-        (("grad-cam",), {"scans": ("I9",)}, "--scan I9"),
-        (("grad-cam",), {"participants": ("9",)}, "--participant-label sub-9"),
+        (("grad-cam",), {"scans": ("I9",)}, "--scan I9: not among the kept scans of this run. Write one of sub-1"),
+        (
+            ("grad-cam",),
+            {"participants": ("9",)},
+            "--participant-label sub-9: not among the kept scans of this run. Write one of sub-1, sub-2",
+        ),
         (("grad-cam",), {"scans": ("I4",)}, "sub-4: no network of this run may explain it"),
     ],
 )

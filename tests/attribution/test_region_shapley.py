@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,15 @@ from perturbation_toys import Score
 from reference_toys import branches, controls, four_regions
 from torch import Tensor, nn
 
+from atlases.regions import neuromorphometrics
+from pipeline.attribution.methods import attribute
 from pipeline.attribution.network_view import explaining
 from pipeline.attribution.reference import region_swap
 from pipeline.attribution.reference.references import Reference
 from pipeline.attribution.reference.region_swap import REST, RegionEvidence, RegionShapley, RegionSwap
 from pipeline.attribution.targets import start_values
+from pipeline.explaining.ensemble import RunningMean
+from pipeline.regions.tables import scan_rows
 
 LABELS = four_regions().labels
 
@@ -127,6 +132,39 @@ def test_standard_error_falls_with_pairs_and_is_unknown_for_one() -> None:
     assert 2.5 < ratio < 6  # 4 in the limit
     one = found(model, RegionShapley(reference, four_regions(), pairs=1), x)
     assert bool(one.standard_error.isnan().all())
+
+
+@pytest.mark.parametrize("networks", [1, 3])
+def test_errors_travel_with_the_maps_and_fall_with_independent_networks(networks: int) -> None:
+    """Summed over a region they are its standard error; of a mean of n like networks 1 / sqrt(n) of it."""
+    model, x, reference = branches(), volumes(1), controls()
+    method = RegionShapley(reference, four_regions(), pairs=5, batch=64)
+    mean = RunningMean()
+    for _ in range(networks):
+        mean.add(attribute(model, x, 1, method, start="evidence"))
+    own, answer = found(model, method, x), mean.result()
+    sums = [float(answer.errors[0, 0][own.labels == number].sum()) for number in own.numbers]
+    np.testing.assert_allclose(sums, own.standard_error.numpy() / math.sqrt(networks), rtol=1e-6)
+    np.testing.assert_allclose(float(answer.values.sum()), float(own.evidence.sum()), rtol=1e-6)
+
+
+def test_one_pair_of_orders_and_methods_without_draws_have_no_errors() -> None:
+    model, x, reference = branches(), volumes(1), controls()
+    for method in (RegionShapley(reference, four_regions(), pairs=1), RegionSwap(reference, four_regions())):
+        assert attribute(model, x, 1, method, start="evidence").errors is None
+
+
+def test_errors_stand_in_the_table_of_the_scan() -> None:
+    sums = {"regionShapley": np.array([0.0, 2.0, 4.0]), "gb": np.array([1.0, 1.0, 1.0])}
+    regions = neuromorphometrics()
+    numbers = (0, *regions.numbers[:2])
+    rows = scan_rows(
+        {"participant_id": "sub-1", "session_id": None, "scan_id": "I1"}, sums,
+        SimpleNamespace(numbers=numbers, n_voxels=np.array([9, 2, 2])), regions, ["regionShapley"],
+        {"regionShapley": np.array([0.0, 0.5, 0.25])},
+    )  # fmt: skip
+    assert rows.loc[rows["map"] == "regionShapley", "standard_error"].tolist() == [0.0, 0.5, 0.25]
+    assert rows.loc[rows["map"] == "gb", "standard_error"].isna().all()
 
 
 def test_a_volume_that_equals_its_reference_has_no_evidence_anywhere() -> None:

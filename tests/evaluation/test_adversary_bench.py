@@ -22,10 +22,11 @@ from pipeline.evaluation.bench.map_row import Places, map_row
 from pipeline.evaluation.bench.request import Request, with_methods
 from pipeline.evaluation.bench.stage import Bench, with_earlier
 from pipeline.evaluation.bench.table import evaluation_table, ranking_columns
-from pipeline.evaluation.bench.verdicts import COLUMNS, LEVEL, UNKNOWN, sentence, verdict_table
+from pipeline.evaluation.bench.verdicts import COLUMNS, numbers_of, sentence, verdict_table
 from pipeline.evaluation.nulls.labels import with_swapped_labels
 from pipeline.evaluation.nulls.networks import shuffled_name
 from pipeline.evaluation.planting.copies import paired_folds, people_to_plant
+from pipeline.evaluation.scores.answers import LEVEL, UNKNOWN
 from pipeline.evaluation.scores.chance import at_least, chance_of_order, wins_in_random_order
 from pipeline.explaining.requested import explanations_of_run
 from pipeline.regions.effect_size import hedges_g
@@ -35,7 +36,7 @@ from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import write_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job, Outcome
-from workflows.evaluate import request_of
+from workflows.evaluate import WIDTH, request_of, verdict_lines
 
 CONFIG = load_config()
 GROUPS = ("a", "b", "c", "d", "e", "f")
@@ -49,7 +50,7 @@ def scan(name: str, label: str | None) -> Scan:
 def cohort(n: int = 6, truth: Truth | None = None) -> Judged:
     scans = tuple(scan(f"{place:02}", ("CN", "AD")[place % 2]) for place in range(n))
     split = Split((Fold(0, (), (), tuple(one.participant_id for one in scans)),))
-    return Judged(RUN, EvaluationLayout(Path("out")), scans, split, CONFIG, None, truth)  # type: ignore[arg-type]
+    return Judged(RUN, EvaluationLayout(Path("out")), scans, split, CONFIG, None, truth, scans, scans)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3, 1.0])
@@ -101,7 +102,8 @@ def test_the_verdict_names_an_infinite_ratio() -> None:
     row: dict[str, object] = dict.fromkeys(COLUMNS, float("nan"))
     row |= {name: UNKNOWN for name in ("finds", "tells_labels", "marks_rim")}
     row |= {"follows_parameters": UNKNOWN, "marks_unused": "yes", "unused_ratio": float("inf")}
-    assert sentence(row, needs_network=True) == "marks a change that both classes have: yes (and none of the used one)"
+    assert sentence(row, needs_network=True) == "marks a change that both classes have"
+    assert numbers_of(row, needs_network=True) == "only the unused change"
 
 
 def outcome(one: Scan, status: str) -> Outcome:
@@ -305,11 +307,11 @@ def with_swaps(*scores: tuple[float, float]) -> pd.Series:
 @pytest.mark.parametrize(
     ("scores", "answer", "said"),
     [
-        (((2, 0.43),), "yes", "(2 of 5, AUROC .43 with shuffled labels, one swap; p = .69 by chance)"),
+        (((2, 0.43),), "yes", "shuffled labels: 2 of 5, AUROC .43, one swap, p = .69 by chance"),
         (((1, 0.70),), "yes", "one swap"),
         (((4, 0.55),), "yes", "one swap"),  # disease gathers at both ends where a network has learned nothing
         (((1, 0.80),), "no", "one swap"),
-        (((2, 0.6), (1, 0.5), (0, 0.4)), "yes", "(1 of 5, AUROC .50 with shuffled labels, mean of 3 swaps"),
+        (((2, 0.6), (1, 0.5), (0, 0.4)), "yes", "shuffled labels: 1 of 5, AUROC .50, mean of 3 swaps"),
         (((1, 0.7), (1, 0.7), (1, 0.7)), "no", "mean of 3 swaps"),
         (((5, 1.0),), "no", "p < .01 by chance"),
     ],
@@ -320,7 +322,7 @@ def test_shuffled_labels_are_judged_by_what_chance_gives(
     """An area of .7 with one swap is no sign of anything; the same in each of three swaps is."""
     row = with_swaps(*scores)
     assert row["tells_labels"] == answer
-    assert said in row["verdict"]
+    assert said in row["numbers"]
     assert row["n_swaps"] == len(scores)
 
 
@@ -339,7 +341,18 @@ def test_a_map_that_ranks_at_random_fails_in_at_most_one_of_twenty(swaps: int, g
 
 def test_a_verdict_counts_undefined_maps() -> None:
     row = verdict_table(pd.DataFrame([evaluated("real", n_undefined=3, **FOUND)])).iloc[0]
-    assert row["verdict"].startswith("0 everywhere or not finite in 3 of 10 scans; finds planted disease: yes")
+    assert row["numbers"].startswith("0 everywhere or not finite in 3 of 10 scans; 5 of 5 planted groups")
+
+
+def test_printed_verdicts_are_wrapped_and_keep_every_answer_and_number() -> None:
+    rows = [evaluated("real", **FOUND), evaluated("shuffled-1", auroc_difference=0.5)]
+    table = verdict_table(pd.DataFrame([{**one, "map": name} for name in ("a", "m" * 60) for one in rows]))
+    lines = verdict_lines(table)
+    assert max(map(len, lines)) <= WIDTH
+    printed = " ".join(" ".join(lines).split())
+    for row in table.to_dict("records"):
+        assert f"{row['map']}: {row['verdict']}" in printed
+        assert row["numbers"] in printed
 
 
 def test_planted_rows_of_an_earlier_call_are_kept_and_those_judged_again_are_replaced(tmp_path: Path) -> None:

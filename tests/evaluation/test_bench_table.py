@@ -13,9 +13,10 @@ from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import Distractor, Judged, Truth
 from pipeline.evaluation.bench.densities import Rows
 from pipeline.evaluation.bench.distractors import distractor_table
-from pipeline.evaluation.bench.map_row import Places, map_row, rank_correlation
+from pipeline.evaluation.bench.map_row import Places, map_row
 from pipeline.evaluation.bench.table import evaluation_table
 from pipeline.evaluation.bench.verdicts import verdict_table
+from pipeline.evaluation.scores.rank_correlation import rank_correlation
 from pipeline.regions.effect_size import hedges_g
 from pipeline.run.config.files import load_config
 from pipeline.run.layout.run_layout import EvaluationLayout
@@ -33,7 +34,7 @@ def cohort(truth: Truth | None) -> Judged:
         test = tuple(name for name, _, fold in PEOPLE if fold == index)
         folds.append(Fold(index, tuple(name for name, _, fold in PEOPLE if fold != index), (), test))
     layout = EvaluationLayout(Path("run"))
-    return Judged("run", layout, scans, Split(tuple(folds)), load_config(), None, truth)  # type: ignore[arg-type]
+    return Judged("run", layout, scans, Split(tuple(folds)), load_config(), None, truth, scans, scans)  # type: ignore[arg-type]
 
 
 def rows(values: dict[tuple[str, str], dict[str, np.ndarray]], **columns: float) -> Rows:
@@ -73,7 +74,8 @@ def test_a_map_that_finds_what_was_planted_passes() -> None:
     assert real["places_difference"] in ("1 2", "2 1")
     verdict = verdict_table(table).iloc[0]
     assert (verdict["finds"], verdict["follows_parameters"], verdict["marks_unused"]) == ("yes", "yes", "no")
-    assert "2 of 2 in the first 10, AUROC 1.00" in verdict["verdict"]
+    assert verdict["verdict"].startswith("finds planted disease; tells real from shuffled labels")
+    assert verdict["numbers"].startswith("2 of 2 planted groups in the first 10, AUROC 1.00; shuffled labels: ")
 
 
 @pytest.mark.parametrize(

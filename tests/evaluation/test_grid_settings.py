@@ -20,10 +20,12 @@ from pipeline.attribution.reference.expected_gradients import ExpectedGradients,
 from pipeline.attribution.reference.references import Reference
 from pipeline.evaluation.grids.heads import convolved, looking_at_cell
 from pipeline.evaluation.grids.layout import Layout
-from pipeline.evaluation.grids.locality import local_layers, reach
+from pipeline.evaluation.grids.locality import filled_up, local_layers, reach
 from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps, is_local, network_of
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.founding import FoundingCNN
+from pipeline.models.families.registry import build_network
+from pipeline.run.config.files import load_config
 from pipeline.run.errors import UsageError
 
 NETWORKS = {"pooled": pooled, "flattened": flattened, "instance norm": lambda: pooled(norm=nn.InstanceNorm3d)}
@@ -215,6 +217,34 @@ def test_gridpg_of_a_network_for_one_size_is_refused_and_difull_is_not() -> None
 def test_dipart_of_cells_that_strides_do_not_divide_is_refused() -> None:
     with pytest.raises(UsageError, match="strides do not divide"):
         grid_map(pooled(), LAYOUT, scans(cell=(15, 9, 12)), 1, 0, Gradient(), 0, "DiPart")
+
+
+def resnet10() -> StagedModel:
+    """A network of the run: strides of 16 and shortcuts beside its convolutions."""
+    model = {"architecture": "resnet10", "width": 0.0625, "stem_stride": 1}
+    return build_network(load_config(overrides={"model": model}).model, (20, 18, 17), CLASSES).double().eval()
+
+
+@pytest.mark.parametrize(
+    ("network", "side", "filled"), [(pooled, (15, 9, 12), (16, 12, 12)), (resnet10, (20, 18, 17), (32, 32, 32))]
+)
+def test_cells_filled_up_with_air_have_a_local_dipart(network, side, filled) -> None:
+    """No brain box is a multiple of the strides; the methods then run on every cell of the grid."""
+    model, cells = network(), scans(cell=side)
+    cells_filled = filled_up(cells, model)
+    assert cells_filled.shape[-3:] == filled
+    a, b, c = side
+    assert torch.equal(cells_filled[..., :a, :b, :c], cells)
+    assert float(cells_filled.sum()) == pytest.approx(float(cells.sum()))
+    assert is_local(model, LAYOUT, cells_filled, 1, "DiPart")
+    values = grid_map(model, LAYOUT, cells_filled, 1, 3, InputTimesGradient(), 0, "DiPart")
+    assert LAYOUT.shares(values)[3] > 1 / LAYOUT.cells
+
+
+@pytest.mark.parametrize("name", ["flattened", "instance norm"])
+def test_networks_without_a_dipart_see_their_volumes_as_they_are(name: str) -> None:
+    cells = scans(cell=(15, 9, 12))
+    assert filled_up(cells, NETWORKS[name]()) is cells
 
 
 def test_no_weight_or_mode_of_the_model_changes() -> None:

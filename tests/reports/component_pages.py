@@ -73,5 +73,5 @@ def write_single_regions(layout: RunLayout) -> None:
             })  # fmt: skip
     frame = pd.DataFrame(rows)
     frame["density"] = (frame["sum"] / frame["n_voxels"]).where(frame["n_voxels"] > 0)
-    frame["evidence"] = np.nan
+    frame[["evidence", "standard_error"]] = np.nan
     write_table(layout.relevance, frame[list(RELEVANCE_COLUMNS)], RELEVANCE_COLUMNS)

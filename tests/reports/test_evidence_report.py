@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from run_factory import EVIDENCE, PLANTED, RunPlan, make_run
 
+from pipeline.evaluation.bench.distractors import COLUMNS as DISTRACTORS
 from pipeline.evaluation.bench.table import COLUMNS as SCORES
 from pipeline.evaluation.bench.verdicts import COLUMNS as VERDICTS
 from pipeline.evaluation.bench.verdicts import verdict_table
@@ -50,8 +51,8 @@ def run(tmp_path_factory) -> RunLayout:
 
 @pytest.fixture
 def record(run) -> RunRecord:
-    for path in (run.verdicts, run.evaluation_scores):
-        path.unlink(missing_ok=True)
+    for path in run.evaluation.glob("*.tsv"):
+        path.unlink()
     return read_run(run)
 
 
@@ -207,23 +208,34 @@ def scores(finds: str = EVIDENCE) -> pd.DataFrame:
     return pd.DataFrame(rows).reindex(columns=list(SCORES))
 
 
+def distractors() -> pd.DataFrame:
+    """A distractor <b> that two maps and an image are judged by; only the image and one map mark it."""
+    rows = [
+        {"cohort": "run", "map": name, "network": network, "distractor": "spot <b>", "kind": "marker", "n_scans": 7,
+         "ratio": ratio, "limit": 0.5, "marked": ratio > 0.5}
+        for name, network, ratio in ((EVIDENCE, "real", 0.25), ("deeplift", "real", 0.75), ("edges", "none", 5.5))
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(DISTRACTORS))
+
+
 def evaluate(run: RunLayout, finds: str = EVIDENCE) -> RunRecord:
     """Write the tables of an evaluation as ``heatlas evaluate`` does."""
     run.evaluation.mkdir(exist_ok=True)
     write_table(run.evaluation_scores, scores(finds), SCORES)
     write_table(run.verdicts, verdict_table(scores(finds)), VERDICTS)
+    write_table(run.distractors, distractors(), DISTRACTORS)
     return read_run(run)
 
 
 def test_the_evaluation_stands_in_the_report_with_nulls_beside_each_map(run, record):
     evaluated = evaluate(run)
-    assert {run.verdicts, run.evaluation_scores} <= set(report_inputs(run))
+    assert {run.verdicts, run.evaluation_scores, run.distractors} <= set(report_inputs(run))
     assert evaluated.unreadable == {}
     content = evaluation.build(Material.of(run))
     on_run, planted = content["blocks"]
     assert content["verdict"].answer == "Passed: Expected gradients."
     without = ["Edge detector (no network)", "|scan − mean control| (no network)"]
-    assert [title for title, _ in on_run["lines"]] == ["Expected gradients", "LRP β=0", *without]
+    assert [title for title, *_ in on_run["lines"]] == ["Expected gradients", "LRP β=0", *without]
     keys = [column.key for column in on_run["table"].columns]
     row = dict(zip(keys, (cell.text for cell in on_run["table"].rows[0]), strict=True))
     assert {key: row[key] for key in ("passed", "hits", "auroc", "shuffled_hits", "shuffled_auroc", "untrained_hits",
@@ -242,9 +254,9 @@ def test_two_sentences_say_what_the_bench_found_about_lrp(run, record):
     evaluated = evaluate(run)
     first, second = bench_sentence(evaluated, "lrpB000").split(". ", 1)
     assert first == "In the evaluation of this run, LRP β=0 did not pass"
-    assert second.startswith("Scans of the run: finds planted disease: no (1 of 5 in the first 10, AUROC .50)")
+    assert second.startswith("Scans of the run: does not find planted disease; tells real from shuffled labels;")
     answer = next(one for one in summarise(evaluated).answers if one.question == "Where does it look?")
-    assert "In the evaluation of this run, this map passed: scans of the run: finds planted disease: yes (5 of 5" in (
+    assert "In the evaluation of this run, this map passed: scans of the run: finds planted disease; tells real" in (
         answer.text)  # fmt: skip
     assert regions.build(Material.of(run))["bench"].startswith(first)
 
@@ -264,7 +276,7 @@ def test_the_report_leads_with_what_passed(run, record):
     assert answer.text.endswith("This map did not pass the evaluation of this run; the warnings say why.")
     found = next(one for one in find_cautions(none) if one.section == "evaluation")
     assert (found.level, found.title) == ("serious", "The leading map did not pass the evaluation.")
-    assert found.text.startswith("Expected gradients: scans of the run: finds planted disease: no (1 of 5")
+    assert found.text.startswith("Expected gradients: scans of the run: does not find planted disease;")
 
 
 def text_of(path: Path) -> str:
@@ -296,6 +308,8 @@ def test_whole_pages_with_and_without_an_evaluation(run, record):
     assert NOT_EVALUATED not in page
     assert "Edge detector (no network)" in page
     assert "AUROC at severity 0.5" in page
+    assert "Marked in the scans of the run: spot <b>: DeepLIFT." in page  # escaped in the file
+    assert "Not asked: heatlas evaluate OUT --parts grids makes this part." in page
 
 
 def test_the_explorer_offers_evidence_first_and_only_where_there_is_some(run, record, visit):

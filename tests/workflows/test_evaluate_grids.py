@@ -92,7 +92,7 @@ def test_locality_is_checked_on_these_networks_and_said(evaluated) -> None:
 
 def test_directions_agreement_and_invariance_have_answers(evaluated) -> None:
     claims = read_table(evaluated.grid_directions).set_index("claim")
-    assert claims.loc["gradient marks only what the head sees", "holds"] == "yes"
+    assert claims.loc["Gradient marks only what the head sees", "holds"] == "yes"
     assert pd.isna(claims.loc["Occlusion is better than RISE", "holds"])
     agreement = read_table(evaluated.grid_agreement)
     assert agreement["spearman"].dropna().between(-1, 1).all()

@@ -109,7 +109,7 @@ class OfRegions:
                      for place in range(len(view.features)))  # fmt: skip
 
     def maps(self, view: NetworkView) -> Tensor:
-        return torch.cat([_painted(found) for found in self.evidence(view)]).to(view.features)
+        return torch.cat([_painted(found, found.evidence) for found in self.evidence(view)]).to(view.features)
 
     def reference_value(self, view: NetworkView) -> Tensor:
         """Score of the mean control, (B,)."""
@@ -178,6 +178,15 @@ class RegionShapley(OfRegions):
         for setting, least in (("pairs", 1), ("seed", 0), ("batch", 1)):
             require_whole(self.name, setting, getattr(self, setting), least)
 
+    def maps_and_errors(self, view: NetworkView) -> tuple[Tensor, Tensor | None]:
+        """Maps, and the standard errors shared out over the same voxels; None with a single pair of orders."""
+        found = self.evidence(view)
+        maps, errors = (
+            torch.cat([_painted(one, of) for one, of in zip(found, values, strict=True)]).to(view.features)
+            for values in ([one.evidence for one in found], [one.standard_error for one in found])
+        )
+        return maps, errors if self.pairs > 1 else None
+
     def _of(self, view: NetworkView, place: int, labels: Tensor, mean: Tensor) -> RegionEvidence:
         numbers, voxels = torch.unique(labels[labels != 0], return_counts=True)
         count = len(numbers)
@@ -239,7 +248,8 @@ def _scores(view: NetworkView, place: int, keeps: Iterator[Tensor], mean: Tensor
     return torch.cat(found) if found else view.features.new_zeros(0)
 
 
-def _painted(found: RegionEvidence) -> Tensor:
+def _painted(found: RegionEvidence, of_regions: Tensor) -> Tensor:
+    """A number of each region, shared out evenly over its voxels."""
     if not found.numbers:
-        return torch.zeros_like(found.labels, dtype=found.evidence.dtype)[None, None]
-    return painted(found.labels, found.numbers, (found.evidence / found.voxels)[None])
+        return torch.zeros_like(found.labels, dtype=of_regions.dtype)[None, None]
+    return painted(found.labels, found.numbers, (of_regions / found.voxels)[None])

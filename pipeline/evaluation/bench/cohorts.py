@@ -99,8 +99,8 @@ class Judged:
     config: Config
     atlas: PackedAtlas
     truth: Truth | None
-    compared_with: tuple[Scan, ...] = ()
-    labelled: tuple[Scan, ...] = ()
+    compared_with: tuple[Scan, ...]
+    labelled: tuple[Scan, ...]
     untrained: frozenset[Path] = frozenset()
 
     @property

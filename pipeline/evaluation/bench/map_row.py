@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 from skimage.metrics import structural_similarity
 
 from pipeline.evaluation.scores.hits import auprc, auroc, is_undefined
 from pipeline.evaluation.scores.overlap import energy_share, ratio_of
+from pipeline.evaluation.scores.rank_correlation import rank_correlation
 from pipeline.regions.audit import RIM_MM, within_reach
 
 Flags = NDArray[np.bool_]
@@ -101,19 +101,6 @@ def map_row(values: Values | None, places: Places, of_real: Values | None, struc
         row["spearman_real"] = abs(rank_correlation(inside, of_real[places.brain]))
         row["ssim_real"] = similarity(values, of_real) if structure else float("nan")
     return row
-
-
-def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    """Spearman's rank correlation; NaN where either is the same everywhere.
-
-    Examples
-    --------
-    >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]))
-    1.0
-    """
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return float("nan")
-    return float(np.corrcoef(stats.rankdata(a), stats.rankdata(b))[0, 1].clip(-1, 1))
 
 
 def similarity(a: Values, b: Values) -> float:

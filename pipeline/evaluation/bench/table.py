@@ -17,13 +17,15 @@ from scipy import stats
 
 from pipeline.evaluation.bench.cohorts import PLANTED, Judged
 from pipeline.evaluation.bench.densities import Rows, class_difference, densities, density_of, density_ratio, is_paired
-from pipeline.evaluation.bench.map_row import MAP_ROW, rank_correlation
+from pipeline.evaluation.bench.map_row import MAP_ROW
 from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from pipeline.evaluation.scores.accuracy import People, balanced_accuracy
 from pipeline.evaluation.scores.dose_response import DRAWS, dose_response
 from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
 from pipeline.evaluation.scores.hits import ranked
 from pipeline.evaluation.scores.map_scores import MAP_SCORES
+from pipeline.evaluation.scores.rank_correlation import rank_correlation
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
@@ -119,7 +121,7 @@ def _row(cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame,
         "n_scans": len(own),
         "n_participants": len({scan.participant_id for scan in cohort.scans if scan.scan_id in set(own["scan_id"])}),
         "n_undefined": int(own["undefined"].sum()),
-        "balanced_accuracy": balanced_accuracy(own, positive),
+        "balanced_accuracy": _accuracy(own, positive),
         "n_groups": len(rows.groups),
         "seconds": _mean(own, "seconds"),
         "completeness_error": completeness(own),
@@ -196,14 +198,15 @@ def ranking_columns(values: Floats, planted: Flags, by: str) -> dict[str, object
     return found
 
 
-def balanced_accuracy(own: pd.DataFrame, positive: set[str]) -> float:
-    """Mean over the classes of the share of scans recognised; NaN without networks or with one class."""
+def _accuracy(own: pd.DataFrame, positive: set[str]) -> float:
+    """Balanced accuracy of the networks over scans; NaN without networks or with one class."""
     if "logit" not in own or own["logit"].isna().any():
         return float("nan")
     truth = own["scan_id"].isin(positive).to_numpy(bool)
-    said = own["logit"].to_numpy(float) > 0
-    sides = [(said == truth)[side].mean() for side in (truth, ~truth) if side.any()]
-    return float(np.mean(sides)) if len(sides) == 2 else float("nan")
+    if truth.all() or not truth.any():
+        return float("nan")
+    people = People(own["scan_id"].to_numpy(str), np.zeros(len(own), int), truth)
+    return float(balanced_accuracy(own["logit"].to_numpy(float), people, np.ones((1, len(own))))[0])
 
 
 def completeness(own: pd.DataFrame) -> float:

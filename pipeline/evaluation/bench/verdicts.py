@@ -15,6 +15,7 @@ import pandas as pd
 from pipeline.evaluation.bench.distractors import MOST_RIM, MOST_UNUSED
 from pipeline.evaluation.bench.table import ALL
 from pipeline.evaluation.nulls.networks import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
+from pipeline.evaluation.scores.answers import LEVEL, NO, PARTLY, UNKNOWN, YES
 from pipeline.evaluation.scores.chance import chance_of_order
 from pipeline.evaluation.scores.region_scores import FIRST
 from pipeline.run.columns import Form
@@ -22,12 +23,8 @@ from pipeline.run.declared import Table
 
 FOUND_SHARE, FOUND_AUROC, PARTLY_AUROC = 0.8, 0.9, 0.75
 """Of the planted groups among the first ten, and the area that count as found; the area that counts as partly found."""
-LEVEL = 0.05
-"""A map fails if random orders of the regions would find planted ones as well as it does with shuffled labels in fewer
-cases than this. So it is also the largest share of sound maps that fail, were regions independent."""
 MOST_ALIKE = 0.5
 """Largest rank correlation with the map of another network of a map that tells networks apart."""
-YES, PARTLY, NO, UNKNOWN = "yes", "partly", "no", "not known"
 
 COLUMNS = {
     "cohort": "run or planted, as in evaluation.tsv",
@@ -57,7 +54,8 @@ COLUMNS = {
     "unused_ratio": "That ratio",
     "marks_rim": f"yes: more at the rim of the brain than a map that is even everywhere ({MOST_RIM:g})",
     "rim": "Share of |values| at the rim over its share of voxels",
-    "verdict": "All of this in one line",
+    "verdict": "The answers in one line",
+    "numbers": "The numbers that they rest on",
 }
 _CODES = ("finds", "tells_labels", "follows_parameters", "marks_unused", "marks_rim")
 VERDICTS_TABLE = Table(
@@ -65,7 +63,7 @@ VERDICTS_TABLE = Table(
     place="verdicts", filled=("cohort", "map", "verdict", *_CODES),
     values={"finds": (YES, PARTLY, NO, UNKNOWN)} | {name: (YES, NO, UNKNOWN) for name in _CODES[1:]},
     forms={"cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "passed": Form.FLAG, "verdict": Form.TEXT,
-           **{name: Form.CODE for name in _CODES}},
+           "numbers": Form.TEXT, **{name: Form.CODE for name in _CODES}},
 )  # fmt: skip
 
 
@@ -106,7 +104,7 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
     failed = any(row[name] != answer for name, answer in known.items()) or real["n_undefined"] == real["n_scans"]
     asked = row["finds"] == YES and {"tells_labels", "follows_parameters"} <= set(known)
     row["passed"] = False if failed else True if asked else None
-    row["verdict"] = sentence(row, needs_network)
+    row |= {"verdict": sentence(row, needs_network), "numbers": numbers_of(row, needs_network)}
     return row
 
 
@@ -153,52 +151,76 @@ def _likeness(own: pd.DataFrame, network: str) -> float:
 
 
 def sentence(row: dict[str, object], needs_network: bool) -> str:
-    """The verdict on one map in one line.
+    """The verdict on one map in one line: the answer to each question that could be asked.
+
+    Examples
+    --------
+    >>> row = dict.fromkeys(COLUMNS, float("nan")) | dict.fromkeys(_CODES, UNKNOWN)
+    >>> sentence(row | {"finds": "yes", "marks_unused": "no", "marks_rim": "yes"}, needs_network=True)
+    'finds planted disease; does not mark a change that both classes have; marks the rim'
+    >>> sentence(row | {"finds": "partly"}, needs_network=False)
+    'finds planted disease in part; needs no network'
+    """
+    parts = [] if row["n_undefined"] != row["n_scans"] else ["is undefined in every scan"]
+    for name, (yes, no) in _ANSWERS.items():
+        if name in _OF_A_NETWORK and not needs_network:
+            parts += ["needs no network"] * (name == _OF_A_NETWORK[0])
+        elif row[name] != UNKNOWN:
+            parts.append(no if row[name] == NO else f"{yes} in part" if row[name] == PARTLY else yes)
+    return "; ".join(parts) or "nothing could be asked: no truth, no null"
+
+
+_OF_A_NETWORK = ("tells_labels", "follows_parameters")
+_ANSWERS = {
+    "finds": ("finds planted disease", "does not find planted disease"),
+    "tells_labels": ("tells real from shuffled labels", "does not tell real from shuffled labels"),
+    "follows_parameters": ("follows the parameters", "does not follow the parameters"),
+    "marks_unused": ("marks a change that both classes have", "does not mark a change that both classes have"),
+    "marks_rim": ("marks the rim", "does not mark the rim"),
+}
+"""What a map does with the answer yes, and with no."""
+
+
+def numbers_of(row: dict[str, object], needs_network: bool) -> str:
+    """The numbers that a verdict rests on, in the order of its answers; empty without any.
 
     Examples
     --------
     >>> row = dict.fromkeys(COLUMNS, float("nan")) | dict.fromkeys(_CODES, UNKNOWN)
     >>> row |= {"finds": "yes", "hits": 5.0, "n_planted": 5, "auroc": 0.97, "marks_rim": "no", "rim": 0.6}
-    >>> sentence(row, needs_network=True)
-    'finds planted disease: yes (5 of 5 in the first 10, AUROC .97); marks the rim: no (0.6 times even)'
+    >>> numbers_of(row, needs_network=True)
+    '5 of 5 planted groups in the first 10, AUROC .97; rim 0.6 times even'
     """
     parts = []
     if row["n_undefined"] > 0:  # type: ignore[operator]
         parts.append(f"0 everywhere or not finite in {row['n_undefined']} of {row['n_scans']} scans")
     if row["finds"] != UNKNOWN:
-        numbers = "its values do not differ between classes"
+        found = "no difference between classes"
         if np.isfinite(row["auroc"]):  # type: ignore[call-overload]
-            numbers = f"{row['hits']:.3g} of {row['n_planted']:.0f} in the first {FIRST}, AUROC {_share(row['auroc'])}"
-        parts.append(f"finds planted disease: {row['finds']} ({numbers})")
-    if not needs_network:
-        parts.append("tells real from shuffled labels, follows the parameters: no (it needs no network)")
-    elif row["tells_labels"] != UNKNOWN:
-        parts.append(f"tells real from shuffled labels: {row['tells_labels']} ({_of_shuffled(row)})")
+            found = f"{row['hits']:.3g} of {row['n_planted']:.0f} planted groups in the first {FIRST}"
+            found += f", AUROC {_share(row['auroc'])}"
+        parts.append(found)
+    if needs_network and row["tells_labels"] != UNKNOWN:
+        parts.append(f"shuffled labels: {_of_shuffled(row)}")
     if needs_network and row["follows_parameters"] != UNKNOWN:
-        numbers = f"rank correlation {_share(row['untrained_spearman'])} with the map of an untrained network"
-        parts.append(f"follows the parameters: {row['follows_parameters']} ({numbers})")
+        parts.append(f"untrained network: rank correlation {_share(row['untrained_spearman'])}")
     if row["marks_unused"] != UNKNOWN:
-        numbers = "and none of the used one"
-        if np.isfinite(row["unused_ratio"]):  # type: ignore[call-overload]
-            numbers = f"{row['unused_ratio']:.2g} of the used one"
-        parts.append(f"marks a change that both classes have: {row['marks_unused']} ({numbers})")
+        some = np.isfinite(row["unused_ratio"])  # type: ignore[call-overload]
+        parts.append(f"unused change {row['unused_ratio']:.2g} of the used one" if some else "only the unused change")
     if row["marks_rim"] != UNKNOWN:
-        parts.append(f"marks the rim: {row['marks_rim']} ({row['rim']:.2g} times even)")
-    return "; ".join(parts) or "nothing could be asked: no truth, no null"
+        parts.append(f"rim {row['rim']:.2g} times even")
+    return "; ".join(parts)
 
 
 def _of_shuffled(row: dict[str, object]) -> str:
     """Numbers with shuffled labels; how many swaps they are of."""
     swaps = "one swap" if row["n_swaps"] == 1 else f"mean of {row['n_swaps']:.0f} swaps"
     if not np.isfinite(row["shuffled_p"]):  # type: ignore[call-overload]
-        return (
-            f"maps by networks trained on shuffled labels have rank correlation {_share(row['shuffled_spearman'])}, "
-            f"{swaps}"
-        )
+        return f"rank correlation of maps {_share(row['shuffled_spearman'])}, {swaps}"
     p = "p < .01" if row["shuffled_p"] < 0.01 else f"p = {_share(row['shuffled_p'])}"  # type: ignore[operator]
     return (
-        f"{row['shuffled_hits']:.2g} of {row['n_planted']:.0f}, AUROC {_share(row['shuffled_auroc'])} with shuffled "
-        f"labels, {swaps}; {p} by chance"
+        f"{row['shuffled_hits']:.2g} of {row['n_planted']:.0f}, AUROC {_share(row['shuffled_auroc'])}, {swaps}, {p} "
+        "by chance"
     )
 
 

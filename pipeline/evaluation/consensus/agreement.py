@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipeline.evaluation.bench.map_row import rank_correlation
+from pipeline.evaluation.scores.answers import LEVEL, NO, UNKNOWN, YES
 from pipeline.evaluation.scores.hits import ranked
+from pipeline.evaluation.scores.rank_correlation import rank_correlation
 from pipeline.evaluation.scores.region_scores import FIRST
 from pipeline.run.work.seeds import generator
 
@@ -20,8 +21,6 @@ MOST_EXACT = 8
 """Networks up to which every order is tried; 40320."""
 ORDERS = 20000
 """Random orders of more networks."""
-LEVEL = 0.05
-YES, NO, UNKNOWN = "yes", "no", "not known"
 
 
 def places(values: Floats) -> Floats:
@@ -38,7 +37,7 @@ def places(values: Floats) -> Floats:
 def agreement(first: Floats, second: Floats) -> float:
     """Rank correlation over the regions that have a value in both; NaN with fewer than three, or without order."""
     known = np.isfinite(first) & np.isfinite(second)
-    return rank_correlation(first[known], second[known]) if known.sum() > 2 else float("nan")
+    return rank_correlation(first[known], second[known])
 
 
 def shared_first(first: Floats, second: Floats, count: int = FIRST) -> float:

@@ -20,6 +20,7 @@ from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS
 from pipeline.evaluation.grids.settings import Setting
 from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from pipeline.run.errors import BadInputError
+from pipeline.run.layout.map_names import method_title
 
 NEAR = 0.1
 """Difference of shares below which two are about the same."""
@@ -96,13 +97,15 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
     widest = f"smooth-{intgrad} kernel={kernels[-1]}"
     last = Side("GridPG", cam, "last")
     backward = ("gradient", "guided-backpropagation", ixg, intgrad)
-    found = [Claim(f"At the input {name} is near chance", Side("GridPG", name), "chance", True) for name in backward]
+    found = [
+        Claim(f"At the input {_said(name)} is near chance", Side("GridPG", name), "chance", True) for name in backward
+    ]
     found += [
-        Claim(f"{name} improves with depth", Side("GridPG", name, "last"), Side("GridPG", name))
+        Claim(f"{method_title(name)} improves with depth", Side("GridPG", name, "last"), Side("GridPG", name))
         for name in (ixg, intgrad)
     ]
     found += [
-        Claim(f"At the last stage {name} is like Grad-CAM", Side("GridPG", name, "last"), last, True)
+        Claim(f"At the last stage {_said(name)} is like Grad-CAM", Side("GridPG", name, "last"), last, True)
         for name in (ixg, intgrad)
     ]
     found += [
@@ -117,7 +120,7 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
         Claim("IntGrad at the input, smoothed most, beats Grad-CAM at the last stage", Side("GridPG", widest), last),
         Claim("Smoothing costs some locality", Side("DiFull", intgrad), Side("DiFull", smooth[1])),
     ]  # fmt: skip
-    found += [Claim(f"{name} marks only what the head sees", Side("DiFull", name), "1", True)
+    found += [Claim(f"{method_title(name)} marks only what the head sees", Side("DiFull", name), "1", True)
               for name in (*backward, "layer-cam", focus)]  # fmt: skip
     found += [
         Claim("Grad-CAM marks what the head cannot see", Side("DiFull", ixg), Side("DiFull", cam, "last")),
@@ -132,9 +135,15 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
         Claim("Four cells are harder than two", Side("GridPG", focus, kind="pair"), Side("GridPG", focus)),
     ]
     if pooled:
-        found += [Claim(f"At the last stage {name} is even", Side("GridPG", name, "last"), "chance", True)
+        found += [Claim(f"At the last stage {_said(name)} is even", Side("GridPG", name, "last"), "chance", True)
                   for name in ("gradient", "guided-backpropagation")]  # fmt: skip
     return tuple(found)
+
+
+def _said(method: str) -> str:
+    """Name of a method inside a sentence."""
+    title = method_title(method)
+    return title[:1].lower() + title[1:]
 
 
 def by_participant(made: pd.DataFrame, participants: Mapping[int, str], column: str = "share") -> pd.Series:

@@ -22,6 +22,7 @@ from pipeline.evaluation.grids.directions import KIND_OF
 from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
 from pipeline.evaluation.grids.invariance import INVARIANCE_ROW, invariance_rows
 from pipeline.evaluation.grids.layout import Layout, Shape
+from pipeline.evaluation.grids.locality import filled_up
 from pipeline.evaluation.grids.settings import Setting, is_local
 from pipeline.evaluation.grids.studies import Depth, asked_in_grids, fitted, lrp_study, regional
 from pipeline.explaining.explanation import Explanation
@@ -89,12 +90,13 @@ def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, A
     """
     device, grid = chosen_device(task.training), task.grid
     loaded, layout = task.network.load(device), Layout(LAYOUTS[grid.kind])
-    volumes = {
-        scan: torch.from_numpy(read_network_volume(files, loaded.input))[None].to(device)
-        for scan, files in zip(grid.scans, task.files, strict=True)
-    }
+    read = [torch.from_numpy(read_network_volume(files, loaded.input))[None] for files in task.files]
+    volumes = dict(zip(grid.scans, filled_up(torch.stack(read).to(device), loaded.model), strict=True))
     cells = torch.stack([volumes[scan] for scan in grid.scans])
-    surroundings = Surroundings(task.atlas, loaded.input.box, task.network.reference(device))
+    reference = task.network.reference(device)
+    if reference is not None and reference.volumes.shape[1:] != cells.shape[1:]:  # the logits are of other volumes then
+        reference = Reference(filled_up(reference.volumes, loaded.model), reference.people)
+    surroundings = Surroundings(task.atlas, loaded.input.box, reference)
     usable = [one for one in task.explanations if not regional(one)]
     a, b, c = cells.shape[-3:]
     asked = asked_in_grids(usable, surroundings, loaded.model, (a, b, c), grid.kind, task.every)

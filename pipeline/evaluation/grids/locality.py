@@ -73,11 +73,30 @@ def reach(layers: Sequence[tuple[str, nn.Module]]) -> Triple:
     >>> reach([("conv", nn.Conv3d(1, 1, 3)), ("pool", nn.MaxPool3d(2)), ("again", nn.Conv3d(1, 1, (3, 1, 1)))])
     (7, 3, 3)
     """
+    a, b, c = _window(layers)[0]
+    return a - 1, b - 1, c - 1
+
+
+def _window(layers: Sequence[tuple[str, nn.Module]]) -> tuple[list[int], list[int]]:
+    """Edge of the receptive field of a feature, and how far the next feature's lies from it; per axis."""
     size, step = [1, 1, 1], [1, 1, 1]
     for _, layer in layers:
         size, step = _grown(layer, size, step)
-    a, b, c = size
-    return a - 1, b - 1, c - 1
+    return size, step
+
+
+def filled_up(volumes: Tensor, model: nn.Module) -> Tensor:
+    """Volumes (n, 1, D, H, W) with air at their ends, so that the strides of a network divide them.
+
+    Then the last map of a grid is that of its cells put together, which DiPart needs. Only for networks that pool
+    globally after local layers; any other sees its volumes as they are.
+    """
+    try:
+        step = _window(local_layers(model))[1]
+    except UsageError:
+        return volumes
+    c, b, a = (-side % one for side, one in zip(volumes.shape[:-4:-1], step[::-1], strict=True))
+    return torch.nn.functional.pad(volumes, (0, c, 0, b, 0, a))
 
 
 def _grown(layer: nn.Module, size: list[int], step: list[int]) -> tuple[list[int], list[int]]:

@@ -28,7 +28,7 @@ GRID_TABLE_COLUMNS = {
 GRIDS_TABLE = Table(
     "grids", GRID_TABLE_COLUMNS, "setting, kind of grid, method and stage",
     "Of several scans side by side, does a map mark the one that speaks for the class?", stage="evaluation",
-    place="grids", filled=("cohort", "setting", "kind", "method", "n_grids"), on_pages=False,
+    place="grids", filled=("cohort", "setting", "kind", "method", "n_grids"),
     values={"setting": ("GridPG", "DiFull", "DiPart"), "kind": ("needle", "pair", "corner"), "local": ("yes", "no")},
     forms={"cohort": Form.CODE, "setting": Form.CODE, "kind": Form.CODE, "method": Form.CODE, "stage": Form.COUNT,
            "local": Form.CODE},
@@ -37,7 +37,7 @@ GRIDS_TABLE = Table(
 DIRECTIONS_TABLE = Table(
     "grid_directions", {"cohort": GRID_TABLE_COLUMNS["cohort"], **DIRECTION_COLUMNS}, "claim",
     "Does what the literature found on grids hold for these networks?", stage="evaluation", place="grid_directions",
-    filled=("cohort", "claim", "larger", "smaller", "expected"), on_pages=False,
+    filled=("cohort", "claim", "larger", "smaller", "expected"),
     values={"expected": ("larger", "near"), "holds": ("yes", "no", "open")},
     forms={"cohort": Form.CODE, "claim": Form.TEXT, "larger": Form.TEXT, "smaller": Form.TEXT, "expected": Form.CODE,
            "holds": Form.CODE},

@@ -59,7 +59,7 @@ COLUMNS = {
 INTERACTIONS_TABLE = Table(
     "interactions_of_sides", COLUMNS, "cohort and bilateral group",
     "Does the network need both sides of a region, or does either suffice?", stage="evaluation", place="interactions",
-    filled=("cohort", "group", "n_participants"), on_pages=False, forms={"cohort": Form.CODE, "group": Form.TEXT},
+    filled=("cohort", "group", "n_participants"), forms={"cohort": Form.CODE, "group": Form.TEXT},
 )  # fmt: skip
 
 

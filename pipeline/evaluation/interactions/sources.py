@@ -38,7 +38,7 @@ COLUMNS = {
 SOURCES_TABLE = Table(
     "evidence_sources", COLUMNS, "cohort, map and bilateral group", "Is evidence related to volume or to intensity?",
     stage="evaluation", place="evidence_sources", filled=("cohort", "map", "group", "n_scans", "n_missing"),
-    on_pages=False, forms={"cohort": Form.CODE, "map": Form.MAP, "group": Form.TEXT},
+    forms={"cohort": Form.CODE, "map": Form.CODE, "group": Form.TEXT},
 )  # fmt: skip
 
 

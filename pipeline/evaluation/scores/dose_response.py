@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from pipeline.evaluation.scores.intervals import Floats, participant_interval
+from pipeline.evaluation.scores.rank_correlation import rank_correlation
 
 DRAWS = 500
 
@@ -45,20 +45,7 @@ def dose_response(severity: Floats, evidence: Floats, draws: int = DRAWS, seed: 
     >>> dose_response(np.array([0.0, 0.5, 1.0]), np.array([1.0, 4.0, 2.0]), draws=0).rho
     0.5
     """
-    rho = spearman(severity, evidence)
+    rho = rank_correlation(severity, evidence)
     if not draws or np.isnan(rho):
         return DoseResponse(rho)
-    return DoseResponse(rho, *participant_interval((severity, evidence), spearman, draws, seed))
-
-
-def spearman(a: Floats, b: Floats) -> float:
-    """Spearman's rank correlation; NaN where either is the same everywhere or not finite, or for fewer than three.
-
-    Examples
-    --------
-    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]))
-    1.0
-    """
-    if len(a) < 3 or not (np.isfinite(a).all() and np.isfinite(b).all()) or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return float("nan")
-    return float(np.clip(stats.spearmanr(a, b).statistic, -1, 1))
+    return DoseResponse(rho, *participant_interval((severity, evidence), rank_correlation, draws, seed))

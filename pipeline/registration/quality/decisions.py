@@ -8,6 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.cohort.records import Scan
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError, ResumableError
 from pipeline.run.tables import read_table, write_table
 
@@ -22,6 +24,12 @@ FLAGGED_COLUMNS = {
     "decision": "For you to fill in: keep or drop",
 }
 """Columns of ``flagged.tsv``."""
+FLAGGED_TABLE = Table(
+    "flagged", FLAGGED_COLUMNS, "scan whose registration is in doubt",
+    "Which scans do you want to keep? Written with flagged = \"ask\"; fill in the last column.", stage="registration",
+    place="flagged", filled=("participant_id", "scan_id", "flags"), on_pages=False,
+    forms={"flags": Form.TEXT, "figure": Form.TEXT}, values={"decision": (KEEP, DROP)},
+)  # fmt: skip
 
 
 def decide(

@@ -17,6 +17,14 @@ LRP, GUIDED = "lrp", "guided-backpropagation"
 GUIDED_MAP = "gb"
 """Name of the map of guided backpropagation in files and tables."""
 LONGEST_LABEL = 80
+TITLES: Mapping[str, str] = {
+    "lrp": "LRP", "deeplift": "DeepLIFT", "rise": "RISE", "lime": "LIME", "cam": "CAM", "grad-cam": "Grad-CAM",
+    "grad-cam++": "Grad-CAM++", "xgrad-cam": "XGrad-CAM", "layer-cam": "LayerCAM", "hires-cam": "HiResCAM",
+    "score-cam": "Score-CAM", "ablation-cam": "Ablation-CAM", "opti-cam": "Opti-CAM", "fake-cam": "Fake-CAM",
+    "smoothgrad": "SmoothGrad", "region-shapley": "Region Shapley", "input-x-gradient": "Input × gradient",
+    "smooth-input-x-gradient": "Input × gradient, smoothed",
+}  # fmt: skip
+"""Names of methods that readers know in another spelling than their words give."""
 
 
 def lrp_map_name(beta: float) -> str:
@@ -128,12 +136,43 @@ def map_title(name: str) -> str:
     Examples
     --------
     >>> map_title("lrpB050"), map_title("gb"), map_title("integratedGradients"), map_title("riseP0p25")
-    ('LRP β=0.5', 'Guided backpropagation', 'Integrated gradients', 'Rise p 0.25')
+    ('LRP β=0.5', 'Guided backpropagation', 'Integrated gradients', 'RISE p 0.25')
     """
     beta = beta_of(name)
     if beta is not None:
         return f"LRP β={beta:g}"
     if name == GUIDED_MAP:
         return "Guided backpropagation"
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Za-z])(?=\d)", " ", re.sub(r"(?<=\d)p(?=\d)", ".", name)).lower()
+    for label, title in _TITLES_OF_LABELS:
+        rest = name[len(label) :]
+        if name.startswith(label) and not rest[:1].islower():
+            return f"{title} {_words(rest)}".rstrip()
+    words = _words(name)
     return words[:1].upper() + words[1:]
+
+
+_TITLES_OF_LABELS = sorted(((map_label(method, {}), title) for method, title in TITLES.items()), reverse=True)
+
+
+def _words(label: str) -> str:
+    """A label as words.
+
+    >>> _words("SizeMm12"), _words("riseP0p25")
+    ('size mm 12', 'rise p 0.25')
+    """
+    plain = re.sub(r"(?<=\d)p(?=\d)", ".", label)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Za-z])(?=\d)", " ", plain).lower()
+
+
+def method_title(name: str) -> str:
+    """Name of a method, and the settings behind it, as a reader sees it.
+
+    Examples
+    --------
+    >>> method_title("guided-backpropagation"), method_title("lrp beta=0.25"), method_title("lrp focus")
+    ('Guided backpropagation', 'LRP β=0.25', 'LRP focus')
+    """
+    method, _, settings = name.partition(" ")
+    words = method.replace("-", " ")
+    title = TITLES.get(method, words[:1].upper() + words[1:])
+    return f"{title} {settings.replace('beta=', 'β=').replace('gamma=', 'γ=')}".rstrip()

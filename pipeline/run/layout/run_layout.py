@@ -19,10 +19,10 @@ class RunLayout(GroupFiles):
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         return ScanFiles(self.root, participant_id, session_id, resolution_mm)
 
-    def fold(self, index: int, repeat: int = 1) -> FoldFiles:
-        """Network of a fold; further repeats of its training have subfolders."""
+    def fold(self, index: int, repeat: int | None = None) -> FoldFiles:
+        """Network of a fold; its first training by default, further repeats have subfolders."""
         folder = self.root / "models" / f"fold-{index}"
-        return FoldFiles(folder if repeat == 1 else folder / f"repeat-{repeat}")
+        return FoldFiles(folder if repeat in (None, 1) else folder / f"repeat-{repeat}")
 
     @property
     def config(self) -> Path:
@@ -255,7 +255,7 @@ class EvaluationLayout(RunLayout):
     images : str
         Which registered scans `scan` names: those of the run (empty), or copies made for the evaluation.
     repeat : int
-        Which training of each fold of the run `fold` names.
+        Training of each fold of the run that `fold` names unless told another.
     tissue : Path or None
         Voxels that are replaced in every scan.
     """
@@ -279,9 +279,9 @@ class EvaluationLayout(RunLayout):
     def traceback(self, stage: str, unit: str) -> Path:
         return self.evaluation / "failures" / f"{stage}_{unit}.txt"
 
-    def fold(self, index: int, repeat: int = 1) -> FoldFiles:
+    def fold(self, index: int, repeat: int | None = None) -> FoldFiles:
         if not self.networks:
-            return super().fold(index, max(repeat, self.repeat))
+            return super().fold(index, self.repeat if repeat is None else repeat)
         return FoldFiles(self.evaluation / "models" / self.networks / f"fold-{index}")
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:

@@ -49,7 +49,7 @@ def build(material: Material) -> Mapping[str, Any]:
     for cohort in dict.fromkeys(verdicts["cohort"]):
         own, judged = scores[scores["cohort"] == cohort], verdicts[verdicts["cohort"] == cohort]
         judged = judged.assign(order=judged["map"].map(_order(run.ordered_maps))).sort_values("order", kind="stable")
-        lines = [(title_of(row["map"]), f"{row['verdict']}.") for row in judged.to_dict("records")]
+        lines = [(title_of(row["map"]), row["verdict"], remark(row["numbers"])) for row in judged.to_dict("records")]
         tables = (_dose_response(own), _faithfulness(own))
         blocks.append({
             "title": f"Judged on the {COHORTS.get(cohort, str(cohort))}", "lines": lines, "table": _beside(judged, own),

@@ -1,0 +1,234 @@
+"""What else the evaluation found: distractors, sides of regions, sources of evidence and grids; read from its tables.
+
+A part that was not asked is one line with the command that asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from pipeline.evaluation.bench.table import ALL
+from pipeline.evaluation.grids.directions import KIND_OF
+from pipeline.evaluation.grids.tables import ALL_METHODS
+from pipeline.evaluation.nulls.networks import REAL
+from pipeline.run.layout.map_names import map_title, method_title
+from reports.analyses.evaluation_verdict import COHORTS, title_of
+from reports.page.material import Material
+from reports.page.tables import Column, PageTable, numeric, page_table
+from reports.read.run_record import RunRecord
+from reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
+
+ROWS = 12
+"""Rows shown of each table; the others are in its file."""
+NAMED = 4
+"""Regions or methods named in a sentence."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the evaluation: what was asked and found, in a few sentences, and its tables."""
+
+    title: str
+    text: str
+    tables: tuple[PageTable, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a part is read: its table by the name of its declaration, the command that makes it, and what shows it."""
+
+    title: str
+    table: str
+    command: str
+    shown: Callable[[RunRecord, pd.DataFrame], tuple[str, tuple[PageTable, ...]]]
+
+
+def applies(run: RunRecord) -> bool:
+    """Whether the run was evaluated: any part is there, or a file of one that cannot be used."""
+    names = ("verdicts", *(one.table for one in PARTS))
+    return any(run.has(name) or name in run.unreadable for name in names)
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """All parts, in the order of `PARTS`."""
+    return {"parts": [_part(material.run, one) for one in PARTS]}
+
+
+def _part(run: RunRecord, asked: Asked) -> Part:
+    if not run.has(asked.table):
+        return Part(asked.title, run.why_absent(asked.table, otherwise=f"Not asked: {asked.command} makes this part."))
+    return Part(asked.title, *asked.shown(run, run.tables[asked.table]))
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - NAMED
+    return listing(list(names)) if more <= 0 else f"{', '.join(names[:NAMED])} and {number(more)} more"
+
+
+def _distractors(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Maps by distractors, a table for each cohort."""
+    said, tables = [], []
+    for cohort, own in table.groupby("cohort", sort=False):
+        own = own.assign(title=own["map"].map(title_of))
+        limits = dict(own.groupby("distractor", sort=False)["limit"].first())
+        rows = pd.DataFrame({"title": own["title"].unique()})
+        for name in limits:
+            rows[name] = rows["title"].map(own[own["distractor"] == name].set_index("title")["ratio"])
+        columns = [numeric(str(name), f"{name} (limit {limit:g})", fixed) for name, limit in limits.items()]
+        where = COHORTS.get(str(cohort), str(cohort))
+        caption = f"False attribution, {where}. A map marks what is above its limit."
+        tables.append(page_table(rows, [Column("title", "Map"), *columns], caption, ROWS))
+        marked = own[(own["marked"].astype(str).str.lower() == "true") & (own["network"] == REAL)]
+        by = {name: marked.loc[marked["distractor"] == name, "title"].tolist() for name in limits}
+        said.append("; ".join(f"{name}: {_named(found) if found else 'no map'}" for name, found in by.items()))
+        said[-1] = f"Marked in the {where}: {said[-1]}."
+    text = (
+        "A distractor is in the image but does not tell the classes apart, so no good map marks it. Values are "
+        "relative to what the map puts on planted regions, or for the rim to an even map. "
+    )
+    return f"{text}{' '.join(said)}", tuple(tables)
+
+
+def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Regions whose sides hold most, or least, together and not alone."""
+    table = table.assign(size=-table["interaction"].abs()).sort_values("size", kind="stable")
+    either, both = table[table["ci_low"] > 0], table[table["ci_high"] < 0]
+    said = [
+        f"{what} {_named([mid_sentence(one) for one in rows['group']])}"
+        for what, rows in (("either side suffices:", either), ("it needs both sides:", both))
+        if len(rows)
+    ]
+    found = f"Where the interval excludes 0, {'; '.join(said)}" if said else "In no region does the interval exclude 0"
+    people = count(int(table["n_participants"].max()), "participant")
+    text = (
+        f"The left side, the right side and both take the tissue of controls. {found} (intervals over {people}, not "
+        f"corrected for {count(len(table), 'region')})."
+    )
+    columns = [
+        Column("group", "Region"), numeric("left", "Left", _milli), numeric("right", "Right", _milli),
+        numeric("both", "Both", _milli),
+        numeric("interaction", "Both − left − right", _milli, "above 0: either suffices; below 0: both are needed"),
+        numeric("ci_low", "From", _milli), numeric("ci_high", "To", _milli),
+    ]  # fmt: skip
+    caption = "Evidence lost, in logits, with the 95 % interval of the interaction; the largest interactions first."
+    return text, (page_table(table, columns, caption, ROWS),)
+
+
+def _milli(value: object) -> str:
+    """A difference of logits with three decimals."""
+    return signed(value, 3)
+
+
+def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Where the leading map puts evidence, and what it goes with there."""
+    maps = list(dict.fromkeys(table["map"]))
+    name = run.leading_map if run.leading_map in maps else maps[0]
+    own = table[table["map"] == name]
+    first = _first_groups(run, name, str(own["cohort"].iloc[0]))
+    place = {group: number for number, group in enumerate(first)}
+    rows = own.assign(place=own["group"].map(place).fillna(len(place)), size=-own["r2"].fillna(-1))
+    rows = rows.sort_values(["place", "size"], kind="stable")
+    columns = [
+        Column("group", "Region"),
+        numeric("volume_slope", "With volume", signed, "below 0: more evidence where the region is smaller"),
+        numeric("intensity_slope", "With intensity", signed, "below 0: more evidence where the region is darker"),
+        numeric("r2", "Share explained by both", fixed), numeric("n_scans", "Scans"),
+    ]  # fmt: skip
+    text = (
+        "Evidence in each region is compared with the region's volume (from the registration) and its intensity, "
+        "within class and fold: standard deviations of evidence per standard deviation. Descriptive, not tested."
+    )
+    both = rows.head(ROWS).dropna(subset=["volume_slope", "intensity_slope"])
+    if len(both):
+        more = int((both["intensity_slope"].abs() > both["volume_slope"].abs()).sum())
+        text += f" It goes more with intensity than with volume in {number(more)} of the {number(len(both))} shown."
+    order = "regions that differ most between the classes first" if first else "best explained regions first"
+    return text, (page_table(rows, columns, f"{map_title(name)}; {order}.", ROWS),)
+
+
+def _first_groups(run: RunRecord, name: str, cohort: str) -> list[str]:
+    """The first regions of a map, best first; none where its scores are not known."""
+    if not run.has("evaluation"):
+        return []
+    rows = run.tables["evaluation"]
+    rows = rows[(rows["map"] == name) & (rows["network"] == REAL) & (rows["cohort"] == cohort)]
+    said = rows.loc[rows["severity"].astype(str) == ALL, "first_groups"].dropna().tolist()
+    return str(said[0]).split("; ") if said else []
+
+
+def _grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Shares of each method at the input and at the last stage, beside chance; then what the literature claims."""
+    of_all = table["method"] == ALL_METHODS
+    known = table[~of_all & (table["kind"] == table["setting"].map(KIND_OF)) & ~_is_study(table["method"])]
+    rows = pd.DataFrame({"method": known["method"].unique()})
+    rows["title"] = rows["method"].map(method_title)
+    columns = [Column("title", "Method")]
+    for setting, own in known[known["share"].notna()].groupby("setting", sort=False):
+        chance = fixed(own["chance"].iloc[0])
+        last = own[own["stage"] > 0].sort_values("stage").groupby("method").last()
+        at_input = own[own["stage"] == 0].set_index("method")
+        for key, title, part in (("input", "at the input", at_input), ("last", "at the last stage", last)):
+            rows[f"{setting}_{key}"] = rows["method"].map(part["share"])
+            columns.append(numeric(f"{setting}_{key}", f"{setting}, {title} (chance {chance})", fixed))
+    columns = [column for column in columns if rows[column.key].notna().any()]
+    by = [column.key for column in columns[1:2]]
+    rows = rows.sort_values(by, ascending=False, kind="stable") if by else rows
+    pointing = known[(known["setting"] == "GridPG") & (known["stage"] == 0) & (known["ci_low"] > known["chance"])]
+    above = [method_title(name) for name in pointing["method"]]
+    refused = [
+        f" {setting}: {str(note).rstrip('.')}."
+        for setting, note in table.loc[of_all, ["setting", "note"]].dropna().drop_duplicates().itertuples(index=False)
+    ]
+    text = (
+        "Several scans stand side by side as one volume; the share is the part of a map that lies in the scan it "
+        "should explain (1 for a perfect map). In GridPG the network sees all scans, in DiFull each cell alone, in "
+        "DiPart all, but its head one. Above chance in GridPG at the input with the whole 95 % interval: "
+        f"{_named(above) if above else 'no method'}.{''.join(refused)}"
+    )
+    caption = "Mean shares over participants. Other stages, studies and intervals are in evaluation/grids.tsv."
+    return text, (page_table(rows, columns, caption, ROWS),)
+
+
+def _is_study(methods: pd.Series) -> pd.Series:
+    """Methods of the studies of smoothing and of LRP's settings, which have many rows."""
+    return methods.str.contains(r"kernel=|gamma=|beta=0\.", regex=True)
+
+
+def _claims(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Claims of the literature, those with an answer first."""
+    answers = table["holds"]
+    numbers = {name: int((answers == name).sum()) for name in ("yes", "no", "open")}
+    text = (
+        f"Claims of the literature about grids that could be asked here: {sum(numbers.values())}. Hold: "
+        f"{numbers['yes']}; do not hold: {numbers['no']}; open, as the interval is too wide: {numbers['open']}."
+    )
+    rows = table[answers.notna()].assign(order=answers.map({"no": 0, "yes": 1, "open": 2}))
+    rows = rows.sort_values("order", kind="stable")
+    columns = [
+        Column("claim", "Claim"), Column("holds", "Holds"), numeric("difference", "Difference of shares", signed),
+        numeric("ci_low", "From", signed), numeric("ci_high", "To", signed), numeric("n_participants", "Participants"),
+    ]  # fmt: skip
+    caption = "Claims that do not hold here, then those that do, with 95 % intervals over participants."
+    return text, (page_table(rows, columns, caption, ROWS),)
+
+
+_EVALUATE = "heatlas evaluate OUT"
+PARTS: Sequence[Asked] = (
+    Asked("Do maps mark what they should not?", "distractors", _EVALUATE, _distractors),
+    Asked(
+        "Does the network need both sides of a region?", "interactions_of_sides",
+        f"{_EVALUATE} --parts nulls interactions", _interactions,
+    ),
+    Asked(
+        "Is evidence related to size or to brightness?", "evidence_sources",
+        f"{_EVALUATE} --parts nulls interactions --methods expected-gradients", _sources,
+    ),
+    Asked("Of several scans, does a map mark the right one?", "grids", f"{_EVALUATE} --parts grids", _grids),
+    Asked("Does what is known of grids hold here?", "grid_directions", f"{_EVALUATE} --parts grids", _claims),
+)  # fmt: skip
+"""Parts of the evaluation, in the order of the page."""

@@ -1,0 +1,125 @@
+"""Parts of the evaluation on the page: what is shown of each table, against the table itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.evaluation.bench.distractors import COLUMNS as DISTRACTORS
+from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS
+from pipeline.evaluation.grids.tables import GRID_TABLE_COLUMNS
+from pipeline.evaluation.interactions.sides import COLUMNS as SIDES
+from pipeline.evaluation.interactions.sources import COLUMNS as SOURCES
+from reports.content.relevance.evaluation_parts import NAMED, PARTS, ROWS, Part, _part, applies
+
+GROUPS = [f"Region {place}" for place in range(20)]
+
+SHARES = {"deeplift": (0.3, 0.5), "lrp beta=0": (0.4, 0.6), "lrp beta=0.25": (0.9, 0.9)}
+
+
+def table(columns, rows) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+def tables() -> dict[str, pd.DataFrame]:
+    """All parts; in the order of the file nothing is sorted as the page shows it."""
+    values = np.linspace(-0.1, 0.1, 20).tolist()
+    grid = {"cohort": "run", "kind": "needle", "setting": "GridPG", "n_grids": 8, "n_participants": 8, "chance": 0.25}
+    return {
+        "distractors": table(DISTRACTORS, [
+            ["run", name, network, what, "marker", 7, ratio, limit, ratio > limit]
+            for what, limit in (("spot", 0.5), ("rim", 1.0))
+            for name, network, ratio in (("deeplift", "real", 0.75), ("lrpB000", "real", 1.5), ("edges", "none", 5.0))
+        ]),
+        "interactions_of_sides": table(SIDES, [
+            ["run", group, 9, 0.5, 0.25, 0.75 + value, value, value - 0.05, value + 0.05]
+            for group, value in zip(GROUPS, values, strict=True)
+        ]),
+        "evidence_sources": table(SOURCES, [
+            ["run", name, group, 9, 0, value, -2 * value if place else 0.0, abs(value)]
+            for name in ("deeplift", "expectedGradients")
+            for place, (group, value) in enumerate(zip(GROUPS, values, strict=True))
+        ]),
+        "grids": table(GRID_TABLE_COLUMNS, [
+            {**grid, "method": method, "stage": stage, "share": share, "ci_low": share - 0.1, "ci_high": share + 0.1}
+            for method, shares in SHARES.items() for stage, share in zip((0, 4), shares, strict=True)
+        ] + [{**grid, "setting": "DiPart", "kind": "corner", "method": "all", "note": "fold 0: no pooling."}]),
+        "grid_directions": table(["cohort", *DIRECTION_COLUMNS], [
+            {"claim": f"claim {place}", "holds": holds, "difference": 0.1, "n_participants": 8}
+            for place, holds in enumerate(["open", "yes", None, "no", "yes"])
+        ]),
+    }  # fmt: skip
+
+
+def run_of(**own: pd.DataFrame) -> SimpleNamespace:
+    return SimpleNamespace(
+        tables=own, leading_map="expectedGradients", unreadable={},
+        has=lambda *names: all(name in own for name in names), why_absent=lambda *names, otherwise: otherwise,
+    )  # fmt: skip
+
+
+def shown(name: str) -> Part:
+    return _part(run_of(**tables()), next(one for one in PARTS if one.table == name))
+
+
+def cells(part: Part) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in part.tables[0].rows]
+
+
+def test_every_map_is_beside_its_distractors_and_those_that_mark_one_are_named() -> None:
+    part = shown("distractors")
+    assert [column.title for column in part.tables[0].columns] == ["Map", "spot (limit 0.5)", "rim (limit 1)"]
+    assert cells(part)[0] == ["DeepLIFT", "0.75", "0.75"]
+    assert part.text.endswith("Marked in the scans of the run: spot: DeepLIFT and LRP β=0; rim: LRP β=0.")
+
+
+def test_regions_with_the_largest_interaction_come_first() -> None:
+    part = shown("interactions_of_sides")
+    assert cells(part)[0] == ["Region 0", "+0.500", "+0.250", "+0.650", "−0.100", "−0.150", "−0.050"]
+    assert (len(cells(part)), part.tables[0].more) == (ROWS, 20 - ROWS)
+    assert "either side suffices: region 19, region 18, region 17, region 16 and 1 more" in part.text
+    assert "it needs both sides: region 0, region 1" in part.text
+
+
+def test_sources_are_those_of_the_leading_map_where_the_classes_differ_most() -> None:
+    known = tables()
+    known["evaluation"] = pd.DataFrame({
+        "cohort": "run", "map": "expectedGradients", "network": ["shuffled-1", "real"], "severity": "all",
+        "first_groups": ["Region 1", "Region 7; Region 3"]})  # fmt: skip
+    part = _part(run_of(**known), PARTS[2])
+    assert part.tables[0].caption.startswith("Expected gradients; regions that differ most")
+    assert "more with intensity than with volume in 11 of the 12 shown" in part.text
+    assert [row[0] for row in cells(part)][:3] == ["Region 7", "Region 3", "Region 0"]
+    assert [row[0] for row in cells(shown("evidence_sources"))][:2] == ["Region 0", "Region 19"]  # best explained
+
+
+def test_shares_stand_beside_chance_without_the_studies() -> None:
+    part = shown("grids")
+    titles = [column.title for column in part.tables[0].columns]
+    assert titles == ["Method", "GridPG, at the input (chance 0.25)", "GridPG, at the last stage (chance 0.25)"]
+    assert cells(part) == [["LRP β=0", "0.40", "0.60"], ["DeepLIFT", "0.30", "0.50"]]
+    assert "with the whole 95 % interval: LRP β=0. DiPart: fold 0: no pooling." in part.text
+
+
+def test_claims_that_do_not_hold_come_first_and_all_are_counted() -> None:
+    part = shown("grid_directions")
+    assert [row[:2] for row in cells(part)] == [["claim 3", "no"], ["claim 1", "yes"], ["claim 4", "yes"],
+                                                ["claim 0", "open"]]  # fmt: skip
+    assert "asked here: 4. Hold: 2; do not hold: 1; open, as the interval is too wide: 1." in part.text
+
+
+@pytest.mark.parametrize("name", [one.table for one in PARTS])
+def test_a_part_that_was_not_asked_names_its_command(name: str) -> None:
+    own = {key: value for key, value in tables().items() if key != name}
+    part = _part(run_of(**own), next(one for one in PARTS if one.table == name))
+    assert part.text.startswith("Not asked: heatlas evaluate OUT")
+    assert part.tables == ()
+    assert applies(run_of(**{name: tables()[name]}))
+
+
+def test_a_run_that_was_not_evaluated_has_no_parts() -> None:
+    assert not applies(run_of())
+    assert NAMED < ROWS
