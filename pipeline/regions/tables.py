@@ -131,9 +131,7 @@ def bilateral_sums(relevance: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame
     return groups[["n_voxels", "sum"]].sum().join(groups["evidence"].sum(min_count=1)).reset_index()
 
 
-def bilateral_rows(
-    relevance: pd.DataFrame, predictions: pd.DataFrame, gain_reference: GainReference
-) -> pd.DataFrame:
+def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame, gain_reference: GainReference) -> pd.DataFrame:
     """Regions pooled over hemispheres, with gain.
 
     Parameters
