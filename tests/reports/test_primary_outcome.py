@@ -35,7 +35,7 @@ def test_the_primary_outcome_is_printed_first_with_its_numbers(run, record):
     answer = summarise(record).answers[0]
     named = "Primary outcome (named before any result: partial correlation of evidence (Expected gradients) in the"
     assert f"{named} hippocampus with " in answer.text
-    assert "CN and AD together, with test fold, class, age, sex" in answer.text
+    assert "AD and CN together, with test fold, class, age held)" in answer.text
     bounds = f"{fixed(row['ci_low'])} to {fixed(row['ci_high'])}"
     assert f"r\xa0=\xa0{fixed(row['r'])} (95 % interval {bounds})" in answer.text
     assert f"{p_value(row['p'])}, {row['n_participants']} participants" in answer.text
