@@ -34,7 +34,7 @@ PRIMARY_COLUMNS = {name: ASSOCIATIONS_COLUMNS[name] for name in _SAME} | {
     "biomarker": "What relevance is correlated with: a column, a ratio of two columns, or a volume",
     "scan_group": "Scans included: all (with the class held), a class, or TP, FP, TN, FN",
     "covariates": "Covariates held, with fold for the test fold; n/a if there is no value",
-    "p": "Two-sided permutation p over participants, (b+1)/(m+1); a single test, not corrected",
+    "p": "Two-sided permutation p over participants, (b+1)/(m+1)",
     "exchanged": "What a permutation exchanges",
 }
 PRIMARY_TABLE = Table(
