@@ -61,7 +61,9 @@ TRAJECTORY_COLUMNS = {
 }
 TRAJECTORIES_TABLE = Table(
     "trajectories", TRAJECTORY_COLUMNS, "response and term", "How do scores and relevance change over visits?",
-    inference=Inference("exploratory", "all regions of one term and map (family-wise: of all maps), or the other responses"),
+    inference=Inference(
+        "exploratory", "all regions of one term and map (family-wise: of all maps), or the other responses"
+    ),
 )  # fmt: skip
 
 
