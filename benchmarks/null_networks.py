@@ -11,10 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 from null_relevance import FAST, Case, Found, Generator, M
+from scipy.stats import t as t_distribution
 
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.associations.volume_association import volume_association
 from pipeline.statistics.groups.fairness import _of_level
+from pipeline.statistics.groups.members import difference_within, welch_within
 from pipeline.statistics.harmonisation.combat_fit import fit
 from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.linear.fold_effect import model_within_folds
@@ -108,6 +110,30 @@ def spreads(rng: Generator) -> Found:
                 test = partial_correlation(shown, model.design, model.exchange, M, rng, method)
                 named = f"{'partial ' if covariates else ''}{method}, {n} people, {share:.0%} with {times:g} x the SD"
                 found[named] = test.p
+    return found
+
+
+def primary(rng: Generator) -> Found:
+    """Patients have more relevance, smaller volumes and more spread in both; within the classes they are unrelated.
+
+    Networks differ in scale, so that the classes differ more in some folds. Patients have fewer scans.
+    """
+    found = {}
+    for n, times in ((24, 1.0), (60, 1.0), (60, 2.0), (60, 3.0), (120, 2.0)):
+        fold, patient = unbalanced(rng, n, *((0.5, 0.5) if n < 60 else (0.15, 0.5)))
+        scans = rng.integers(1, np.where(patient, 3, 6))
+        spread, person = np.where(patient, times, 1.0), np.repeat(np.arange(n), scans)
+        age = rng.normal(74, 6, n)
+        volume = rng.normal(size=n) * spread - 1.5 * patient - 0.05 * (age - 74)
+        own = rng.normal(size=(n, COLUMNS)) * spread[:, None] + 1.5 * patient[:, None] + 0.05 * (age[:, None] - 74)
+        values = own[person] + 0.5 * rng.normal(size=(len(person), COLUMNS))
+        values = values * SCALES[fold][person][:, None] + 2.0 * fold[person][:, None]
+        frame = pd.DataFrame({"participant_id": person.astype(str), "fold": fold[person], "age": age[person]})
+        frame = frame.assign(label=np.where(patient, "AD", "CN")[person], x=volume[person])
+        model = model_within_folds("label + age + x", "x", frame, True)
+        test = partial_correlation(values, model.design, model.exchange, M, rng, "pearson")
+        named = f"class and fold held, {n} people" + f", patients with {times:g} x the SD" * (times > 1)
+        found[named] = test.p
     return found
 
 
@@ -220,7 +246,23 @@ def unequal_groups(rng: Generator) -> Found:
     return found
 
 
+def subgroup_differences(rng: Generator) -> Found:
+    """Welch's interval in a subgroup, in one fold and in four of unequal scale."""
+    found = {}
+    for first, second, folds in ((5, 5, 1), (12, 48, 1), (15, 45, 4)):
+        is_first, fold = np.arange(first + second) < first, np.arange(first + second) % folds
+        for name, draw in (("normal", rng.normal), ("lognormal", lambda size: rng.lognormal(size=size) - np.exp(0.5))):
+            values = draw(size=(first + second, COLUMNS)) * SCALES[fold][:, None] + fold[:, None]
+            error, df = welch_within(values, is_first, fold)
+            difference = difference_within(values, is_first, fold, np.ones((1, len(values))))[0]
+            reach = t_distribution.isf(0.025, df) * error
+            named = f"class difference in a subgroup, {first} and {second} in {folds} fold{'s' * (folds > 1)}, {name}"
+            found[named] = misses(difference - reach, difference + reach, 0.0)
+    return found
+
+
 CASES = {
+    "primary": Case("primary", "four networks of scale 1 to 3; classes differ in both, 1 to 5 scans", primary),
     "networks: change": Case("trajectories", "60 people, four networks, groups unbalanced over folds", change),
     "networks: skewed change": Case("trajectories", "15 people with three visits", skewed_change),
     "networks: fairness": Case("fairness", "80 people, 40 % positive, four networks", fairness_of_networks),
@@ -234,4 +276,5 @@ CASES = {
 INTERVALS = {
     "folds: volumes": Case("volume_association", "no correlation; folds of three or four", volumes_in_folds),
     "groups: intervals": Case("group_comparisons", "no difference", unequal_groups),
+    "subgroups: intervals": Case("subgroups", "no difference", subgroup_differences),
 }

@@ -66,7 +66,7 @@ def _write_relevance(layout: RunLayout, predictions: pd.DataFrame, names: list[s
     table["density"] = 1e-6 * strength * rng.lognormal(0, 0.4, len(table))
     table["sum"], table["evidence"] = table["density"] * table["n_voxels"], np.nan
     write_table(layout.relevance, table[list(RELEVANCE_COLUMNS)], RELEVANCE_COLUMNS)
-    bilateral = bilateral_rows(table[list(RELEVANCE_COLUMNS)], predictions)
+    bilateral = bilateral_rows(table[list(RELEVANCE_COLUMNS)], predictions, "participants")
     write_table(layout.relevance_bilateral, bilateral[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
     write_table(layout.statistics("fingerprints"), fingerprint_table(bilateral, names), FINGERPRINT_COLUMNS)
     write_table(layout.statistics("beta_overlap"), overlap_table(bilateral, names[:-1]), OVERLAP_COLUMNS)

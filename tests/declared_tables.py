@@ -35,7 +35,7 @@ def require_as_declared(layout: RunLayout, table: Table) -> None:
     path = table.path(layout)
     dictionary = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     frame, config = read_table(path, text_columns=table.texts), read_config(layout.config)
-    meanings = table.meanings
+    meanings = table.dictionary
     if table.name.startswith("predictions_") and table.place in ("predictions", "predictions_repeats"):
         first = REPEAT_COLUMN if table.place == "predictions_repeats" else {}
         meanings = {**first, **prediction_columns(task_of(config.cohort))}

@@ -1,8 +1,8 @@
 """Tables of the scans outside the contrast (MCI): the columns of the labelled scans, gain included.
 
-Gain divides by what the same networks give controls: for each network the mean sum of the negative-class scans of its
-test fold (labelled, out of fold: it has seen none of them), then the mean over the networks that explain the scan. A
-fold without such scans is left out of that mean.
+Gain divides by what the same networks give controls: for each network the mean sum of the negative class of its test
+fold (labelled, out of fold: it has seen none of them), formed as for the labelled scans, then the mean over the
+networks that explain the scan. A fold without such scans is left out of that mean.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ STAGE = "regions-applied"
 
 APPLIED_BILATERAL_COLUMNS = {
     **BILATERAL_COLUMNS,
-    "reference_sum": "Mean sum over the negative-class test scans of each network that explains the scan, averaged "
-    "over these networks: the denominator of gain",
+    "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged over "
+    "these networks: the denominator of gain",
 }
 """Columns of ``relevance_applied_bilateral.tsv``."""
 RELEVANCE_APPLIED_TABLE = Table(

@@ -6,6 +6,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.cohort.people.persons import name_of_person
+from pipeline.run.config.settings import GainReference
+
 
 def density(sums: NDArray[np.float64], n_voxels: NDArray[np.integer]) -> NDArray[np.float64]:
     """Sum per voxel; NaN where there is no voxel.
@@ -35,15 +38,19 @@ def gain(sums: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[n
     return result
 
 
-def negative_class_reference(table: pd.DataFrame) -> pd.Series:
-    """Mean sum over the scans of the negative class in the same test fold: the denominator of gain.
+def negative_class_reference(table: pd.DataFrame, over: GainReference) -> pd.Series:
+    """Mean sum of the negative class in the same test fold: the denominator of gain.
 
     Only scans of one fold were explained by one network, so only they are on one scale.
 
     Parameters
     ----------
     table : pandas.DataFrame
-        With ``fold``, ``target`` (0 = negative class), ``map``, ``group`` and ``sum``; a row per scan, map and group.
+        With ``participant_id``, ``fold``, ``target`` (0 = negative class), ``map``, ``group`` and ``sum``; a row per
+        scan, map and group.
+    over : {"participants", "scans"}
+        Mean over participants, each by the mean of their scans, so that a control with five scans counts once; or over
+        scans, as in the founding study.
 
     Returns
     -------
@@ -51,5 +58,9 @@ def negative_class_reference(table: pd.DataFrame) -> pd.Series:
         Aligned with `table`; NaN in a fold without such a scan.
     """
     keys = ["fold", "map", "group"]
-    means = table[table["target"] == 0].groupby(keys, sort=False)["sum"].mean().rename("reference_sum")
+    controls = table[table["target"] == 0]
+    if over == "participants":
+        person = controls["participant_id"].map(name_of_person(controls["participant_id"].unique()))
+        controls = controls.groupby([*keys, person], sort=False)["sum"].mean().reset_index()
+    means = controls.groupby(keys, sort=False)["sum"].mean().rename("reference_sum")
     return table[keys].join(means, on=keys)["reference_sum"]

@@ -27,7 +27,7 @@ from pipeline.regions.tables import (
     bilateral_rows,
     predictions_of,
 )
-from pipeline.run.config.settings import Config
+from pipeline.run.config.settings import Config, GainReference
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.map_names import lrp_map_name
 from pipeline.run.layout.run_layout import RunLayout
@@ -85,14 +85,15 @@ def aggregate_relevance(
     tables = [_files(layout, scan, config).region_table for scan in scans]
     audits = [_files(layout, scan, config).audit_table for scan in scans]
     relevant = text_digest(own[list(PREDICTION_COLUMNS)].to_csv(index=False))
+    gain_reference = config.regions.gain_reference
     lrp_names = [name for name in map(lrp_map_name, sorted(config.attribution.betas)) if name in map_names]
     done = run_step(
         layout,
         STAGE,
         [*tables, *audits],
-        [relevant, list(map_names), lrp_names],
+        [relevant, list(map_names), lrp_names, gain_reference],
         [_write_tables],
-        lambda: _write_tables(layout, tables, audits, own, map_names, lrp_names),
+        lambda: _write_tables(layout, tables, audits, own, map_names, lrp_names, gain_reference),
         digests,
     )
     jobs = _map_jobs(layout, scans, own, map_names, grid, config, digests)
@@ -113,10 +114,11 @@ def _write_tables(
     predictions: pd.DataFrame,
     map_names: Sequence[str],
     lrp_names: Sequence[str],
+    gain_reference: GainReference,
 ) -> list[Path]:
     relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
     audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
-    bilateral = bilateral_rows(relevance, predictions)
+    bilateral = bilateral_rows(relevance, predictions, gain_reference)
     written = [
         (layout.relevance, relevance, RELEVANCE_COLUMNS),
         (layout.relevance_audit, audit, AUDIT_COLUMNS),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from atlases.regions import RegionTable
 from pipeline.regions.metrics import density, gain, negative_class_reference
 from pipeline.regions.packed_labels import REST
+from pipeline.run.config.settings import GainReference
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 
@@ -57,7 +58,8 @@ BILATERAL_COLUMNS = {
     "n_voxels": "Voxels of all regions of the group",
     "sum": "Sum of the map over the group",
     "density": "Sum divided by voxels; n/a for an empty group",
-    "reference_sum": "Mean sum over the scans of the negative class in the same test fold: the denominator of gain",
+    "reference_sum": "Mean sum of the negative class in the same test fold, the denominator of gain: over participants "
+    "(each by the mean of their scans), or over scans if [regions] gain_reference says so",
     "gain": "sum / reference_sum; n/a if reference_sum is not above 0, and for evidence maps, which are already "
     "relative to controls",
     "evidence": EVIDENCE.replace("the region", "the group"),
@@ -135,7 +137,7 @@ def bilateral_sums(relevance: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame
     return groups[["n_voxels", "sum"]].sum().join(groups["evidence"].sum(min_count=1)).reset_index()
 
 
-def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
+def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame, gain_reference: GainReference) -> pd.DataFrame:
     """Regions pooled over hemispheres, with gain.
 
     Parameters
@@ -144,6 +146,8 @@ def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
         Columns of `RELEVANCE_COLUMNS`.
     predictions : pandas.DataFrame
         One row per scan, at least `PREDICTION_COLUMNS`.
+    gain_reference : {"participants", "scans"}
+        What gain divides by; see `negative_class_reference`.
 
     Returns
     -------
@@ -152,7 +156,7 @@ def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
     """
     table = bilateral_sums(relevance, [*_SCAN_COLUMNS])
     table = table.merge(predictions[list(PREDICTION_COLUMNS)], on="scan_id", how="left")
-    reference = negative_class_reference(table)
+    reference = negative_class_reference(table, gain_reference)
     sums = table["sum"].to_numpy(float)
     return table.assign(
         density=density(sums, table["n_voxels"].to_numpy()),

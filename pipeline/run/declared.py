@@ -11,12 +11,34 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
+from typing import Literal
 
 from pipeline.run.columns import Column, Form, column_of
 from pipeline.run.layout.run_layout import RunLayout
 
 CLASSES = "{classes}"
 """Among the values of a column: the classes of the run, of which there are none where a number is predicted."""
+
+
+CORRECTIONS = {"p_fwe": "family-wise", "p_fdr": "for the false discovery rate"}
+"""How p values are corrected, by the beginning of their column's name."""
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What the tests of a table are for.
+
+    Parameters
+    ----------
+    role : {"primary", "secondary", "exploratory"}
+        Primary: the one outcome named before any result. Secondary: answers one question of the study, corrected over
+        all of its tests. Exploratory: several questions or audits side by side, not corrected for each other.
+    family : str
+        The tests that a correction is over.
+    """
+
+    role: Literal["primary", "secondary", "exploratory"]
+    family: str
 
 
 @dataclass(frozen=True)
@@ -48,6 +70,8 @@ class Table:
         Columns that earlier versions did not write.
     on_pages : bool
         Whether the report reads it; the largest stay in their files.
+    inference : Inference or None
+        What its tests are for; None for a table without p values.
     """
 
     name: str
@@ -62,6 +86,7 @@ class Table:
     finite: bool = False
     later: Collection[str] = ()
     on_pages: bool = True
+    inference: Inference | None = None
 
     def __post_init__(self) -> None:
         unknown = {*self.forms, *self.filled, *self.values, *self.later} - {*self.meanings}
@@ -73,6 +98,32 @@ class Table:
         """All columns by name, in order."""
         found = {name: column_of(name, meaning) for name, meaning in self.meanings.items()}
         return found | {name: replace(found[name], form=form) for name, form in self.forms.items()}
+
+    @property
+    def tests(self) -> str:
+        """Role, family and correction of the tests in a sentence; empty for a table without tests.
+
+        Examples
+        --------
+        >>> Table("made", {"p_fwe": "Corrected p"}, "region", "", inference=Inference("secondary", "all regions")).tests
+        'Secondary outcome; family: all regions; corrected family-wise.'
+        """
+        if self.inference is None:
+            return ""
+        kinds = [how for start, how in CORRECTIONS.items() if any(name.startswith(start) for name in self.meanings)]
+        corrected = f"corrected {' and '.join(kinds)}" if kinds else "not corrected"
+        kind = "Exploratory" if self.inference.role == "exploratory" else f"{self.inference.role.capitalize()} outcome"
+        return f"{kind}; family: {self.inference.family}; {corrected}."
+
+    @property
+    def dictionary(self) -> dict[str, str]:
+        """Description of each column for the data dictionary; those of p values state role, family and correction."""
+        return {
+            name: f"{column.meaning.rstrip('.')}. {self.tests}"
+            if column.form is Form.P and self.tests
+            else column.meaning
+            for name, column in self.columns.items()
+        }
 
     @property
     def required(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from pipeline.cohort.people.clinical import IDENTITY, MEASURES, TIMES, Clinical
 from pipeline.cohort.records import Scan
 from pipeline.run.config.nearest import did_you_mean, nearest
 from pipeline.run.config.settings import Config
+from pipeline.run.config.statistics import PrimaryConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.map_names import map_names
 from pipeline.statistics.associations.biomarkers import OWN_VOLUME, SHORT_NAMES, VOLUME_OF, column_of, parts_of
@@ -49,12 +50,18 @@ def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | No
     known = {*map(str, frame.columns), *MEASURES, *TIMES}
     _require_formulas(config, frame)
     for name in settings.associations.biomarkers:
-        _require_biomarker(name, frame, known, groups)
+        _require_biomarker("statistics.associations.biomarkers", name, frame, known, groups)
+    primary, maps = settings.primary, set(map_names(config.attribution))
+    _require_biomarker("statistics.primary.biomarker", primary.biomarker, frame, known, groups)
+    # An atlas without the region of the default gives a row with the reason.
+    region = () if primary.region == PrimaryConfig.region else (primary.region,)
     for setting, names, choice in (
         ("subgroups.variables", settings.subgroups.variables, known | {COURSE}),
         ("main_effects.variables", settings.main_effects.variables, known),
         ("harmonisation.site_column", (settings.harmonisation.site_column,), known),
-        ("progression.trajectory_maps", settings.progression.trajectory_maps, set(map_names(config.attribution))),
+        ("progression.trajectory_maps", settings.progression.trajectory_maps, maps),
+        ("primary.region", region, groups),
+        ("primary.map", (primary.map,) if primary.map else (), maps),
     ):
         for name in names:
             if name not in choice:
@@ -97,8 +104,9 @@ def _require_formulas(config: Config, frame: pd.DataFrame) -> None:
             raise BadInputError(message if message.startswith(setting) else f"{setting}: {message}") from error
 
 
-def _require_biomarker(name: str, frame: pd.DataFrame, known: Collection[str], groups: Collection[str]) -> None:
-    setting = "statistics.associations.biomarkers"
+def _require_biomarker(
+    setting: str, name: str, frame: pd.DataFrame, known: Collection[str], groups: Collection[str]
+) -> None:
     for part in filter(None, parts_of(name, frame)):
         if part.startswith(VOLUME_OF):
             if part.removeprefix(VOLUME_OF) not in groups:

@@ -25,6 +25,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_table
 from pipeline.statistics.associations.associations import ASSOCIATIONS_TABLE, associations_tables
 from pipeline.statistics.associations.main_effects import MAIN_EFFECTS_TABLE, main_effects_tables
+from pipeline.statistics.associations.primary import PRIMARY_TABLE, primary_tables
 from pipeline.statistics.associations.volume_association import (
     VOLUME_ASSOCIATION_TABLE,
     VOLUME_POINTS_TABLE,
@@ -95,6 +96,7 @@ class Analysis:
 
 EVERY_TASK = frozenset(KINDS)
 ANALYSES = (
+    Analysis("primary", primary_tables, (PRIMARY_TABLE,), EVERY_TASK),
     Analysis("demographics", demographics_tables, (DEMOGRAPHICS_TABLE, DEMOGRAPHIC_TESTS_TABLE), EVERY_TASK),
     Analysis(
         "performance", performance_tables, (PERFORMANCE_TABLE, ROC_TABLE, PRECISION_RECALL_TABLE, CALIBRATION_TABLE)
@@ -173,7 +175,7 @@ def analyse(
         for table in analysis.tables:
             path = table.path(layout)
             if table.name in tables:
-                write_table(path, tables[table.name], table.meanings)
+                write_table(path, tables[table.name], table.dictionary)
                 written.append(path)
             else:  # remove the table of an earlier run
                 path.unlink(missing_ok=True)

@@ -14,9 +14,26 @@ from reports.read.run_record import OUTCOMES
 
 _N = ("n_participants", "n_scans")
 _CI = ("ci_low", "ci_high")
+_G = ("hedges_g", "hedges_g_low", "hedges_g_high")
 
 _CORRELATION = (
     "biomarker", "scan_group", "estimator", "covariates", "map", "group", "r", *_CI, "p", "p_fwe", "p_fdr", *_N, "note",
+)  # fmt: skip
+
+PRIMARY = Analysis(
+    "primary", "The primary outcome", "Primary outcome",
+    "The one question that this run named before any result ([statistics.primary] of its configuration), so its p "
+    "needs no correction. All other tests are secondary (a question of the study, corrected over all of its tests) or "
+    "exploratory (several questions or audits side by side, not corrected for each other); the caption of each table "
+    "says which, over which family its p values are corrected, and how.",
+    (
+        View(
+            "primary", "One test.",
+            ("map", "metric", "group", "biomarker", "scan_group", "covariates", "r", *_CI, "p", "exchanged", *_N,
+             "note"), leading=False,
+        ),
+    ),
+    verdicts.primary,
 )  # fmt: skip
 
 ASSOCIATIONS = Analysis(
@@ -96,7 +113,7 @@ NUMBER_ASSOCIATIONS = Analysis(
 )  # fmt: skip
 
 _COMPARED = (
-    "comparison", "map", "group", "mean_first", "mean_second", "difference", *_CI, "hedges_g", "p_fwe",
+    "comparison", "map", "group", "mean_first", "mean_second", "difference", *_CI, *_G, "p_fwe",
     "p_fwe_adjusted", "n_first", "n_second", "note",
 )  # fmt: skip
 
@@ -120,7 +137,7 @@ COMPARISONS = Analysis(
         ),
         View(
             "group_comparisons", "Density between groups, clearest first.",
-            ("comparison", "map", "group", "difference", *_CI, "hedges_g", "p_fwe", "p_fwe_adjusted", "log_gain_shrunk",
+            ("comparison", "map", "group", "difference", *_CI, *_G, "p_fwe", "p_fwe_adjusted", "log_gain_shrunk",
              "log_gain_shrunk_low", "log_gain_shrunk_high", "n_first", "n_second", "note"),
             where={"metric": ["density"]}, order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
             text="A density is not divided by the map's total, and a map adds up to about the {start} of {positive}, "
@@ -142,7 +159,7 @@ EFFECTS = Analysis(
     (
         View(
             "region_effects", "The clearest differences of the leading maps.",
-            ("map", "group", "mean_positive", "mean_negative", "difference", *_CI, "hedges_g", "t", "n_positive",
+            ("map", "group", "mean_positive", "mean_negative", "difference", *_CI, *_G, "t", "n_positive",
              "n_negative", "p_fwe", "p_fdr", "note"), order=("p_fwe", "-t"), shown=30, finding="p_fwe",
         ),
     ),
@@ -195,7 +212,8 @@ SUBGROUPS = Analysis(
         View(
             "subgroups", "Density in the hippocampus by subgroup, over all explained participants (with MCI too).",
             ("variable", "level", "map", "n_participants", "n_scans", "mean_density", *_CI, "class_difference",
-             "class_difference_low", "class_difference_high", "class_hedges_g", "note"),
+             "class_difference_low", "class_difference_high", "class_hedges_g", "class_hedges_g_low",
+             "class_hedges_g_high", "note"),
             where={"group": ["Hippocampus", None]}, shown=40,
         ),
     ),

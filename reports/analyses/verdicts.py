@@ -13,8 +13,20 @@ import pandas as pd
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.columns import correction, worded
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, interval, is_missing, listing, mid_sentence, number, p_value, shortened
-from reports.words.wording import biomarker_in_words, level_in_words, variable_in_words
+from reports.words.numbers import (
+    LONGEST_TEXT,
+    count,
+    fixed,
+    interval,
+    is_missing,
+    listing,
+    mid_sentence,
+    number,
+    p_value,
+    sentence_case,
+    shortened,
+)
+from reports.words.wording import biomarker_in_words, covariates_in_words, level_in_words, variable_in_words
 
 CLEAR = 0.05  # below this, a corrected p is significant
 NAMED = 4  # regions named for each direction of a difference
@@ -26,6 +38,53 @@ class Verdict:
 
     answer: str
     grounds: str
+
+
+QUANTITIES = {"sum": "relevance", "density": "density", "gain": "gain", "share": "share of the map"}
+
+
+def primary_question(run: RunRecord) -> str:
+    """The primary outcome as the run named it, with what is held."""
+    row = run.tables["primary"].iloc[0]
+    what = "evidence" if row["metric"] == "sum" and row["map"] in run.evidence_maps else QUANTITIES[row["metric"]]
+    of_map = "" if is_missing(row["map"]) else f" ({map_title(row['map'])})"
+    together = f"{listing(list(reversed(run.task.outputs)))} together"
+    whom = together if row["scan_group"] == "all" else shortened(row["scan_group"])
+    held = "" if is_missing(row["covariates"]) else f", with {covariates_in_words(row['covariates'])} held"
+    return (
+        f"partial correlation of {what}{of_map} in the {mid_sentence(row['group'])} with "
+        f"{biomarker_in_words(run, row['biomarker'])}, {whom}{held}"
+    )
+
+
+def primary(run: RunRecord) -> Verdict | None:
+    """The answer to the primary question, and what it rests on; None for a run without one."""
+    if not run.has("primary") or run.task.is_number:
+        return None
+    row = run.tables["primary"].iloc[0]
+    named = f"Primary outcome (named before any result: {primary_question(run)})."
+    if is_missing(row["p"]):
+        return Verdict("Not known.", f"{named} {sentence_case(shortened(row['note'], LONGEST_TEXT))}")
+    bounds = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
+    shown = "A correlation." if row["p"] < CLEAR else "No correlation shown."
+    return Verdict(
+        shown, f"{named} r\xa0=\xa0{fixed(row['r'])} ({bounds}), {p_value(row['p'])}, "
+        f"{count(int(row['n_participants']), 'participant')}, {count(int(row['n_scans']), 'scan')}. Permutations "
+        f"exchange {row['exchanged']}.",
+    )  # fmt: skip
+
+
+def g_in_words(row: Mapping[Hashable, object] | pd.Series) -> str:
+    """Hedges' g with its interval in square brackets.
+
+    Examples
+    --------
+    >>> g_in_words({"hedges_g": 0.8, "hedges_g_low": 0.25, "hedges_g_high": 1.35}), g_in_words({"hedges_g": 0.8})
+    ('0.80 [0.25 to 1.35]', '0.80')
+    """
+    low, high = row.get("hedges_g_low"), row.get("hedges_g_high")
+    g = fixed(row["hedges_g"])
+    return g if is_missing(low) or is_missing(high) else f"{g} [{fixed(low)} to {fixed(high)}]"
 
 
 def rows_where(run: RunRecord, table: str, **values: object) -> pd.DataFrame:
@@ -81,13 +140,14 @@ def comparisons(run: RunRecord) -> Verdict | None:
             answer,
             f"Evidence ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "
             f"{number(first['n_second'])} of {run.negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
-            "Hedges' g. Regions add up to the difference in logits, so this says which regions carry the prediction.",
+            "Hedges' g [interval]. Regions add up to the difference in logits, so this says which regions carry the "
+            "prediction.",
         )
     densities = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="density")
     grounds = (
         f"Share of the map ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "
         f"{number(first['n_second'])} of {run.negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
-        "Hedges' g."
+        "Hedges' g [interval]."
     )
     if len(densities):
         clear_densities = int((densities["p_fwe"] < CLEAR).sum())
@@ -131,7 +191,7 @@ def difference_in_words(table: pd.DataFrame) -> str:
 
 
 def _with_g(row: Mapping[Hashable, object]) -> str:
-    return f"{mid_sentence(row['group'])} (g {fixed(row['hedges_g'])})"
+    return f"{mid_sentence(row['group'])} (g {g_in_words(row)})"
 
 
 def associations(run: RunRecord) -> Verdict | None:

@@ -76,8 +76,8 @@ def show_view(view: View, material: Material) -> ShownView | None:
     run = material.run
     if not run.has(view.table):
         return None
-    said = {"positive": run.positive, "negative": run.negative, "start": run.config.attribution.start_value}
-    view = replace(view, caption=view.caption.format(**said), text=view.text.format(**said))
+    names = {"positive": run.positive, "negative": run.negative, "start": run.config.attribution.start_value}
+    view = replace(view, caption=view.caption.format(**names), text=view.text.format(**names))
     table = run.tables[view.table]
     chosen = _chosen(view, run)
     if view.optional and chosen.empty:
@@ -87,7 +87,8 @@ def show_view(view: View, material: Material) -> ShownView | None:
     columns = columns_of(run, view.table, wanted)
     file = TABLES[view.table].path(run.layout).relative_to(run.layout.root).as_posix()
     whole = len(chosen) == len(table) and len(chosen) <= view.shown
-    caption = view.caption if whole else f"{view.caption} Every row and column is in {file}."
+    said = (view.caption, TABLES[view.table].tests, "" if whole else f"Every row and column is in {file}.")
+    caption = " ".join(filter(None, said))
     chart, chart_caption = chart_of(named, view.intervals, view.caption, run.config.statistics.confidence)
     notes = tuple(
         dict.fromkeys(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from reports.analyses.verdicts import rows_where
+from reports.analyses.verdicts import g_in_words, rows_where
 from reports.cautions.findings import Leaders, leaders, voxels_of
 from reports.read.run_record import RunRecord
 from reports.words.numbers import fixed, interval, mid_sentence, signed
@@ -51,10 +51,10 @@ def place_of(run: RunRecord, map_name: str, group: str) -> tuple[int, int] | Non
 
 
 def leading_in_words(run: RunRecord, map_name: str, regions: Sequence[str]) -> list[str]:
-    """Regions with the difference of the classes; its interval and Hedges' g in brackets."""
+    """Regions with the difference of the classes; its interval, and Hedges' g with its own, in brackets."""
     rows = evidence_differences(run, map_name).loc[list(regions)]
     return [
         f"{mid_sentence(region)} {signed(row['difference'])} ({fixed(row['ci_low'])} to {fixed(row['ci_high'])}; g "
-        f"{fixed(row['hedges_g'])})"
+        f"{g_in_words(row)})"
         for region, row in rows.iterrows()
     ]

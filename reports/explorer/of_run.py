@@ -60,7 +60,10 @@ PAINTED = ("mean_evidence", "mean_share", "mean_density", "mean_sum", "mean_gain
 COLUMNS = [
     {"key": name, "title": declared.title, "paints": name in PAINTED,
      "kind": "text" if declared.is_text else "p" if declared.form is Form.P else "number"}
-    for name in ("name", *PAINTED, "hemisphere", "lobe", "n_voxels", "p", "p_fdr")
+    for name in (
+        "name", *PAINTED[:-1], "hedges_g_low", "hedges_g_high", PAINTED[-1], "hemisphere", "lobe", "n_voxels", "p",
+        "p_fdr",
+    )
     for declared in (column_of(name, ""),)
 ]  # fmt: skip
 """Columns on the page, left to right: key in the file, heading, and kind for the script."""

@@ -103,6 +103,7 @@ SECTIONS: Sequence[Section] = (
         "cohort", "Who is in it", "Cohort", "cohort.html.j2", cohort.build, ("scans",),
         "The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,
     ),
+    _analysis(catalogue.PRIMARY, CLASSES),
     _analysis(catalogue.NUMBER_PERFORMANCE, frozenset({NUMBER})),
     _analysis(catalogue.CLASSES_PERFORMANCE, frozenset({SEVERAL_CLASSES})),
     Section(

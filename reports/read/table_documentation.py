@@ -43,7 +43,7 @@ def _section(table: Table, file: str) -> str:
         "",
         f"## {file}",
         "",
-        f"{question} One row per {table.rows}. Stage: {table.stage}.",
+        f"{question} One row per {table.rows}. Stage: {table.stage}. {table.tests}".rstrip(),
         "",
     ]
     if not table.meanings:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.run.layout.map_names import map_title
-from reports.analyses.verdicts import CLEAR, rows_where
+from reports.analyses.verdicts import CLEAR, g_in_words, rows_where
 from reports.cautions.evidence import difference_of, evidence_differences, place_of
 from reports.cautions.findings import map_shares, summary_means
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, listing, number, p_value, percent, signed
+from reports.words.numbers import count, listing, number, p_value, percent, signed
 
 
 def lead_of(run: RunRecord, group: str) -> str:
@@ -57,7 +57,7 @@ def _difference(run: RunRecord, row: pd.Series, more: str) -> str:
     """The difference of the classes in a row of tests, to follow its subject."""
     where = f"is {more} in {run.positive if row['difference'] > 0 else run.negative}"
     said = where if row["p_fwe"] < CLEAR else "is not significantly different between the classes"
-    size = f"Hedges' g of {run.positive} against {run.negative} {fixed(row['hedges_g'])}"
+    size = f"Hedges' g of {run.positive} against {run.negative} {g_in_words(row)}"
     return f"{said} ({size}, family-wise corrected {p_value(row['p_fwe'])})"
 
 

@@ -14,6 +14,7 @@ from reports.analyses.verdicts import difference_in_words, rows_where
 from reports.analyses.views import rows_in_words
 from reports.page.tables import Column, PageTable, numeric, page_table
 from reports.read.run_record import RunRecord
+from reports.read.written_tables import TABLES
 
 SIDES = ("left", "right")
 _READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]
@@ -36,6 +37,8 @@ _EFFECTS = (
     "ci_low",
     "ci_high",
     "hedges_g",
+    "hedges_g_low",
+    "hedges_g_high",
     "n_positive",
     "n_negative",
     "p",
@@ -102,7 +105,8 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     columns = columns_of(run, "associations", _ASSOCIATED)
     caption = (
         f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. Corrected over all regions and "
-        "maps of a question; every row and column is in group/statistics/associations.tsv."
+        "maps of a question; every row and column is in group/statistics/associations.tsv. "
+        f"{TABLES['associations'].tests}"
     )
     return {
         str(group): page_table(own, columns, caption, MOST_ASSOCIATIONS)
@@ -116,11 +120,12 @@ def effects_by_group(run: RunRecord) -> Mapping[str, list[PageTable]]:
     shares = rows_where(run, "group_comparisons", comparison=pair, metric="share")
     shares = shares.rename(columns={"n_first": "n_positive", "n_second": "n_negative"})
     found: dict[str, list[PageTable]] = {}
-    for metric, table in (("share", shares), ("density", run.tables.get("region_effects", pd.DataFrame()))):
+    densities = run.tables.get("region_effects", pd.DataFrame())
+    for metric, name, table in (("share", "group_comparisons", shares), ("density", "region_effects", densities)):
         if len(table):
             columns, rows = columns_of(run, "region_effects", _EFFECTS), table.assign(map=table["map"].map(map_title))
             caption = f"{_MEASURES[metric]}, {run.positive} against {run.negative}, every map."
-            caption += difference_in_words(table)
+            caption += f"{difference_in_words(table)} {TABLES[name].tests}"
             for group, own in rows.groupby("group", sort=False):
                 found.setdefault(str(group), []).append(page_table(own, columns, caption))
     return found

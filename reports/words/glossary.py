@@ -52,8 +52,8 @@ GLOSSARY: Sequence[Term] = (
          "Sum of a region divided by the absolute sums of all regions of the same scan: where relevance lies, whatever "
          "its amount. Comparable between scans whose maps differ in scale."),
     Term("gain", "Gain", ("gain",),
-         "Sum divided by the mean sum of {negative} scans of the same test fold; 1 means as much as in {negative}. n/a "
-         "if that mean is not above 0."),
+         "Sum divided by the mean sum of {negative} of the same test fold; 1 means as much as in {negative}. n/a if "
+         "that mean is not above 0."),
     Term("log-gain", "Log-gain, shrunken", ("log-gain",),
          "Logarithm of the ratio of two groups' means; uncertain values are shrunk towards the mean of their map."),
     Term("fold", "Out-of-fold, test fold", ("out-of-fold", "test folds", "test fold"),

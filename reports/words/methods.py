@@ -256,11 +256,12 @@ def _regions(run: RunRecord) -> str:
         return ""
     atlas = _source(run, "atlas")
     groups = run.tables["relevance"]["group"].nunique()
+    over = "participants, each by the mean of their scans" * (run.config.regions.gain_reference == "participants")
     return (
         f"Maps were summed over the regions of the atlas {atlas.get('title', run.config.regions.atlas)}, left and "
         f"right pooled to {number(groups)} bilateral groups. Sum, density (sum per voxel) and gain (sum divided by the "
-        f"mean sum of {run.negative} scans of the same test fold) follow the founding study [@founding]; gain is not "
-        "given where its denominator is not positive."
+        f"mean sum of {run.negative} of the same test fold, over {over or 'scans'}) follow the founding study "
+        "[@founding]; gain is not given where its denominator is not positive."
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reports.analyses.columns import worded
+from reports.analyses.verdicts import primary_question
 from reports.read.run_record import RunRecord
-from reports.words.numbers import listing, number
+from reports.words.numbers import is_missing, listing, number
 from reports.words.wording import covariates_in_words
 
 
@@ -15,6 +16,17 @@ def _curves(run: RunRecord) -> str:
         return ""
     return (
         "Calibration was assessed in bins of probability in which each participant counts once, with Wilson intervals."
+    )
+
+
+def _primary(run: RunRecord) -> str:
+    if not run.has("primary") or run.task.is_number:
+        return ""
+    row = run.tables["primary"].iloc[0]
+    how = "" if is_missing(row["p"]) else f", tested by permutation of {row['exchanged']} [@freedman_lane]"
+    return (
+        f"The primary outcome, named before any result, was the {primary_question(run)}{how}. All other tests are "
+        "secondary or exploratory, as the data dictionary of each table says with its family and correction."
     )
 
 
@@ -130,5 +142,5 @@ def analyses_text(run: RunRecord) -> str:
 
 
 _WRITERS: tuple[Callable[[RunRecord], str], ...] = (
-    _curves, _associations, _groups, _progression, _sites, _norms, _audit,
+    _primary, _curves, _associations, _groups, _progression, _sites, _norms, _audit,
 )  # fmt: skip

@@ -24,6 +24,7 @@ def rows(densities, **scan):
 def test_reference_is_the_mean_of_controls_in_the_same_fold():
     table = pd.DataFrame(
         {
+            "participant_id": list("abcde"),
             "fold": [0, 0, 0, 1, 1],
             "target": [0, 0, 1, 0, 1],
             "map": "a",
@@ -31,7 +32,7 @@ def test_reference_is_the_mean_of_controls_in_the_same_fold():
             "sum": [2.0, 4.0, 9.0, -1.0, 5.0],
         }
     )
-    reference = negative_class_reference(table)
+    reference = negative_class_reference(table, "participants")
     assert reference.tolist() == [3.0, 3.0, 3.0, -1.0, -1.0]
     got = gain(table["sum"].to_numpy(), reference.to_numpy())
     assert np.array_equal(got, [2 / 3, 4 / 3, 3.0, np.nan, np.nan], equal_nan=True)
@@ -39,8 +40,26 @@ def test_reference_is_the_mean_of_controls_in_the_same_fold():
 
 
 def test_fold_without_controls_has_no_reference():
-    table = pd.DataFrame({"fold": [0, 1], "target": [0, 1], "map": "a", "group": "g", "sum": [2.0, 4.0]})
-    assert np.isnan(negative_class_reference(table).iloc[1])
+    table = pd.DataFrame({"participant_id": ["p", "q"], "fold": [0, 1], "target": [0, 1], "sum": [2.0, 4.0]})
+    table = table.assign(map="a", group="g")
+    assert np.isnan(negative_class_reference(table, "participants").iloc[1])
+
+
+@pytest.mark.parametrize(
+    ("people", "over", "reference"),
+    [
+        (["a", "a", "a", "b", "c"], "participants", 4.0),  # (mean of 1, 2, 3 = 2; 6) / 2
+        (["a", "a", "a", "b", "c"], "scans", 3.0),
+        (["a", "a", "b", "b", "c"], "participants", 3.0),  # equal numbers of scans: no difference
+        (["a", "a", "b", "b", "c"], "scans", 3.0),
+        (["sub-ADNI131S0295"] * 2 + ["sub-ADNI002S0295", "b", "c"], "participants", 4.0),  # one person, two names
+    ],
+)
+def test_controls_count_once_in_the_reference_however_many_scans_they_have(people, over, reference):
+    table = pd.DataFrame({"participant_id": people, "target": [0, 0, 0, 0, 1], "sum": [1.0, 2.0, 3.0, 6.0, 8.0]})
+    both = pd.concat([table.assign(fold=0), table.assign(fold=1, sum=-table["sum"])], ignore_index=True)
+    got = negative_class_reference(both.assign(map="a", group="g"), over)
+    assert got.tolist() == [reference] * 5 + [-reference] * 5
 
 
 def test_participants_count_once_in_a_ranking():

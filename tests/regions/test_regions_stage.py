@@ -81,8 +81,11 @@ def test_every_region_of_every_map_and_the_rest(run, maps):
             assert total == pytest.approx(values.sum(), rel=1e-12)
 
 
-def test_bilateral_groups_and_gain(run, maps):
-    aggregate(run)
+@pytest.mark.parametrize("over", ["participants", "scans"])
+def test_bilateral_groups_and_gain(run, maps, over):
+    """Control 4 has two scans, the others one: the denominator of gain differs between both settings."""
+    regions = dataclasses.replace(CONFIG.regions, gain_reference=over)
+    aggregate(run, config=dataclasses.replace(CONFIG, regions=regions))
     table = read_table(run.relevance_bilateral)
     assert list(table.columns) == list(BILATERAL_COLUMNS)
     assert list(dict.fromkeys(table["group"])) == list(REGIONS.groups)
@@ -92,21 +95,24 @@ def test_bilateral_groups_and_gain(run, maps):
         for (owner, name), values in maps.items()
         if owner == scan.name
     }
-    merged = table.merge(predictions(), on="scan_id")
+    merged = table.merge(predictions().drop(columns=["participant_id", "session_id"]), on="scan_id")
     own = merged[merged["group"] == "Hippocampus"]
     for _, row in own.iterrows():
         assert row["n_voxels"] == 54
         assert row["sum"] == pytest.approx(sums[row["scan_id"], row["map"]], rel=1e-6)
-        controls = [
-            sums[s, row["map"]]
-            for s, fold, target in predictions()[["scan_id", "fold", "target"]].itertuples(index=False)
-            if target == 0 and fold == row["fold"]
-        ]
-        assert row["reference_sum"] == pytest.approx(np.mean(controls), rel=1e-6)
-        expected = row["sum"] / np.mean(controls) if np.mean(controls) > 0 else np.nan
+        of_unit: dict[str, list[float]] = {}
+        for scan in predictions().to_dict("records"):
+            if scan["target"] == 0 and scan["fold"] == row["fold"]:
+                unit = scan["participant_id"] if over == "participants" else scan["scan_id"]
+                of_unit.setdefault(unit, []).append(sums[scan["scan_id"], row["map"]])
+        reference = np.mean([np.mean(values) for values in of_unit.values()])
+        assert row["reference_sum"] == pytest.approx(reference, rel=1e-6)
+        expected = row["sum"] / reference if reference > 0 else np.nan
         assert row["gain"] == pytest.approx(expected, rel=1e-6, nan_ok=True)
     controls = own[(own["target"] == 0) & (own["map"] == "gb")]
-    assert controls.groupby("fold")["gain"].mean().tolist() == pytest.approx([1.0, 1.0])
+    unit = "participant_id" if over == "participants" else "scan_id"
+    means = controls.groupby(["fold", unit])["gain"].mean()
+    assert means.groupby("fold").mean().tolist() == pytest.approx([1.0, 1.0])
     empty = table[table["group"] == "Vessel"]
     assert len(empty) == len(SCANS) * len(MAPS)
     assert empty["density"].isna().all()

@@ -290,7 +290,7 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
     frame = pd.DataFrame(rows, columns=columns)
     predictions = read_table(run.predictions)[["scan_id", "fold", "target", "label", "outcome", "probability"]]
     full = frame.merge(predictions, on="scan_id")
-    full["reference_sum"] = negative_class_reference(full)
+    full["reference_sum"] = negative_class_reference(full, config.regions.gain_reference)
     full["gain"] = (full["sum"] / full["reference_sum"]).where((full["group"] != "Vessel") & (full["map"] != EVIDENCE))
     full["evidence"] = full["sum"].where(full["map"] == EVIDENCE)
     write_table(run.relevance_bilateral, full[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)

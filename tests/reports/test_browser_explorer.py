@@ -70,6 +70,8 @@ def test_numbers_on_the_page_equal_the_table_on_disk(page, table, made):
         "mean_sum",
         "mean_gain",
         "hedges_g",
+        "hedges_g_low",
+        "hedges_g_high",
         "p_fwe",
         None,
         None,

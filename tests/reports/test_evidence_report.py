@@ -88,6 +88,10 @@ def by_hand(run: RunLayout) -> pd.DataFrame:
     return rows.set_index("group").sort_values("hedges_g", ascending=False)
 
 
+def g_of(row: pd.Series) -> str:
+    return f"{fixed(row['hedges_g'])} [{fixed(row['hedges_g_low'])} to {fixed(row['hedges_g_high'])}]"
+
+
 def test_a_run_with_evidence_leads_with_it_and_keeps_the_maps_of_the_founding_study(record):
     assert record.evidence_maps == (EVIDENCE,)
     assert record.main_maps == (EVIDENCE, "lrpB000", "gb")
@@ -103,10 +107,10 @@ def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(ru
     for group in rows.index[:5]:
         row = rows.loc[group]
         low, high = (fixed(VOXELS * row[name]) for name in ("ci_low", "ci_high"))
-        said = f"{group.lower()} {signed(VOXELS * row['difference'])} ({low} to {high}; g {fixed(row['hedges_g'])})"
+        said = f"{group.lower()} {signed(VOXELS * row['difference'])} ({low} to {high}; g {g_of(row)})"
         assert said in answer.text
     assert "in logits:" in answer.text
-    assert "95 % interval and Hedges' g" in answer.text
+    assert "95 % interval, Hedges' g [interval]" in answer.text
     assert answer.figure == f"{signed(VOXELS * rows['difference'].iloc[0])} logits"
     assert answer.more.startswith(NOT_EVALUATED)
     assert "relevance (LRP β=0) is densest in" in answer.more
@@ -123,7 +127,7 @@ def test_the_comparison_of_the_classes_is_one_of_evidence(run, record):
     found, rows = comparisons(record), by_hand(run)
     first = rows[rows["p_fwe"] < 0.05].sort_values(["p_fwe", "hedges_g"], ascending=[True, False]).iloc[0]
     assert found.answer.startswith(
-        f"Scans of AD have more evidence in {first.name.lower()} (g {fixed(first['hedges_g'])})")  # fmt: skip
+        f"Scans of AD have more evidence in {first.name.lower()} (g {g_of(first)})")  # fmt: skip
     assert "Regions add up to the difference in logits" in found.grounds
 
 

@@ -21,6 +21,7 @@ from pipeline.regions.maps import read_map
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table
 from pipeline.statistics.normative.controls import CONTROLS_OF_A_FOLD, Controls
+from reports.analyses.verdicts import g_in_words
 from reports.cautions.all_cautions import find_cautions
 from reports.cautions.findings import small_regions
 from reports.cautions.method_cautions import cautions_of_maps
@@ -183,11 +184,11 @@ def test_numbers_of_a_region_page_are_those_of_the_tables(run):
     page = text_of(run.root / "pages" / "region-hippocampus.html")
     effects = read_table(run.statistics("region_effects"))
     row = effects[(effects["group"] == "Hippocampus") & (effects["map"] == "lrpB000")].iloc[0]
-    assert f"Hedges' g of AD against CN {fixed(row['hedges_g'])}" in page
+    assert f"Hedges' g of AD against CN {g_in_words(row)}, family-wise" in page
     shares = read_table(run.statistics("group_comparisons")).query(
         "comparison == 'AD/CN' and map == 'lrpB000' and metric == 'share' and group == 'Hippocampus'"
     )
-    first = f"AD against CN {fixed(shares['hedges_g'].iloc[0])}, family-wise corrected"
+    first = f"AD against CN {g_in_words(shares.iloc[0])}, family-wise corrected"
     assert (
         0 < page.index("the share of the map that lies here is") < page.index(first) < page.index("relevance here is")
     )

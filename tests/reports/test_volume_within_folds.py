@@ -106,8 +106,9 @@ def test_a_smaller_share_in_the_hippocampus_stands_beside_the_agreement_with_atr
     here = (table["map"] == "lrpB000") & (table["metric"] == "share") & (table["comparison"] == "AD/CN")
     table.loc[here, "p_fwe"] = 1.0
     table.loc[here & (table["group"] == "Hippocampus"), ["difference", "hedges_g", "p_fwe"]] = [g / 1000, g, p]
+    table[["hedges_g_low", "hedges_g_high"]] = [-2.5, -1.0]
     cards = summarise(replace(found, tables={**found.tables, "group_comparisons": table})).answers
     card = next(one for one in cards if one.question == "Does it agree with atrophy?")
-    said = "Between the classes, hippocampus (g −1.82) holds a smaller share of the map in AD than in CN"
+    said = "hippocampus (g −1.82 [−2.50 to −1.00]) holds a smaller share of the map in AD than in CN"
     assert (said in card.text) == told
     assert ("smaller share" in card.text) == told

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
 from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
+from scipy.stats import ttest_ind
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from pipeline.run.config.statistics import SubgroupsConfig
@@ -18,6 +19,7 @@ from pipeline.statistics.data.values import RelevanceValues
 from pipeline.statistics.groups.fairness import FAIRNESS_COLUMNS, fairness_tables
 from pipeline.statistics.groups.interactions import INTERACTIONS_COLUMNS, interactions_tables
 from pipeline.statistics.groups.levels import levels_of
+from pipeline.statistics.groups.members import welch_within
 from pipeline.statistics.groups.subgroups import SUBGROUPS_COLUMNS, subgroups_tables
 from pipeline.statistics.performance import subgroup_difference as subgroup_module
 from pipeline.statistics.performance.subgroup_difference import Answers, subgroup_difference
@@ -115,6 +117,15 @@ def test_means_and_counts_are_those_of_participants():
         assert (row["n_positive"], row["n_negative"]) == (len(patients), len(controls))
         if min(len(patients), len(controls)) >= 5:
             assert row["class_difference"] == pytest.approx(patients.mean() - controls.mean())
+            if not row["fold_held"]:
+                bounds = ttest_ind(patients, controls, equal_var=False).confidence_interval(0.95)
+                low, high = row["class_difference_low"], row["class_difference_high"]
+                assert (low, high) == (pytest.approx(bounds.low), pytest.approx(bounds.high))
+                assert row["class_difference_interval"] == "Welch"
+                if np.isfinite(row["class_hedges_g"]):
+                    g_low, g_high = row["class_hedges_g_low"], row["class_hedges_g_high"]
+                    assert g_low < row["class_hedges_g"] < g_high
+                    assert (g_low > 0 or g_high < 0) == (low > 0 or high < 0)
         else:
             assert "suppressed" in row["note"]
     assert table["class_difference"].notna().any()
@@ -356,3 +367,40 @@ def test_same_seed_same_tables():
     for function in (subgroups, interactions, fairness):
         runs = [function(inputs_of(people(8), only("sex", "age"))) for _ in range(2)]
         pd.testing.assert_frame_equal(*runs)
+
+
+@pytest.mark.parametrize("sizes", [[(12, 48)], [(3, 9), (4, 4), (2, 7)], [(3, 9), (4, 4), (2, 0)]])
+def test_the_error_of_a_difference_within_folds_is_that_of_welch(sizes):
+    """One fold: scipy's. Several: the variance of the weighted sum of differences, by hand."""
+    rng = np.random.default_rng(len(sizes))
+    fold = np.concatenate([np.full(sum(n), k) for k, n in enumerate(sizes)])
+    first = np.concatenate([np.arange(sum(n)) < n[0] for n in sizes])
+    values = rng.normal(size=(len(fold), 3)) * np.where(first, 3.0, 1.0)[:, None] + 10 * fold[:, None]
+    error, df = welch_within(values, first, fold)
+    both = [k for k, n in enumerate(sizes) if min(n)]
+    weights = np.array([sizes[k][0] * sizes[k][1] / sum(sizes[k]) for k in both])
+    parts, freedom = [], []
+    for place, side in enumerate((first, ~first)):
+        left = np.concatenate([values[(fold == k) & side] - values[(fold == k) & side].mean(axis=0) for k in both])
+        freedom.append(len(left) - len(both))
+        variance = (left**2).sum(axis=0) / freedom[-1]
+        parts.append(
+            sum(w**2 * variance / sizes[k][place] for w, k in zip(weights, both, strict=True)) / weights.sum() ** 2
+        )
+    np.testing.assert_allclose(error, np.sqrt(parts[0] + parts[1]))
+    below = parts[0] ** 2 / freedom[0] + parts[1] ** 2 / freedom[1]
+    np.testing.assert_allclose(df, (parts[0] + parts[1]) ** 2 / below)
+    if len(sizes) == 1:
+        known = ttest_ind(values[first], values[~first], equal_var=False)
+        np.testing.assert_allclose(df, known.df)
+        difference = values[first].mean(axis=0) - values[~first].mean(axis=0)
+        np.testing.assert_allclose(difference / error, known.statistic)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.filterwarnings("error")
+def test_a_difference_without_deviations_has_no_error(alike):
+    """All values alike within a class, or one participant of a class in each fold."""
+    first, fold = np.array([True, False, True, False]), np.array([0, 0, 1, 1]) * (not alike)
+    values = np.where(first, 2.0, 1.0)[:, None] if alike else np.arange(4.0)[:, None]
+    assert np.isnan(welch_within(values, first, fold)[0]).all()

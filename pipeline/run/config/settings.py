@@ -219,11 +219,17 @@ class AttributionConfig:
     """Maps that are written: none, the mean maps of groups, or also those of single scans. Tables need no map."""
 
 
+GainReference = Literal["participants", "scans"]
+
+
 @dataclass(frozen=True)
 class RegionsConfig:
-    """Which atlas the maps are summed over."""
+    """Which atlas the maps are summed over, and what gain divides by."""
 
     atlas: str = "neuromorphometrics-cat12"
+    gain_reference: GainReference = "participants"
+    """Mean sum of the negative class in the test fold: over participants, each by the mean of their scans, or over
+    scans as in the founding study, where a control with five scans counts five times."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,42 @@ MOST_REPEATS = 10_000_000
 Metric = Literal["density", "sum", "gain", "share"]
 
 
+SCAN_GROUPS = ("all", "positive", "negative", "TP", "FP", "TN", "FN")
+
+
+@dataclass(frozen=True)
+class PrimaryConfig:
+    """The primary outcome: one partial correlation over participants, named before any result."""
+
+    region: str = "Hippocampus"
+    """A bilateral group of the atlas."""
+    map: str = ""
+    """As in the file names. Empty: the first evidence map of the run; without one, its first map."""
+    metric: Literal["auto", "density", "sum", "gain", "share"] = "auto"
+    """``auto``: the sum of an evidence map, the region's share of any other."""
+    biomarker: str = "hippocampus/tiv"
+    """As in associations; one number per scan, so not ``own volume`` but ``volume of GROUP``."""
+    scan_group: str = "all"
+    """As in associations. Over all scans of the classes, the class is held."""
+
+    def checks(self) -> Checks:
+        return [
+            (
+                self.scan_group in SCAN_GROUPS,
+                f"statistics.primary.scan_group must be one of {', '.join(SCAN_GROUPS)}",
+            ),
+            (
+                bool(self.region.strip() and self.biomarker.strip()),
+                "statistics.primary.region and statistics.primary.biomarker must not be empty",
+            ),
+            (
+                "own volume" not in self.biomarker,
+                'statistics.primary.biomarker must be one number per scan: name the region, as in "volume of '
+                'Hippocampus/tiv", instead of "own volume"',
+            ),
+        ]
+
+
 @dataclass(frozen=True)
 class AssociationsConfig:
     """Associations of relevance with biomarkers."""
@@ -33,11 +69,10 @@ class AssociationsConfig:
     metrics: tuple[Metric, ...] = ("density",)
 
     def checks(self) -> Checks:
-        known = {"all", "positive", "negative", "TP", "FP", "TN", "FN"}
         return [
             (
-                set(self.scan_groups) <= known,
-                f"statistics.associations.scan_groups may hold {', '.join(sorted(known))}",
+                set(self.scan_groups) <= set(SCAN_GROUPS),
+                f"statistics.associations.scan_groups may hold {', '.join(SCAN_GROUPS)}",
             ),
             (
                 len(set(self.metrics)) == len(self.metrics) > 0,
@@ -237,6 +272,7 @@ class StatisticsConfig:
     fold_effect: bool = True
     """Adjust tests on relevance for the test fold: the maps of each fold come from a different network with its own
     scale. Otherwise a covariate that is unbalanced over folds appears as an effect (docs/cohort_analyses.md)."""
+    primary: PrimaryConfig = field(default_factory=PrimaryConfig)
     associations: AssociationsConfig = field(default_factory=AssociationsConfig)
     group_comparisons: GroupComparisonsConfig = field(default_factory=GroupComparisonsConfig)
     subgroups: SubgroupsConfig = field(default_factory=SubgroupsConfig)
@@ -258,6 +294,7 @@ class StatisticsConfig:
                 f"statistics.bootstrap_samples must lie between 100 and {MOST_REPEATS:,}",
             ),
             (0.5 < self.confidence < 1, "statistics.confidence must lie between 0.5 and 1"),
+            *self.primary.checks(),
             *self.associations.checks(),
             *self.group_comparisons.checks(),
             *self.subgroups.checks(),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.cohort.people.tasks import task_of
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
@@ -78,6 +78,7 @@ ASSOCIATIONS_COLUMNS = {
 ASSOCIATIONS_TABLE = Table(
     "associations", ASSOCIATIONS_COLUMNS, "biomarker, map, region, metric, estimator and group of scans",
     "Does relevance follow clinical measures and volumes?", filled=("n_participants",),
+    inference=Inference("exploratory", "all regions, maps and metrics of one biomarker, group of scans and estimator"),
 )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         try:
             biomarker = biomarker_of(name, inputs)
         except BadInputError as error:
-            blocks.append(_unusable(name, str(error)))
+            blocks.append(unusable(name, str(error)))
             continue
         for scan_group in ("all",) if number else settings.associations.scan_groups:
             blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
@@ -128,19 +129,19 @@ def _of_biomarker(
         base = {"biomarker": biomarker.name, "scan_group": label_of(inputs, scan_group), "estimator": estimator}
         covariates = settings.covariates if estimator in PARTIAL else ""
         try:
-            points = known[covariates] = known.get(covariates) or _points(
+            points = known[covariates] = known.get(covariates) or points_of(
                 inputs, columns, biomarker, members, covariates
             )
             # One random stream for all biomarkers and estimators, so that they share permutations.
             rng = generator(inputs.seed, "statistics", "associations", scan_group)
-            block = _block(points, columns.table, biomarker, estimator, settings, rng)
+            block = rows_of(points, columns.table, biomarker, estimator, settings, rng)
         except BadInputError as error:
-            block = _unusable(biomarker.name, str(error).replace("_biomarker", biomarker.name))
+            block = unusable(biomarker.name, str(error).replace("_biomarker", biomarker.name))
         blocks.append(block.assign(**base))
     return blocks
 
 
-def _points(
+def points_of(
     inputs: StatisticsInputs,
     columns: RelevanceColumns,
     biomarker: Biomarker,
@@ -186,7 +187,7 @@ def _points(
     )
 
 
-def _block(
+def rows_of(
     points: Points,
     columns: pd.DataFrame,
     biomarker: Biomarker,
@@ -234,7 +235,7 @@ def _common_test(
     )
 
 
-def _unusable(biomarker: str, why: str) -> pd.DataFrame:
+def unusable(biomarker: str, why: str) -> pd.DataFrame:
     """One row with the reason why a biomarker could not be used."""
     blank: dict[str, object] = dict.fromkeys(ASSOCIATIONS_COLUMNS)
     numbers = dict.fromkeys(("r", "ci_low", "ci_high", "slope", "p", "p_fwe", "p_fdr"), np.nan)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
@@ -53,6 +53,7 @@ MAIN_EFFECTS_COLUMNS = {
 MAIN_EFFECTS_TABLE = Table(
     "main_effects", MAIN_EFFECTS_COLUMNS, "variable, source and bilateral group",
     "Do other variables affect relevance and volume?",
+    inference=Inference("exploratory", "all regions of one variable and source"),
 )  # fmt: skip
 
 

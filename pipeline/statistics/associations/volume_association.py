@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pipeline.cohort.records import Scan
 from pipeline.registration.settled import JACOBIAN_SOURCE
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
@@ -80,6 +80,7 @@ VOLUME_ASSOCIATION_TABLE = Table(
     "volume_association", ASSOCIATION_COLUMNS, "map, volume, unit and estimator",
     "Does relevance in the hippocampus follow its volume?", filled=("map", "volume", "unit", "estimator", "fold_held",
     "n_participants", "n_scans"),
+    inference=Inference("secondary", "all maps of one volume, unit and estimator"),
 )  # fmt: skip
 POINT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.layout.map_names import beta_of
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
@@ -49,6 +49,7 @@ AGREEMENT_COLUMNS = {
 RANKING_AGREEMENT_TABLE = Table(
     "ranking_agreement", AGREEMENT_COLUMNS, "what is compared, map, metric and group of scans",
     "Do other networks, betas or methods rank the regions alike?",
+    inference=Inference("exploratory", "each row alone"),
 )  # fmt: skip
 
 

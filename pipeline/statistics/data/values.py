@@ -27,6 +27,8 @@ class RelevanceValues:
         Relevance maps and bilateral groups, in the order of the table.
     sums, densities, gains : array, shape (scans, maps, groups)
         NaN where missing.
+    evidence : tuple of str
+        Maps that are evidence relative to controls, so that their sums are in logits.
     """
 
     scans: pd.DataFrame
@@ -35,6 +37,7 @@ class RelevanceValues:
     sums: Floats
     densities: Floats
     gains: Floats
+    evidence: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -68,7 +71,9 @@ class RelevanceValues:
             return values
 
         scans = predictions.set_index("scan_id").loc[list(scan_ids)].reset_index()
-        return cls(scans, tuple(maps), tuple(groups), spread("sum"), spread("density"), spread("gain"))
+        signed = set(relevance.loc[relevance["evidence"].notna(), "map"]) if "evidence" in relevance else set()
+        evidence = tuple(name for name in maps if name in signed)
+        return cls(scans, tuple(maps), tuple(groups), spread("sum"), spread("density"), spread("gain"), evidence)
 
     def above(self, more: RelevanceValues) -> RelevanceValues:
         """These scans followed by others, in the maps and groups of these (by name); NaN where the others lack one.
@@ -86,7 +91,7 @@ class RelevanceValues:
         scans = pd.concat([self.scans, more.scans], ignore_index=True)
         return RelevanceValues(
             scans, self.maps, self.groups, stacked(self.sums, more.sums), stacked(self.densities, more.densities),
-            stacked(self.gains, more.gains),
+            stacked(self.gains, more.gains), self.evidence,
         )  # fmt: skip
 
     def members(self, scan_group: str, negative: str, positive: str) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
@@ -94,6 +94,7 @@ GROUP_COMPARISONS_TABLE = Table(
     "group_comparisons", COMPARISONS_COLUMNS, "comparison, map, bilateral group and metric",
     "In which regions do two groups differ in relevance?", filled=("map", "group", "comparison", "metric", "n_first",
     "n_second"),
+    inference=Inference("secondary", "all regions and maps of one comparison and metric"),
 )  # fmt: skip
 _NUMBERS = (
     "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "hedges_g_low", "hedges_g_high", "t",

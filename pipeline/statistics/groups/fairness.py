@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
@@ -66,6 +66,7 @@ FAIRNESS_COLUMNS = {
 FAIRNESS_TABLE = Table(
     "fairness", FAIRNESS_COLUMNS, "subgroup and metric", "Does the classifier work equally well in all subgroups?",
     forms={"level": Form.TEXT},
+    inference=Inference("secondary", "all subgroups and measures of one variable"),
 )  # fmt: skip
 _NUMBERS = ("estimate", "ci_low", "ci_high", "rest", "difference", "difference_low", "difference_high", "p", "p_fdr")
 

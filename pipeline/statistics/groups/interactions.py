@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
@@ -49,6 +49,7 @@ INTERACTIONS_COLUMNS = {
 INTERACTIONS_TABLE = Table(
     "interactions", INTERACTIONS_COLUMNS, "variable, map and bilateral group",
     "Does the difference between the classes depend on the subgroup?",
+    inference=Inference("exploratory", "all regions and maps of one variable"),
 )  # fmt: skip
 _NUMBERS = ("estimate", "standard_error", "statistic", "df", "partial_r", "p", "p_fwe", "p_fdr")
 

@@ -10,6 +10,7 @@ from pipeline.regions.effect_size import hedges_g
 from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Flags, Floats, Indices
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.resampling.bootstrap import SAME
 
 CLASSES = ("positive", "negative")
 MIN_FREEDOM_OF_G = 8
@@ -100,6 +101,30 @@ def difference_within(means: Floats, is_first: Flags, fold: Indices, weights: Fl
         below += n_first * n_second / n
     result: Floats = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0)
     return result
+
+
+def welch_within(means: Floats, is_first: Flags, fold: Indices) -> tuple[Floats, Floats]:
+    """Standard error of the difference adjusted for fold, and its degrees of freedom; each of shape (columns,).
+
+    That of Welch's t, with one variance per group: of the deviations from the group's own mean in each fold. Folds
+    without both groups do not count. NaN where a group has no deviations.
+    """
+    folds = [one for one in np.unique(fold) if len(set(is_first[fold == one].tolist())) == 2]
+    sizes = np.array([[((fold == one) & side).sum() for side in (is_first, ~is_first)] for one in folds], float)
+    sizes = sizes.reshape(-1, 2)
+    weights = sizes.prod(axis=1) / sizes.sum(axis=1)
+    parts, freedom = [], []
+    for column, side in enumerate((is_first, ~is_first)):
+        own = [means[(fold == one) & side] for one in folds]
+        squares = sum((((rows - rows.mean(axis=0)) ** 2).sum(axis=0) for rows in own), np.zeros(means.shape[1]))
+        df = sizes[:, column].sum() - len(folds)
+        variance = squares / df if df > 0 else np.full(means.shape[1], np.nan)
+        parts.append(variance * (weights**2 / sizes[:, column]).sum() / max(weights.sum() ** 2, np.finfo(float).tiny))
+        freedom.append(max(df, 1))
+    error, size = np.sqrt(parts[0] + parts[1]), np.abs(means).max(axis=0, initial=0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        df = (parts[0] + parts[1]) ** 2 / (parts[0] ** 2 / freedom[0] + parts[1] ** 2 / freedom[1])
+    return np.where(error > SAME * size, error, np.nan), df
 
 
 def reported_g(values: Floats, is_first: Flags, fold: Indices) -> tuple[Floats, list[str | None]]:

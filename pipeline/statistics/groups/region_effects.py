@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, compare
@@ -43,6 +43,7 @@ EFFECT_COLUMNS = {
 REGION_EFFECTS_TABLE = Table(
     "region_effects", EFFECT_COLUMNS, "map and bilateral group",
     "In which regions does density differ between the classes?", filled=("map", "group", "n_positive", "n_negative"),
+    inference=Inference("secondary", "all regions and maps, in density"),
 )  # fmt: skip
 
 

@@ -43,13 +43,15 @@ EXPLORER_COLUMNS: Mapping[str, str] = {
     "run did not compare shares",
     "hedges_g": "Standardised difference, positive - negative class; of the map and bilateral group, the same in every "
     "scan_group",
+    "hedges_g_low": "Lower bound of the interval of hedges_g",
+    "hedges_g_high": "Upper bound",
     "p": "Permutation p of the difference, uncorrected",
     "p_fwe": "Family-wise p: corrected by the largest |t| over all maps and groups",
     "p_fdr": "p adjusted for the false discovery rate (Benjamini-Hochberg)",
 }
 """Columns of ``region_explorer.tsv``."""
 
-_EFFECTS = ["hedges_g", "p", "p_fwe", "p_fdr"]
+_EFFECTS = ["hedges_g", "hedges_g_low", "hedges_g_high", "p", "p_fwe", "p_fdr"]
 _MEASURES = ["share", "density", "sum"]
 _MEANS = [f"mean_{name}" for name in _MEASURES]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as t_distribution
 
 from pipeline.run.columns import Form
 from pipeline.run.config.statistics import StatisticsConfig
@@ -21,9 +22,12 @@ from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
-from pipeline.statistics.groups.members import difference_within, reported_g
+from pipeline.statistics.groups.members import difference_within, interval_of_g, reported_g, welch_within
 from pipeline.statistics.linear.fold_effect import fold_of_participants
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals, mean_intervals
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, mean_intervals
+
+WELCH = "Welch"
+NO_ERROR = "class difference: no interval: participants do not differ within a class and test fold"
 
 SUBGROUPS_COLUMNS = {
     "variable": "Variable that defines the subgroups; course is the diagnosis at the scan, with MCI divided by outcome",
@@ -43,14 +47,19 @@ SUBGROUPS_COLUMNS = {
     "class_difference": "Mean density of the positive minus the negative class in the subgroup; if fold_held, the "
     "mean of the differences within test folds, weighted by n1 n2 / (n1 + n2)",
     "fold_held": "Whether class_difference is adjusted for the test fold (each fold's maps come from its own network)",
-    "class_difference_low": "Lower bound of the interval of class_difference (bootstrap of participants within each "
-    "class)",
+    "class_difference_low": "Lower bound of the interval of class_difference over participants",
     "class_difference_high": "Upper bound of the interval of class_difference",
-    "class_difference_interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "class_difference_interval": "Welch: t interval with one variance per class (within test folds if fold_held); none",
     "class_hedges_g": "Hedges' g of class_difference: in pooled standard deviations (within test folds if "
     "fold_held), corrected for small samples; n/a with fewer than 8 degrees of freedom",
+    "class_hedges_g_low": "Lower bound of the interval of class_hedges_g, from the same t",
+    "class_hedges_g_high": "Upper bound",
     "note": "Why there is no value, or what was suppressed",
 }
+_OF_CLASSES = (
+    "class_difference", "class_difference_low", "class_difference_high", "class_hedges_g", "class_hedges_g_low",
+    "class_hedges_g_high",
+)  # fmt: skip
 SUBGROUPS_TABLE = Table(
     "subgroups", SUBGROUPS_COLUMNS, "subgroup, map and bilateral group", "How relevant are regions in each subgroup?",
     forms={"level": Form.TEXT},
@@ -113,11 +122,11 @@ def _of_level(
         joined(unknown, "the group has no voxel on this grid" if none else flat)
         for none, flat in zip(empty, found.notes, strict=True)
     ]
-    return _with_class_difference(table, members_frame, values, settings, rng)
+    return _with_class_difference(table, members_frame, values, settings)
 
 
 def _with_class_difference(
-    table: pd.DataFrame, scans: pd.DataFrame, values: Floats, settings: StatisticsConfig, rng: np.random.Generator
+    table: pd.DataFrame, scans: pd.DataFrame, values: Floats, settings: StatisticsConfig
 ) -> pd.DataFrame:
     """Add the difference between the classes within a subgroup, if each has enough participants."""
     target = scans["target"].to_numpy(float)
@@ -127,9 +136,7 @@ def _with_class_difference(
     codes, _ = participant_codes(people[used].tolist())
     is_positive = participant_means(target[used], codes) > 0.5
     counts = {"n_positive": int(is_positive.sum()), "n_negative": int((~is_positive).sum())}
-    blank = dict.fromkeys(
-        ("class_difference", "class_difference_low", "class_difference_high", "class_hedges_g"), np.nan
-    )
+    blank = dict.fromkeys(_OF_CLASSES, np.nan)
     table = table.assign(**counts, **blank, class_difference_interval=NO_INTERVAL, fold_held=False)
     minimum = settings.subgroups.minimum_participants
     if min(counts.values()) < minimum:
@@ -139,24 +146,24 @@ def _with_class_difference(
         return table
     means = participant_means(values[used], codes)
     fold, no_fold = fold_of_participants(scans[used], settings.fold_effect, 2)
-
-    def difference(weights: Floats) -> Floats:
-        return difference_within(means, is_positive, fold, weights)
-
-    strata = is_positive.astype(int).tolist()
-    size = np.abs(means).max(axis=0)
-    found = bootstrap_intervals(difference, strata, settings.bootstrap_samples, settings.confidence, rng, size)
+    difference = difference_within(means, is_positive, fold, np.ones((1, len(means))))[0]
+    error, df = welch_within(means, is_positive, fold)
+    critical = t_distribution.isf((1 - settings.confidence) / 2, df)
     g, no_g = reported_g(means, is_positive, fold)
+    g_low, g_high = interval_of_g(g, fold, difference / error, critical)
+    flat = np.isfinite(difference) & np.isnan(error)
     notes = [
-        joined(note, no_fold, why, f"class difference: {flat}" if flat else None)
-        for note, why, flat in zip(table["note"], no_g, found.notes, strict=True)
+        joined(note, no_fold, why, NO_ERROR if none else None)
+        for note, why, none in zip(table["note"], no_g, flat.tolist(), strict=True)
     ]
     return table.assign(
-        class_difference=difference(np.ones((1, len(means))))[0],
-        class_difference_low=found.low,
-        class_difference_high=found.high,
-        class_difference_interval=found.method,
+        class_difference=difference,
+        class_difference_low=difference - critical * error,
+        class_difference_high=difference + critical * error,
+        class_difference_interval=np.where(np.isnan(error), NO_INTERVAL, WELCH),
         class_hedges_g=g,
+        class_hedges_g_low=g_low,
+        class_hedges_g_high=g_high,
         fold_held=bool(fold.any()),
         note=np.array(notes, dtype=object),
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.cohort.cells.values import code_text
 from pipeline.run.columns import Form
 from pipeline.run.config.settings import Config
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
@@ -101,6 +101,7 @@ EFFECT_COLUMNS = {
 SITE_EFFECTS_TABLE = Table(
     "site_effects", EFFECT_COLUMNS, "source, bilateral group and effect",
     "How large are site effects before and after harmonisation?",
+    inference=Inference("exploratory", "all regions of one source"),
 )  # fmt: skip
 HARMONISATION_TABLES = (
     HARMONISED_RELEVANCE_TABLE,

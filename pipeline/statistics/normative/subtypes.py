@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.run.config.settings import Config
 from pipeline.run.config.statistics import NormativeConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
@@ -85,6 +85,7 @@ COMPARISON_COLUMNS = {
 }
 SUBTYPE_COMPARISON_TABLE = Table(
     "subtype_comparison", COMPARISON_COLUMNS, "source and measure", "What do subtypes differ in?",
+    inference=Inference("exploratory", "all rows of the table"),
 )  # fmt: skip
 
 

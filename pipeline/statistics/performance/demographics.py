@@ -13,7 +13,7 @@ from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from pipeline.cohort.records import Scan
 from pipeline.regions.effect_size import hedges_g
 from pipeline.run.config.settings import CohortConfig
-from pipeline.run.declared import CLASSES, Table
+from pipeline.run.declared import CLASSES, Inference, Table
 from pipeline.run.plain_text import counted
 from pipeline.statistics.data.inputs import StatisticsInputs
 
@@ -47,6 +47,7 @@ TESTS_COLUMNS = {
 DEMOGRAPHIC_TESTS_TABLE = Table(
     "demographic_tests", TESTS_COLUMNS, "variable", "Do the classes differ in age, sex and other characteristics?",
     filled=("variable",),
+    inference=Inference("exploratory", "each variable alone, as a description of the cohort"),
 )  # fmt: skip
 _VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
 

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Flags, Floats
@@ -74,7 +74,10 @@ COX_COLUMNS = {
     "n_missing": "Participants left out because the predictor or a covariate is unknown",
     "note": "Why there is no value, or a caveat",
 }
-COX_TABLE = Table("cox", COX_COLUMNS, "predictor and model", "Do scores predict the time of conversion from MCI?")
+COX_TABLE = Table(
+    "cox", COX_COLUMNS, "predictor and model", "Do scores predict the time of conversion from MCI?",
+    inference=Inference("exploratory", "all regions and maps, or all other predictors, in one kind of model"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

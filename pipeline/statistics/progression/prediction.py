@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Flags, Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -71,6 +71,7 @@ PROGRESSION_COLUMNS = {
 PROGRESSION_TABLE = Table(
     "progression", PROGRESSION_COLUMNS, "predictor and measure", "Do scores predict who converts?",
     filled=("predictor", "measure", "n_participants", "n_events"),
+    inference=Inference("secondary", "each predictor alone"),
 )  # fmt: skip
 
 

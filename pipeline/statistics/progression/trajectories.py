@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
@@ -61,6 +61,9 @@ TRAJECTORY_COLUMNS = {
 }
 TRAJECTORIES_TABLE = Table(
     "trajectories", TRAJECTORY_COLUMNS, "response and term", "How do scores and relevance change over visits?",
+    inference=Inference(
+        "exploratory", "all regions of one term and map (family-wise: of all maps), or the other responses"
+    ),
 )  # fmt: skip
 
 

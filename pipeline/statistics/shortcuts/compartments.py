@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table
@@ -66,6 +66,7 @@ SHORTCUT_COLUMNS = {
 }
 SHORTCUTS_TABLE = Table(
     "shortcuts", SHORTCUT_COLUMNS, "map and compartment", "Does relevance concentrate where it should not?",
+    inference=Inference("exploratory", "all compartments of one map"),
 )  # fmt: skip
 
 

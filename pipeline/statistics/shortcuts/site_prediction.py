@@ -25,7 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
+from pipeline.run.declared import Inference, Table
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import derived_seed, generator
 from pipeline.statistics.arrays import Floats, Indices
@@ -66,7 +66,7 @@ SITE_COLUMNS = {
 }
 SITE_PREDICTION_TABLE = Table(
     "site_prediction", SITE_COLUMNS, "target and map", "Can site and field strength be predicted from relevance?",
-
+    inference=Inference("exploratory", "all maps of one target"),
 )  # fmt: skip
 
 

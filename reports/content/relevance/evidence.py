@@ -16,6 +16,7 @@ from reports.figures.regions import draw_regions
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table
 from reports.read.run_record import RunRecord
+from reports.read.written_tables import TABLES
 from reports.words.numbers import count, fixed, listing, p_cell, signed
 
 TOP = 25  # regions of the figure
@@ -87,13 +88,15 @@ def _table(material: Material, name: str) -> PageTable | None:
             numeric("mean_second", f"{run.negative}, logits", signed),
             numeric("difference", "Difference, logits", signed), numeric("ci_low", "from", signed),
             numeric("ci_high", "to", signed), numeric("hedges_g", "Hedges' g", fixed),
+            numeric("hedges_g_low", "from", fixed), numeric("hedges_g_high", "to", fixed),
             numeric("p_fwe", "Corrected p (family-wise)", p_cell),
         ]  # fmt: skip
         first = tested.iloc[0]
         caption = (
             f"Evidence of {count(int(first['n_first']), 'participant')} of {run.positive} and "
             f"{int(first['n_second'])} of {run.negative}, largest Hedges' g first; "
-            f"{100 * run.config.statistics.confidence:g} % intervals. Difference, interval and g are within test folds."
+            f"{100 * run.config.statistics.confidence:g} % intervals. Difference, g and their intervals are within "
+            f"test folds. {TABLES['group_comparisons'].tests}"
         )
     rows = rows.assign(
         page=rows["group"].map(material.links.region).astype(object), voxels=rows["group"].map(voxels_of(run))

@@ -31,7 +31,7 @@ MEANING = {
     "the whole map, so people and classes can be compared.",
     "sum": "Sum: all relevance inside a region. Large regions have large sums.",
     "density": "Density: sum divided by the number of voxels. It shows where relevance is concentrated.",
-    "gain": "Gain: sum divided by the mean sum of {negative} scans of the same test fold. 1 means as much "
+    "gain": "Gain: sum divided by the mean sum of {negative} of the same test fold. 1 means as much "
     "as in {negative}. Maps differ in strength, so compare the gains of regions with each other.",
 }
 

@@ -17,6 +17,7 @@ from reports.figures.gallery import Picture
 from reports.page.material import Material
 from reports.page.tables import page_table
 from reports.read.run_record import RunRecord
+from reports.read.written_tables import TABLES
 from reports.words import wording as volume_sources
 from reports.words.numbers import count, fixed, interval, listing, number, p_value
 
@@ -62,6 +63,7 @@ def build(material: Material) -> Mapping[str, Any]:
     units = " ".join(meaning for unit, meaning in _UNITS.items() if (shown["unit"] == unit).any())
     within = {len(rows) > 0 and bool(rows["fold_held"].all()) for rows in (primary, shown)}
     caption = _CAPTION + (", within test folds" if within == {True} else "")
+    tests = TABLES["volume_association"].tests
     return {
         "lead": _LEAD
         + (_WITHIN if shown["fold_held"].any() else "")
@@ -71,10 +73,10 @@ def build(material: Material) -> Mapping[str, Any]:
         "notes": notes,
         "scatter": _scatter(material) if known else None,
         "curve": _curve(material) if known else None,
-        "table": page_table(primary.drop(columns="unit"), columns, f"{caption}, one point per participant.")
+        "table": page_table(primary.drop(columns="unit"), columns, f"{caption}, one point per participant. {tests}")
         if known
         else None,
-        "all": page_table(shown, columns, f"{caption}, every analysis. {units}") if known else None,
+        "all": page_table(shown, columns, f"{caption}, every analysis. {units} {tests}") if known else None,
     }
 
 

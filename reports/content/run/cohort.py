@@ -11,7 +11,7 @@ from reports.analyses.columns import columns_of
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
 from reports.read.run_record import KEYS, RunRecord
-from reports.read.written_tables import PREDICTIONS_OF
+from reports.read.written_tables import PREDICTIONS_OF, TABLES
 from reports.vector.flowchart import FlowBox, draw_flow
 from reports.words.numbers import LONGEST_TEXT, MISSING, count, fixed, is_missing, number, p_cell, percent, shortened
 from reports.words.wording import hippocampal_source
@@ -131,7 +131,7 @@ def _demographics(run: RunRecord) -> PageTable | None:
     columns += [Column("test", "Test", remark)]
     caption = (
         "Participants analysed: mean ± standard deviation over participants, with the number of known values where "
-        "some are missing. p values describe this sample and are not corrected."
+        f"some are missing. p values describe this sample. {TABLES['demographic_tests'].tests}"
     )
     return page_table(pd.DataFrame(rows), columns, caption)
 

@@ -11,7 +11,7 @@ from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
 from reports.analyses.columns import worded
 from reports.analyses.planted_verdict import recovery
-from reports.analyses.verdicts import CLEAR, fairness
+from reports.analyses.verdicts import CLEAR, fairness, primary
 from reports.cautions.findings import (
     Estimate,
     performance_estimate,
@@ -23,7 +23,7 @@ from reports.content.run.where import WHERE, Answer, leading_regions, smaller_sh
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
-from reports.words.numbers import count, fixed, interval, listing, number, p_value, shortened
+from reports.words.numbers import count, fixed, interval, is_missing, listing, number, p_value, shortened
 from reports.words.wording import hippocampal_source
 
 
@@ -64,6 +64,19 @@ def _planted(run: RunRecord) -> Answer | None:
     return None if found is None else Answer(_RECOVERED, f"{found.answer} {found.grounds}")
 
 
+def _primary(run: RunRecord) -> Answer | None:
+    """The primary outcome, for runs with classes."""
+    found = primary(run)
+    if found is None:
+        return None
+    row = run.tables["primary"].iloc[0]
+    known = not is_missing(row["p"])
+    figure = f"r = {fixed(row['r'])}" if known else ""
+    caption = f"{p_value(row['p'])}, n = {number(row['n_participants'])}" if known else ""
+    return Answer(_PRIMARY, f"{found.answer} {found.grounds}", figure, caption)
+
+
+_PRIMARY = "What is the primary outcome?"
 _HOW_GOOD, _ATROPHY = "How good is the classifier?", "Does it agree with atrophy?"
 _HOW_PREDICTED = "How good is the prediction?"
 _FOR_WHOM, _RECOVERED = "For whom does it work?", "Are the planted regions found?"
@@ -205,11 +218,15 @@ def _verdict(estimates: Sequence[Estimate]) -> str:
 
 
 _QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
+    (_PRIMARY, ("primary",), _primary),
     (_HOW_GOOD, ("predictions", "performance"), _classifier),
     (WHERE, ("predictions", "relevance", "region_summary"), where_it_looks),
     (_ATROPHY, ("volume_association",), _volume),
     (_FOR_WHOM, ("fairness",), _subgroups),
     (_RECOVERED, ("planted_recovery",), _planted),
 )
-_QUESTIONS_OF_OTHER_TASKS = ((_HOW_PREDICTED, ("scans",), _other_task),)
+_QUESTIONS_OF_OTHER_TASKS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
+    (_PRIMARY, ("primary",), _primary),
+    (_HOW_PREDICTED, ("scans",), _other_task),
+)
 """Each question, the tables that its answer is read from, and the function that gives the answer or None."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.evaluation_verdict import bench_sentence, evaluated
-from reports.analyses.verdicts import CLEAR, rows_where
+from reports.analyses.verdicts import CLEAR, g_in_words, rows_where
 from reports.cautions.evidence import evidence_differences, leading_evidence, leading_in_words
 from reports.cautions.findings import (
     in_words,
@@ -19,7 +19,7 @@ from reports.cautions.findings import (
     summary_means,
 )
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
+from reports.words.numbers import count, listing, mid_sentence, number, signed
 
 WHERE = "Where does it look?"
 NAMED = 5  # regions named for each measure
@@ -50,9 +50,9 @@ def where_it_looks(run: RunRecord) -> Answer:
     text = (
         f"The evidence for {run.positive} differs most between {count(int(first['n_first']), 'participant')} of "
         f"{run.positive} and {number(first['n_second'])} of {run.negative} in these regions, in {run.evidence_unit}: "
-        f"{listing(leading_in_words(run, name, found.regions))}. In brackets: {level:g} % interval and Hedges' g. "
-        f"Map: {mid_sentence(map_title(name))}, which compares each scan with controls that its network was trained "
-        f"with.{evaluated(run, name)}"
+        f"{listing(leading_in_words(run, name, found.regions))}. In brackets: {level:g} % interval, Hedges' g "
+        f"[interval]. Map: {mid_sentence(map_title(name))}, which compares each scan with controls that its network "
+        f"was trained with.{evaluated(run, name)}"
     )
     more = f"{found.sentence.strip()} " if found.sentence else ""
     founding = next((one for one in run.main_maps if one in run.lrp_names), None)
@@ -120,8 +120,8 @@ def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
     if rows.empty:
         return ""
     rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")
-    fewer = [f"{mid_sentence(group)} (g {fixed(rows.loc[group, 'hedges_g'])})"
-             for group in regions if group in rows.index]  # fmt: skip
+    found = rows.to_dict("index")
+    fewer = [f"{mid_sentence(group)} (g {g_in_words(found[group])})" for group in regions if group in found]
     if not fewer:
         return ""
     verb = "holds" if len(fewer) == 1 else "hold"

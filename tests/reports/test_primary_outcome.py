@@ -1,0 +1,80 @@
+"""The report says first what was asked first; every table of tests is labelled; no g without its interval."""
+
+from __future__ import annotations
+
+import pytest
+from run_factory import EVIDENCE, RunPlan, make_run
+
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table
+from reports.analyses import catalogue
+from reports.analyses.verdicts import primary
+from reports.content.run.summary import summarise
+from reports.page.material import Material
+from reports.page.sections import SECTIONS
+from reports.read.run_record import RunRecord, read_run
+from reports.read.written_tables import TABLES
+from reports.words.methods_statistics import analyses_text
+from reports.words.numbers import fixed, p_value
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunLayout:
+    plan = RunPlan(people=8, betas=(0.0,), evidence=True, overrides={"attribution": {"keep_maps": "none"}})
+    return make_run(tmp_path_factory.mktemp("primary") / "run", plan)
+
+
+@pytest.fixture(scope="module")
+def record(run) -> RunRecord:
+    return read_run(run)
+
+
+def test_the_primary_outcome_is_printed_first_with_its_numbers(run, record):
+    row = read_table(run.statistics("primary")).iloc[0]
+    assert (row["map"], row["metric"]) == (EVIDENCE, "sum")
+    answer = summarise(record).answers[0]
+    named = "Primary outcome (named before any result: partial correlation of evidence (Expected gradients) in the"
+    assert f"{named} hippocampus with " in answer.text
+    assert "AD and CN together, with test fold, class, age held)" in answer.text
+    bounds = f"{fixed(row['ci_low'])} to {fixed(row['ci_high'])}"
+    assert f"r\xa0=\xa0{fixed(row['r'])} (95 % interval {bounds})" in answer.text
+    assert f"{p_value(row['p'])}, {row['n_participants']} participants" in answer.text
+    assert f"Permutations exchange {row['exchanged']}." in answer.text
+    assert answer.figure == f"r = {fixed(row['r'])}"
+    results = [section.id for section in SECTIONS if section.id != "cohort"]
+    assert results[0] == "primary"
+    assert "The primary outcome, named before any result, was the partial correlation of evi" in analyses_text(record)
+
+
+@pytest.mark.parametrize(("p", "answer"), [(0.049, "A correlation."), (0.05, "No correlation shown.")])
+def test_the_answer_is_that_of_its_p(record, p, answer):
+    tables = {**record.tables, "primary": record.tables["primary"].assign(p=p)}
+    found = primary(RunRecord(record.layout, record.config, record.source, tables, {}, {}, {}, {}))
+    assert found.answer == answer
+
+
+def test_an_outcome_that_could_not_be_computed_says_why(record):
+    blank = record.tables["primary"].assign(r=None, p=None, covariates=None, map=None, note="hippocampus: no value.")
+    found = primary(RunRecord(record.layout, record.config, record.source, {"primary": blank}, {}, {}, {}, {}))
+    assert found.answer == "Not known."
+    assert found.grounds.endswith("Hippocampus: no value.")
+
+
+def test_every_caption_of_tests_names_role_family_and_correction(run):
+    material = Material.of(run)
+    seen = set()
+    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.Analysis)]:
+        for shown in analysis.build(material)["views"]:
+            if shown.table is not None:
+                name = shown.file.rpartition("/")[2].removesuffix(".tsv")
+                seen.add(name)
+                assert TABLES[name].tests in shown.table.caption
+    assert {"primary", "associations", "group_comparisons", "region_effects", "main_effects"} <= seen
+
+
+def test_no_view_shows_g_without_its_interval():
+    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.Analysis)]:
+        for view in analysis.views:
+            for name in [one for one in view.columns if one.endswith("hedges_g")]:
+                assert {f"{name}_low", f"{name}_high"} <= set(view.columns), view.caption
+                assert {f"{name}_low", f"{name}_high"} <= set(TABLES[view.table].meanings)
