@@ -6,8 +6,11 @@ import multiprocessing
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+hypothesis.settings.register_profile("heatlas", deadline=None)  # a busy machine is no fault of the code
+hypothesis.settings.load_profile("heatlas")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads of several test processes wait for each other in busy loops: minutes, for what one thread does in seconds.
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
