@@ -9,14 +9,14 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("heatlas", deadline=None)  # a busy machine is no fault of the code
-hypothesis.settings.load_profile("heatlas")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads of several test processes wait for each other in busy loops: minutes, for what one thread does in seconds.
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 from workflows.command_line import WORKER_MODULES
 
+hypothesis.settings.register_profile("heatlas", deadline=None)  # a busy machine is no fault of the code
+hypothesis.settings.load_profile("heatlas")
 # ITK reads it once, when the first test of a process imports ANTs; with more threads its results vary.
 os.environ["ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"] = "1"
 # Whichever test first needs workers starts the one server of its process, which imports for all later tests.
