@@ -177,7 +177,8 @@ def short_follow_up(rng: Generator) -> Found:
     frame = frame.assign(mmse=rng.normal(27, 2, n), sex=rng.choice(["F", "M"], n), tiv_mm3=1.0, competing=np.nan)
     frame = frame.assign(hippocampus_mm3=rng.normal(size=n), probability=rng.random(n), progression=None)
     cohort = Conversions(frame, values, ("lrp",), tuple(f"r{i}" for i in range(COLUMNS)), {})
-    (family,) = _with_shared_models([one for one in predictors(cohort) if one.name == RELEVANCE], {})
+    regions = [one for one in predictors(cohort) if one.name == RELEVANCE]
+    (family,) = _with_shared_models(regions, "", frame)
     tests, refused = _tests(cohort.time, cohort.event, family, FAST, int(rng.integers(2**31)))
     assert refused is None, refused
     return {"Cox score, short follow-up of those with high relevance": np.array(tests["p"][:1])}

@@ -218,7 +218,8 @@ PROGRESSION = Analysis(
         ),
         View(
             "cox", "Cox models, per standard deviation of the predictor.",
-            ("predictor", "map", "group", "model", "covariates", "hazard_ratio", *_CI, "p", "p_fdr", "concordance",
+            ("predictor", "map", "group", "model", "covariates", "hazard_ratio", *_CI, "p_wald", "p", "p_fdr",
+             "p_proportional", "concordance",
              "n_participants", "n_events", "n_censored", "n_competing", "event", "note"),
             order=("p_fdr", "p"), shown=20, finding="p_fdr",
         ),

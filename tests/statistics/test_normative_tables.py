@@ -111,7 +111,7 @@ def test_norms_say_who_made_them(plain):
     assert (norms["n_controls"] == 24).all()
     assert (norms.loc[norms["source"] == "volume", "covariates"] == "age, sex[T.M], tiv_mm3").all()
     assert (norms.loc[norms["source"] == "gb", "covariates"] == "age, sex[T.M]").all()
-    assert norms["note"].eq("covariate field_strength left out: constant in the training rows").all()
+    assert norms["note"].eq("covariate field_strength left out: constant").all()
 
 
 def test_planted_subtypes_are_found_and_compared(planted):
