@@ -79,8 +79,9 @@ REPEATS = Analysis(
     "Each fold was trained several times with other seeds, on the same registration and the same split. Heatmaps are "
     "those of the first training.",
     (
-        View("performance_repeats", "Out-of-fold predictions of each training, and mean and standard deviation.",
-             ("repeat", "metric", "estimate", *_N), shown=40),
+        View("performance_repeats", "Out-of-fold predictions of each training, mean and standard deviation, and the "
+             "mean of folds with an interval that includes training again.",
+             ("repeat", "metric", "estimate", *_CI, "interval", *_N, "note"), shown=40),
     ),
 )  # fmt: skip
 NUMBER_ASSOCIATIONS = Analysis(
