@@ -154,7 +154,8 @@ def subtypes(rng: Generator) -> Found:
     one = Subtypes("lrp", tuple(map(str, range(40))), points, labels, np.ones(40), pd.DataFrame())
     config = replace(config, seed=int(rng.integers(2**31)))
     values = pd.DataFrame(np.column_stack([rng.normal(size=(40, 5)), rng.exponential(size=(40, 5))]))
-    p = np.array([_compared(one, f"v{i}", values[i], config)["p"] for i in values])
+    fold_of = dict.fromkeys(one.participants, "0")
+    p = np.array([_compared(one, f"v{i}", values[i], fold_of, config).get("p", np.nan) for i in values])
     return {"three subtypes, F, normal values": p[:5], "three subtypes, F, exponential values": p[5:]}
 
 

@@ -306,7 +306,8 @@ SHORTCUTS = Analysis(
         View(
             "shortcuts", "Relevance in places that should not matter.",
             ("map", "compartment", "reference", "share", "voxel_share", "enrichment", *_CI, "enrichment_positive",
-             "enrichment_negative", "difference", "p_fdr", "n_participants", "note"), shown=30,
+             "enrichment_negative", "difference", "difference_low", "difference_high", "p_fdr", "n_participants",
+             "note"), shown=30,
             intervals=Intervals(("compartment", "map"), "enrichment", "ci_low", "ci_high", "enrichment", 1.0),
         ),
         View(
