@@ -156,6 +156,15 @@ def test_a_run_without_an_audit_is_refused_by_name_and_the_audit_is_an_input(tmp
     assert inputs.layout.relevance_audit in files_read(inputs.layout)
 
 
+def test_sites_that_are_folds_are_not_told_from_networks(tmp_path) -> None:
+    scans = scans_of()
+    predictions = predictions_of(scans).assign(fold=["ABC".index(scan.site) for scan in scans])
+    inputs = inputs_of(tmp_path, scans, np.random.default_rng(0).normal(size=len(scans)), predictions=predictions)
+    row = site_prediction_table(inputs).set_index("target").loc["site"]
+    assert pd.isna(row["p"])
+    assert row["note"] == "each test fold has one site, which is not told from its network"
+
+
 def of_sites(n: int = 60, seed: int = 0, shift: float = 0.0, regions: int = 6) -> tuple[np.ndarray, Scans]:
     """Features of two sites; one in three people has two scans."""
     rng = np.random.default_rng(seed)
