@@ -13,11 +13,14 @@ import pandas as pd
 from null_relevance import FAST, Case, Found, Generator, M
 from scipy.stats import t as t_distribution
 
+from pipeline.run.config.statistics import HarmonisationConfig
 from pipeline.run.errors import BadInputError
 from pipeline.statistics.associations.volume_association import volume_association
+from pipeline.statistics.data.region_features import FoldedScans, RegionFeatures
 from pipeline.statistics.groups.fairness import _of_level
 from pipeline.statistics.groups.members import difference_within, welch_within
 from pipeline.statistics.harmonisation.combat_fit import fit
+from pipeline.statistics.harmonisation.fold_wise import harmonise
 from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.linear.fold_effect import model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
@@ -192,6 +195,23 @@ def sites_of_networks(rng: Generator) -> Found:
     return found
 
 
+def sites_after_combat(rng: Generator) -> Found:
+    """The same after ComBat, which is fitted outside each fold."""
+    n = 80
+    fold = np.arange(n) % 4
+    site = np.where(rng.random(n) < 0.6, fold % 3, rng.integers(0, 3, n))
+    values = rng.normal(size=(n, COLUMNS)) * SCALES[fold][:, None] + 2.0 * fold[:, None]
+    names = [f"s{one}" for one in site]
+    frame = pd.DataFrame({"participant_id": np.arange(n).astype(str), "fold": fold, "age": rng.normal(70, 5, n)})
+    frame = frame.assign(site=names, sex=rng.choice(["F", "M"], n), label=rng.choice(["AD", "CN"], n))
+    everyone = np.ones(n, bool)
+    scans = FoldedScans(frame, tuple(map(str, fold)), everyone, everyone, ())
+    features = RegionFeatures("lrp", tuple(f"r{i}" for i in range(COLUMNS)), values)
+    after = harmonise(features, scans, HarmonisationConfig(), True).values
+    test = site_effect("location", after, names, "age + sex + label", frame, M, rng, True)[0]
+    return {"location of sites after ComBat, networks of scale 1 to 3": test.p}
+
+
 def short_follow_up(rng: Generator) -> Found:
     """Conversion does not depend on relevance; people of high relevance are followed for a shorter time."""
     n = 80
@@ -203,7 +223,8 @@ def short_follow_up(rng: Generator) -> Found:
     frame = frame.assign(mmse=rng.normal(27, 2, n), sex=rng.choice(["F", "M"], n), tiv_mm3=1.0, competing=np.nan)
     frame = frame.assign(hippocampus_mm3=rng.normal(size=n), probability=rng.random(n), progression=None)
     cohort = Conversions(frame, values, ("lrp",), tuple(f"r{i}" for i in range(COLUMNS)), {})
-    (family,) = _with_shared_models([one for one in predictors(cohort) if one.name == RELEVANCE], {})
+    regions = [one for one in predictors(cohort) if one.name == RELEVANCE]
+    (family,) = _with_shared_models(regions, "", frame)
     tests, refused = _tests(cohort.time, cohort.event, family, FAST, int(rng.integers(2**31)))
     assert refused is None, refused
     return {"Cox score, short follow-up of those with high relevance": np.array(tests["p"][:1])}
@@ -271,6 +292,9 @@ CASES = {
     "sites: groups": Case("group_comparisons", "60 people, two sites", confounded_sites),
     "sites: ComBat": Case("harmonised_relevance", "120 people of three sites that go with class", after_combat),
     "networks: sites": Case("site_effects", "80 people, four networks, sites unbalanced over folds", sites_of_networks),
+    "networks: ComBat": Case(
+        "site_effects", "80 people, four networks, sites unbalanced over folds", sites_after_combat
+    ),
     "follow-up: Cox": Case("cox", "80 people with MCI", short_follow_up),
 }
 INTERVALS = {

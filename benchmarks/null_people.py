@@ -16,7 +16,7 @@ from pipeline.statistics.normative.clustering import ward_labels
 from pipeline.statistics.normative.subtypes import Subtypes, _compared
 from pipeline.statistics.performance.demographics import _fisher, _welch
 from pipeline.statistics.progression.conversion import Conversions
-from pipeline.statistics.progression.cox import RELEVANCE, _tests, _with_shared_models, covariate_columns, predictors
+from pipeline.statistics.progression.cox import RELEVANCE, _tests, _with_shared_models, predictors
 from pipeline.statistics.progression.permuted_change import ChangeTest, change_test
 from pipeline.statistics.progression.prediction import progression_table
 from pipeline.statistics.shortcuts.site_prediction import (
@@ -74,7 +74,7 @@ def cox(rng: Generator) -> Found:
     """The tests of the table, without the hazard ratios, which take most of its time."""
     cohort = with_mci(rng, PEOPLE, 10)
     regions = [one for one in predictors(cohort) if one.name == RELEVANCE]
-    (family,) = _with_shared_models(regions, covariate_columns(cohort.frame))
+    (family,) = _with_shared_models(regions, "age + sex + mmse", cohort.frame)
     tests, refused = _tests(cohort.time, cohort.event, family, FAST, int(rng.integers(2**31)))
     assert refused is None
     assert tests["n_permutations"] == [M] * 10
@@ -154,7 +154,8 @@ def subtypes(rng: Generator) -> Found:
     one = Subtypes("lrp", tuple(map(str, range(40))), points, labels, np.ones(40), pd.DataFrame())
     config = replace(config, seed=int(rng.integers(2**31)))
     values = pd.DataFrame(np.column_stack([rng.normal(size=(40, 5)), rng.exponential(size=(40, 5))]))
-    p = np.array([_compared(one, f"v{i}", values[i], config)["p"] for i in values])
+    fold_of = dict.fromkeys(one.participants, "0")
+    p = np.array([_compared(one, f"v{i}", values[i], fold_of, config).get("p", np.nan) for i in values])
     return {"three subtypes, F, normal values": p[:5], "three subtypes, F, exponential values": p[5:]}
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from atlases.labels import load_atlas
 from atlases.templates import load_template
 from pipeline.cohort.demo.cohort import write_demo_cohort
+from pipeline.cohort.people.balance import BALANCE_COLUMNS, balance_sentence
 from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.sharing.manifest import write_comparison
 from pipeline.run.config.files import load_config
@@ -80,6 +81,8 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
             log.info("%s", description)
             for note in ready.notes:
                 log.warning("note: %s", note)
+            if said := balance_sentence(ready.balance):
+                log.info("%s", said)
             work = _begin(layout, source.input, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
         clear_stale_scratch(layout)  # workers of a killed run may have outlived it until this run began
@@ -97,6 +100,7 @@ def _begin(
         write_comparison(layout.manifest_comparison, cohort.matches)
     if ready.split.folds:
         ready.split.write(layout.splits)
+        write_table(layout.split_balance, ready.balance, BALANCE_COLUMNS)
     write_dataset_description(layout, root)
     return Work(layout, root, config, cohort.table.kept, ready.split, executor, DigestCache(layout.digests))
 

@@ -6,13 +6,16 @@ Both call the same two functions, so that a run starts if its check passes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import pandas as pd
 
 from atlases.catalogue import find_atlas
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import PARTS, Split, make_split, require_labels
+from pipeline.cohort.people.balance import BALANCE_COLUMNS
+from pipeline.cohort.people.splits import PARTS, Split, make_split, require_labels, split_balance
 from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.reading import InputCohort
 from pipeline.models.families.registry import family_of
@@ -36,6 +39,7 @@ class Ready:
 
     split: Split  # without folds if nothing is trained
     notes: tuple[str, ...] = ()  # settings that will have no effect on some scans
+    balance: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(BALANCE_COLUMNS)))
 
 
 def stages_until(last: str) -> tuple[str, ...]:
@@ -135,7 +139,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         _require_methods(config)
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
-    return Ready(split, tuple(notes))
+    return Ready(split, tuple(notes), split_balance(split, cohort.table, config.cohort, config.seed))
 
 
 def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:

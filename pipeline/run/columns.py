@@ -136,7 +136,8 @@ KNOWN: Mapping[str, Column] = {
             "p_before": "p before", "p_fdr": "Corrected p (FDR)", "p_fwe": "Corrected p (family-wise)",
             "p_fwe_adjusted": "Corrected p (family-wise), adjusted",
             "p_fwe_after": "Corrected p (family-wise) after",
-            "p_fwe_before": "Corrected p (family-wise) before", "p_value": "Uncorrected p",
+            "p_fwe_before": "Corrected p (family-wise) before", "p_proportional": "p, proportional hazards",
+            "p_value": "Uncorrected p", "p_wald": "p of the interval (Wald)",
         },
         Form.VALUE: {
             "ci_high": "to", "ci_low": "from", "class_difference": "Difference",

@@ -93,6 +93,7 @@ def _require_formulas(config: Config, frame: pd.DataFrame) -> None:
     others = {
         "statistics.covariates": settings.covariates,
         "statistics.harmonisation.training_covariates": settings.harmonisation.training_covariates,
+        "statistics.progression.further_covariates": settings.progression.further_covariates,
     }
     for setting, formula in {**others, **blind}.items():
         try:

@@ -96,8 +96,9 @@ REPEATS = Analysis(
     "Each fold was trained several times with other seeds, on the same registration and the same split. Heatmaps are "
     "those of the first training.",
     (
-        View("performance_repeats", "Out-of-fold predictions of each training, and mean and standard deviation.",
-             ("repeat", "metric", "estimate", *_N), shown=40),
+        View("performance_repeats", "Out-of-fold predictions of each training, mean and standard deviation, and the "
+             "mean of folds with an interval that includes training again.",
+             ("repeat", "metric", "estimate", *_CI, "interval", *_N, "note"), shown=40),
     ),
 )  # fmt: skip
 NUMBER_ASSOCIATIONS = Analysis(
@@ -236,7 +237,8 @@ PROGRESSION = Analysis(
         ),
         View(
             "cox", "Cox models, per standard deviation of the predictor.",
-            ("predictor", "map", "group", "model", "covariates", "hazard_ratio", *_CI, "p", "p_fdr", "concordance",
+            ("predictor", "map", "group", "model", "covariates", "hazard_ratio", *_CI, "p_wald", "p", "p_fdr",
+             "p_proportional", "concordance",
              "n_participants", "n_events", "n_censored", "n_competing", "event", "note"),
             order=("p_fdr", "p"), shown=20, finding="p_fdr",
         ),
@@ -322,7 +324,8 @@ SHORTCUTS = Analysis(
         View(
             "shortcuts", "Relevance in places that should not matter.",
             ("map", "compartment", "reference", "share", "voxel_share", "enrichment", *_CI, "enrichment_positive",
-             "enrichment_negative", "difference", "p_fdr", "n_participants", "note"), shown=30,
+             "enrichment_negative", "difference", "difference_low", "difference_high", "p_fdr", "n_participants",
+             "note"), shown=30,
             intervals=Intervals(("compartment", "map"), "enrichment", "ci_low", "ci_high", "enrichment", 1.0),
         ),
         View(

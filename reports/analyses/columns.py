@@ -21,7 +21,8 @@ LINKS = {"group": "group_page", "participant_id": "person_page"}
 """Column with the address of the page that a cell leads to."""
 
 WORDS: Mapping[str, str] = {
-    "auc": "area under the curve", "brier": "Brier score", "mae": "mean absolute error", "r2": "R²",
+    "auc": "area under the curve", "auc_within_folds": "area under the curve, within folds",
+    "brier": "Brier score", "mae": "mean absolute error", "r2": "R²",
     "mae_of_mean": "mean absolute error of predicting the mean", "corrected_mae": "mean absolute corrected gap",
     "gap_slope": "slope of the gap on the target", "corrected_gap_slope": "slope of the corrected gap on the target",
     "rim": "rim of the mask", "rim_inside": "inner side of the rim",

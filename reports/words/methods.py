@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.cohort.people.balance import STRATUM
 from pipeline.models.families.registry import family_of
 from pipeline.run.layout.map_names import GUIDED_MAP, map_title
 from pipeline.run.plain_text import plain
@@ -19,6 +20,7 @@ from reports.read.run_record import RunRecord
 from reports.words.methods_statistics import analyses_text
 from reports.words.numbers import count, listing, number
 from reports.words.references import REFERENCES, Reference
+from reports.words.wording import variable_in_words
 
 _CITATION = re.compile(r"\[@(\w+)\]")
 
@@ -125,6 +127,8 @@ def _data(run: RunRecord) -> str:
     if cohort.split == "folds":
         strata = "quantile" if cohort.target else "class"
         text += f"Participants were divided into {cohort.folds} folds, stratified by {strata}"
+        if balanced := _balanced(run):
+            text += f" and balanced for {balanced}"
     else:
         text += (
             f"Participants were divided once into training, validation "
@@ -135,6 +139,15 @@ def _data(run: RunRecord) -> str:
     if cohort.shuffle_labels:
         text += " As a control, labels were shuffled between participants."
     return text
+
+
+def _balanced(run: RunRecord) -> str:
+    """Variables other than the class that the folds were made alike in."""
+    if not run.has("split_balance"):
+        return ""
+    table = run.tables["split_balance"]
+    table = table[table["balanced"].astype(bool) & (table["variable"] != STRATUM)]
+    return listing([variable_in_words(name) for name in table["variable"]])
 
 
 def _task(run: RunRecord) -> str:

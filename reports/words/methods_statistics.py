@@ -75,7 +75,10 @@ def _progression(run: RunRecord) -> str:
             "predicted from their first scan, with Harrell's concordance [@concordance]."
         )
     if run.has("cox"):
-        parts.append("Hazards come from Cox models [@cox], fitted with statsmodels [@statsmodels].")
+        parts.append(
+            "Hazards come from Cox models [@cox], fitted with statsmodels [@statsmodels]; p values permute "
+            "participants, and proportionality of hazards was tested with scaled Schoenfeld residuals [@schoenfeld]."
+        )
     if run.has("trajectories") and run.tables["trajectories"]["estimate"].notna().any():
         parts.append(
             "Change over visits was estimated by one least-squares slope per participant; mean slopes were tested by "

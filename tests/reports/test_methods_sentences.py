@@ -44,6 +44,14 @@ def test_combat_uses_the_class_in_training_if_set_to(columns, said):
     assert ("they are not used for the participants tested" in text) == bool(columns)
 
 
+def test_folds_are_said_to_be_balanced_for_what_they_were():
+    scans = pd.DataFrame({"participant_id": ["a"], "kept": [True], "label": ["AD"]})
+    balance = pd.DataFrame({"variable": ["class", "age", "sex", "site"], "balanced": [True, True, True, False]})
+    text = methods._data(record({"scans": scans, "split_balance": balance}))
+    assert "into 5 folds, stratified by class and balanced for age and sex; no participant" in text
+    assert "balanced" not in methods._data(record({"scans": scans}))
+
+
 def test_covariates_are_in_words_and_named_once():
     table = pd.DataFrame({"covariates": ["fold", "fold, age, sex[T.M]", None]})
     text = methods_statistics._associations(record({"associations": table}))

@@ -8,7 +8,16 @@ import pytest
 import sklearn.metrics
 from made_up import FAST, people, predictions_of
 
-from pipeline.statistics.performance.classification import metrics, performance_table, roc_table
+from pipeline.cohort.people.tasks import Task, task_of
+from pipeline.run.config.settings import CohortConfig
+from pipeline.statistics.performance.classification import (
+    LEAVES_OUT_RETRAINING,
+    metrics,
+    performance_table,
+    roc_table,
+    weighted_auc_within,
+)
+from pipeline.statistics.performance.repeats import CORRECTED, corrected_interval, repeats_table
 
 
 def test_weighted_metrics_equal_sklearn_with_sample_weights():
@@ -34,7 +43,7 @@ def test_weighted_metrics_equal_sklearn_with_sample_weights():
 def test_table_has_every_fold_and_metric():
     predictions = predictions_of(people()).assign(fold=[i % 2 for i in range(30)])
     table = performance_table(predictions, FAST.statistics, 3)
-    assert table.groupby("fold")["metric"].nunique().to_dict() == {"0": 7, "1": 7, "all": 7}
+    assert table.groupby("fold")["metric"].nunique().to_dict() == {"0": 7, "1": 7, "all": 8}
     whole = table[table["fold"] == "all"].set_index("metric")
     right = predictions["outcome"].isin(["TP", "TN"])
     assert whole.loc["accuracy", "estimate"] == pytest.approx(right.mean())
@@ -74,7 +83,7 @@ def test_perfect_prediction_has_exact_intervals_over_participants_and_none_where
         assert row["ci_low"] == pytest.approx(
             0.025 ** (1 / participants)
         )  # that all are right has this chance of 2.5 %
-        assert pd.isna(row["note"])
+        assert row["note"] == LEAVES_OUT_RETRAINING
     for metric in ("balanced_accuracy", "auc", "average_precision"):
         row = table.loc[("all", metric)]
         assert (row["estimate"], row["interval"]) == (1, "none")
@@ -93,3 +102,92 @@ def test_roc_encloses_the_auc():
     area = np.trapezoid(points["true_positive_rate"], points["false_positive_rate"])
     table = performance_table(predictions, FAST.statistics, 3).set_index(["fold", "metric"])
     assert area == pytest.approx(table.loc[("all", "auc"), "estimate"], abs=1e-12)
+
+
+def test_area_within_folds_counts_pairs_of_one_network_only():
+    rng = np.random.default_rng(0)
+    fold, target = np.repeat([0, 1, 2], [10, 30, 20]), rng.integers(0, 2, 60).astype(float)
+    score = (rng.normal(size=60) + target).round(1) + 5 * fold
+    weights = rng.integers(0, 3, (4, 60)).astype(float)
+    for w, found in zip(weights, weighted_auc_within(target, score, fold, weights), strict=True):
+        wins = pairs = 0.0
+        for i in np.flatnonzero(target == 1):
+            for j in np.flatnonzero((target == 0) & (fold == fold[i])):
+                pairs += w[i] * w[j]
+                wins += w[i] * w[j] * ((score[i] > score[j]) + (score[i] == score[j]) / 2)
+        assert found == pytest.approx(wins / pairs, abs=1e-12)
+    assert np.isnan(weighted_auc_within(fold > 0, score, fold, np.ones((1, 60))))  # no fold has both classes
+
+
+def test_networks_of_other_levels_cost_the_pooled_area_and_not_the_area_within_folds():
+    scans = people(20, (1,))
+    predictions = predictions_of(scans, wrong=[])
+    fold = predictions.groupby("target").cumcount() % 2
+    shifted = predictions.assign(fold=fold, probability=0.5 * predictions["probability"] + 0.5 * fold)
+    table = performance_table(shifted, FAST.statistics, 3).set_index(["fold", "metric"])["estimate"]
+    assert table["all", "auc"] < 0.9
+    assert table["all", "auc_within_folds"] == table["0", "auc"] == table["1", "auc"] == 1
+
+
+def of_repeats(folds: int, seed: int = 0) -> pd.DataFrame:
+    """Two trainings of networks, 60 participants."""
+    rng = np.random.default_rng(seed)
+    target = np.tile([0, 1], 30)
+    blocks = []
+    for repeat in (1, 2):
+        score = 1 / (1 + np.exp(-rng.normal(size=60) - 1.5 * (target - 0.5)))
+        label = np.where(target == 1, "AD", "CN")
+        blocks.append(pd.DataFrame({
+            "repeat": repeat, "participant_id": [f"sub-{i}" for i in range(60)], "fold": np.arange(60) // 2 % folds,
+            "target": target, "label": label, "probability": score, "predicted": np.where(score > 0.5, "AD", "CN"),
+        }))  # fmt: skip
+    return pd.concat(blocks, ignore_index=True)
+
+
+def two_classes() -> Task:
+    return task_of(CohortConfig())
+
+
+def test_interval_with_retraining_is_that_of_nadeau_and_bengio_over_folds():
+    predictions = of_repeats(5)
+    table = repeats_table(predictions, two_classes(), 0.95).set_index(["repeat", "metric"])
+    of_folds = []
+    for _, frame in predictions.groupby("fold"):
+        areas = [sklearn.metrics.roc_auc_score(one["target"], one["probability"]) for _, one in frame.groupby("repeat")]
+        of_folds.append(np.mean(areas))
+    row = table.loc[("mean of folds", "auc")]
+    assert row["estimate"] == pytest.approx(np.mean(of_folds))
+    error = np.sqrt((1 / 5 + 12 / 48) * np.var(of_folds, ddof=1))
+    reach = 2.7764451 * error  # t with 4 degrees of freedom
+    assert row["interval"] == CORRECTED
+    assert row["ci_low"] == pytest.approx(np.mean(of_folds) - reach, abs=1e-6)
+    assert row["ci_high"] == pytest.approx(min(np.mean(of_folds) + reach, 1), abs=1e-6)
+    pooled = predictions[predictions["repeat"] == 2]
+    area = sklearn.metrics.roc_auc_score(pooled["target"], pooled["probability"])
+    assert table.loc[("2", "auc"), "estimate"] == pytest.approx(area)
+    assert (table.loc["mean", "interval"] == "none").all()
+
+
+@pytest.mark.parametrize(("case", "said"), [("one fold", "one test fold"), ("one class", "not defined in fold 1"),
+                                            ("alike", "folds do not differ")])  # fmt: skip
+def test_where_folds_cannot_tell_the_row_says_why_there_is_no_interval(case: str, said: str):
+    predictions = of_repeats(1 if case == "one fold" else 3)
+    if case == "one class":
+        predictions.loc[predictions["fold"] == 1, ["target", "label"]] = 1, "AD"
+    if case == "alike":
+        predictions = predictions.assign(probability=predictions["target"], predicted=predictions["label"])
+    table = repeats_table(predictions, two_classes(), 0.95).set_index(["repeat", "metric"])
+    row = table.loc[("mean of folds", "auc")]
+    assert said in row["note"]
+    assert np.isnan([row["ci_low"], row["ci_high"]]).all()
+    assert row["interval"] == "none"
+
+
+def test_rows_say_that_their_intervals_leave_out_retraining_and_where_one_has_it():
+    predictions = predictions_of(people()).assign(fold=[i % 2 for i in range(30)])
+    once, twice = (performance_table(predictions, FAST.statistics, 3, repeats) for repeats in (1, 2))
+    together = once["fold"] == "all"
+    assert once.loc[together, "note"].eq(LEAVES_OUT_RETRAINING).all()
+    assert not once.loc[~together, "note"].str.contains(LEAVES_OUT_RETRAINING, na=False).any()
+    assert twice.loc[together, "note"].str.endswith("performance_repeats has one with it").all()
+    assert corrected_interval(np.array([0.6, 0.8]), 1.0, 0.5) == pytest.approx((0.7 - 0.03**0.5, 0.7 + 0.03**0.5))

@@ -42,6 +42,8 @@ def test_critical_values_are_what_p_takes():
     assert critical_values(sizes, 0.95, exact=False)[0] == 95  # above it there are 4
     assert critical_values(sizes, 0.95, exact=True)[0] == 95  # 4 of 99
     assert np.isnan(critical_values(sizes[:, :18], 0.95, exact=False)).all()
+    assert np.isnan(critical_values(sizes[:, :19], 0.95, exact=True)).all()  # the observed one alone is 1 of 19
+    assert critical_values(sizes[:, :20], 0.95, exact=True)[0] == 19
     assert critical_values(sizes[:, :19], 0.95, exact=False)[0] == 19
 
 

@@ -15,7 +15,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.statistics.data.inputs import one_name_per_person
 from pipeline.statistics.data.region_features import FoldedScans
 from pipeline.statistics.groups.levels import levels_of
-from pipeline.statistics.harmonisation.fold_wise import fold_model
+from pipeline.statistics.harmonisation.fold_wise import fold_model, harmonise
 from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.harmonisation.spread_effect import spread_test
 from pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
@@ -79,6 +79,44 @@ def test_without_a_site_effect_nothing_is_found_and_little_changes():
     assert (effects["p_fwe_before"] > 0.01).mean() > 0.9
     found = made["harmonised_relevance"]
     assert np.corrcoef(found["density"], found["harmonised"])[0, 1] > 0.9
+
+
+def test_networks_of_other_level_and_scale_change_nothing_but_their_level_and_scale():
+    """Sites are unbalanced over folds, so ComBat without the fold takes the networks' levels for effects of site."""
+    inputs = site_cohort(n=60)
+    scans = FoldedScans.of(inputs)
+    settings, features = inputs.config.statistics.harmonisation, scans.sources[0]
+    frame = scans.frame.copy()
+    fold = np.array([int(one) for one in scans.fold])
+    rng = np.random.default_rng(0)
+    person, codes = np.unique(frame["participant_id"], return_inverse=True)
+    own = np.array([fold[codes == i][0] for i in range(len(person))]) % 2
+    frame["site"] = np.where(rng.random(len(person)) < 0.7, own, 1 - own)[codes].astype(str)
+    scans = dataclasses.replace(scans, frame=frame)
+    scale, level = 1 + fold[:, None], 5.0 * fold[:, None] * (1 + np.arange(features.values.shape[1]))
+    other = dataclasses.replace(features, values=features.values * scale + level)
+    held, plain = (
+        [harmonise(one, scans, settings, hold).values for one in (features, other)] for hold in (True, False)
+    )
+    np.testing.assert_allclose(held[1], held[0] * scale + level, rtol=1e-6, atol=1e-6)
+    assert np.abs(plain[1] - (plain[0] * scale + level)).max() > 1
+    assert np.abs(held[0] - features.values).max() > 0.5  # effects of site are removed all the same
+
+
+def test_where_sites_are_folds_the_network_is_not_held_and_the_model_says_so():
+    inputs = site_cohort(n=60)
+    scans = FoldedScans.of(inputs)
+    scans = dataclasses.replace(scans, frame=scans.frame.assign(site=[f"of {fold}" for fold in scans.fold]))
+    done = harmonise(scans.sources[0], scans, inputs.config.statistics.harmonisation, True)
+    assert done.models
+    assert not any(model.held for model in done.models.values())
+    assert all("fold is collinear with the site" in str(model.not_held) for model in done.models.values())
+
+
+def test_rows_say_what_a_comparison_of_classes_needs(tables):
+    models = tables["harmonisation_models"]
+    assert models["note"].str.contains("classes compared in these values: hold site").all()
+    assert models["fold_held"].eq(models["source"] != "volume").all()
 
 
 def test_nothing_of_a_test_fold_reaches_its_model():
@@ -212,7 +250,7 @@ def test_a_scan_without_site_or_covariate_is_named():
     assert found.loc[["sub-005", "sub-006"], "harmonised"].isna().all()
     assert found.drop(index=["sub-005", "sub-006"])["harmonised"].notna().all()
     notes = made["harmonisation_models"].query("source == 'gb' and fold == '2'")["note"]
-    assert notes.eq("1 participant left out: age is n/a; 1 participant left out: site is n/a").all()
+    assert notes.str.startswith("1 participant left out: age is n/a; 1 participant left out: site is n/a; ").all()
 
 
 def test_one_fold_only_leaves_nobody_to_fit_on():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of, with_applied
 from sklearn.metrics import adjusted_rand_score
 
 from pipeline.cohort.records import Scan
 from pipeline.run.errors import BadInputError
+from pipeline.statistics.normative.subtypes import Subtypes, _compared
 from pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
@@ -111,7 +113,7 @@ def test_norms_say_who_made_them(plain):
     assert (norms["n_controls"] == 24).all()
     assert (norms.loc[norms["source"] == "volume", "covariates"] == "age, sex[T.M], tiv_mm3").all()
     assert (norms.loc[norms["source"] == "gb", "covariates"] == "age, sex[T.M]").all()
-    assert norms["note"].eq("covariate field_strength left out: constant in the training rows").all()
+    assert norms["note"].eq("covariate field_strength left out: constant").all()
 
 
 def test_planted_subtypes_are_found_and_compared(planted):
@@ -132,6 +134,28 @@ def test_planted_subtypes_are_found_and_compared(planted):
     assert compared.loc[[("gb", "probability"), ("lrpB050", "probability")], "p"].isna().all()
     assert compared.loc[("gb", "probability"), "note"].endswith("this output, so p would be meaningless")
     assert "(n 18)" in compared.loc[("gb", "mmse"), "means"]
+
+
+def test_subtypes_that_vary_unequally_are_compared_by_a_studentised_f():
+    """Six people who vary three times as much: with one variance for all, F rejects in a fifth."""
+    labels, names = np.repeat([1, 2, 3], [6, 14, 20]), tuple(f"sub-{i}" for i in range(40))
+    one = Subtypes("gb", names, np.zeros((40, 2)), labels, np.ones(40), pd.DataFrame())
+    config, rng = quick_config(), np.random.default_rng(0)
+    made = [pd.Series(rng.normal(size=40) * np.array([3, 1, 1])[labels - 1]) for _ in range(200)]
+    p = [_compared(one, "mmse", values, dict.fromkeys(names, "0"), config)["p"] for values in made]
+    assert np.mean(np.array(p) <= 0.05) < 0.11  # 0.064 and 2.7 standard errors
+
+
+def test_an_output_of_networks_is_compared_within_folds_and_a_score_of_people_is_not():
+    names = tuple(f"sub-{i}" for i in range(40))
+    labels = np.where(np.random.default_rng(1).random(40) < np.where(np.arange(40) % 2, 0.8, 0.2), 1, 2)
+    one = Subtypes("volume", names, np.zeros((40, 2)), labels, np.ones(40), pd.DataFrame())
+    fold_of = {name: str(i % 2) for i, name in enumerate(names)}
+    values = pd.Series(np.random.default_rng(2).normal(size=40) + 5 * (np.arange(40) % 2))
+    rows = {name: _compared(one, name, values, fold_of, quick_config()) for name in ("probability", "mmse")}
+    assert rows["probability"]["p"] > 0.05 > rows["mmse"]["p"]  # networks differ, subtypes are unevenly spread
+    assert rows["probability"]["note"] == "within test folds"
+    assert rows["mmse"]["note"] is None
 
 
 def test_without_subtypes_there_is_one_group_and_no_comparison(plain):

@@ -10,7 +10,8 @@ import pytest
 from made_up import FAST, people
 from mci_cohort import GROUPS, applied_to, inputs_of, mci_people, with_settings
 from scipy.optimize import minimize_scalar
-from scipy.stats import mannwhitneyu
+from scipy.stats import chi2, mannwhitneyu, norm
+from statsmodels.duration.hazard_regression import PHReg
 
 from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError, UsageError
@@ -18,7 +19,13 @@ from pipeline.statistics.data.visits import log_odds, years_since_first
 from pipeline.statistics.linear.exchangeability import two_sided_p
 from pipeline.statistics.progression.conversion import conversions
 from pipeline.statistics.progression.cox import cox_table
-from pipeline.statistics.progression.hazards import hazard_per_sd, martingale_residuals, score_statistics
+from pipeline.statistics.progression.hazards import (
+    hazard_per_sd,
+    martingale_residuals,
+    proportionality,
+    schoenfeld,
+    score_statistics,
+)
 from pipeline.statistics.progression.prediction import progression_table, progression_tables
 
 NONE = np.zeros((40, 0))
@@ -57,6 +64,66 @@ def test_hazard_ratio_and_interval_are_those_of_the_partial_likelihood() -> None
     found = hazard_per_sd(time, event, x, NONE, 0.95)
     np.testing.assert_allclose(np.log(found.ratio), best.x, atol=1e-6)
     np.testing.assert_allclose(np.log([found.low, found.high]), bounds, atol=1e-4)
+
+    np.testing.assert_allclose(found.p_wald, 2 * norm.sf(abs(best.x) * np.sqrt(curvature)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_proportionality_is_the_score_test_of_a_coefficient_that_goes_with_time(tied: bool) -> None:
+    """Brute force: derivatives of Efron's likelihood whose coefficients are beta + theta g(t), at theta = 0."""
+    time, event, x = survival(seed=8)
+    other = 0.5 * x + np.random.default_rng(2).normal(size=40)
+    time = time if tied else time + 1e-3 * np.arange(40)
+    columns = np.column_stack([x, other])
+    fit = PHReg(time, columns, status=event.astype(int), ties="efron").fit(disp=0)
+    moments, surviving = np.unique(time[event]), [1.0]
+    for moment in moments:
+        surviving.append(surviving[-1] * (1 - (event & (time == moment)).sum() / (time >= moment).sum()))
+    of_time = 1 - np.array(surviving[:-1])
+    statistic, p = proportionality(time, event, columns, np.asarray(fit.params))
+    for j in range(2):
+
+        def likelihood(at: np.ndarray, j: int = j) -> float:
+            total = 0.0
+            for g, moment in zip(of_time, moments, strict=True):
+                beta = at[:2] + at[2] * g * (np.arange(2) == j)
+                risk, dying = np.exp(columns @ beta), event & (time == moment)
+                d = int(dying.sum())
+                total += (columns[dying] @ beta).sum()
+                total -= sum(np.log(risk[time >= moment].sum() - i / d * risk[dying].sum()) for i in range(d))
+            return total
+
+        best, h, unit = np.append(fit.params, 0.0), 1e-4, np.eye(3)
+        slope = (likelihood(best + h * unit[2]) - likelihood(best - h * unit[2])) / (2 * h)
+        information = -np.array([
+            [sum(s * t * likelihood(best + h * (s * unit[a] + t * unit[b])) for s in (1, -1) for t in (1, -1))
+             / (4 * h * h) for b in range(3)] for a in range(3)
+        ])  # fmt: skip
+        np.testing.assert_allclose(statistic[j], slope**2 * np.linalg.inv(information)[2, 2], rtol=1e-4)
+    np.testing.assert_allclose(p, chi2.sf(statistic, 1))
+
+
+def test_schoenfeld_residuals_are_those_of_statsmodels_and_their_variances_its_information() -> None:
+    time, event, x = survival(seed=9)
+    time = time + 1e-3 * np.arange(40)
+    columns = np.column_stack([x, np.random.default_rng(2).normal(size=40)])
+    fit = PHReg(time, columns, status=event.astype(int), ties="breslow").fit(disp=0)
+    moments, residuals, variances = schoenfeld(time, event, columns, np.asarray(fit.params))
+    order = np.argsort(time[event])
+    np.testing.assert_allclose(residuals, np.asarray(fit.schoenfeld_residuals)[event][order], atol=1e-10)
+    np.testing.assert_allclose(np.linalg.inv(variances.sum(axis=0)), fit.cov_params(), rtol=1e-6)
+    np.testing.assert_array_equal(moments, np.sort(time[event]))
+
+
+def test_a_ratio_that_reverses_with_time_is_found_not_proportional() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    early = rng.exponential(10 * np.exp(-1.2 * x))
+    time = np.where(early < 6, early, 6 + rng.exponential(10 * np.exp(1.2 * x)))
+    everyone = np.ones(300, bool)
+    assert hazard_per_sd(time, everyone, x, np.zeros((300, 0)), 0.95).p_proportional < 1e-6
+    steady = rng.exponential(10 * np.exp(-0.7 * x))
+    assert hazard_per_sd(steady, everyone, x, np.zeros((300, 0)), 0.95).p_proportional > 0.05
 
 
 def test_units_do_not_matter() -> None:
@@ -190,7 +257,7 @@ def test_too_few_events_are_refused_and_few_are_flagged(cohort) -> None:
     model = table[table["predictor"] == "model"].set_index("model")
     assert np.isfinite(model.loc["alone", "hazard_ratio"])
     assert np.isnan(model.loc["adjusted", "hazard_ratio"])
-    assert model.loc["adjusted", "note"] == "12 conversions; 20 are needed for 4 variables"
+    assert model.loc["adjusted", "note"].startswith("12 conversions; 20 are needed for 4 variables; ")
     flagged = dataclasses.replace(cohort, frame=cohort.frame.assign(event=np.arange(60) < 7))
     table = cox_table(flagged, FAST.statistics, 3)
     assert "few events: 7 per variable" in str(table[table["predictor"] == "model"].iloc[0]["note"])
@@ -208,6 +275,33 @@ def test_missing_and_constant_covariates_are_counted_and_named(cohort) -> None:
     row = nobody[(nobody["predictor"] == "model") & (nobody["model"] == "adjusted")].iloc[0]
     assert row["n_participants"] == 60
     assert "mmse: unknown for all participants" in row["note"]
+
+
+def test_covariates_are_those_of_the_settings_and_the_predictor_is_none_of_its_own(cohort) -> None:
+    settings = with_settings(
+        covariates="age*sex", progression=dataclasses.replace(FAST.statistics.progression, further_covariates="")
+    )
+    table = cox_table(cohort, settings.statistics, 3).set_index(["predictor", "model"])
+    assert table.loc[("model", "adjusted"), "covariates"] == "age + sex"
+    assert table.loc[("age", "adjusted"), "covariates"] == "sex"
+    frame, x = cohort.frame, cohort.scalar("model")
+    male = (frame["sex"] == "M").to_numpy(float)
+    columns = np.column_stack([x, frame["age"], male, frame["age"] * male])
+    columns = (columns - columns.mean(axis=0)) / columns.std(axis=0, ddof=1)
+    fit = PHReg(cohort.time, columns, status=cohort.event.astype(int), ties="efron").fit(disp=0)
+    np.testing.assert_allclose(np.log(table.loc[("model", "adjusted"), "hazard_ratio"]), fit.params[0], atol=1e-6)
+    np.testing.assert_allclose(table.loc[("model", "adjusted"), "p_wald"], fit.pvalues[0], rtol=1e-5)
+
+
+def test_a_row_whose_hazards_are_not_proportional_says_so(cohort) -> None:
+    table = cox_table(cohort, FAST.statistics, 3)
+    known = table[table["p_proportional"].notna()]
+    assert len(known) == table["hazard_ratio"].notna().sum() > 5
+    said = known["note"].str.contains("hazards are not proportional", na=False)
+    assert (said == (known["p_proportional"] < 0.05)).all()
+    fixed = table["ci_low"].notna()
+    excludes = (table["ci_low"] > 1) | (table["ci_high"] < 1)
+    assert ((table["p_wald"] < 0.05) == excludes)[fixed].all()
 
 
 def test_regions_known_of_fewer_people_are_a_family_of_their_own_and_say_so(cohort) -> None:

@@ -22,8 +22,8 @@ from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.tables import write_table
 from pipeline.statistics.data.inputs import StatisticsInputs, files_read
 from pipeline.statistics.data.values import RelevanceValues
-from pipeline.statistics.resampling.bootstrap import FLAT
-from pipeline.statistics.shortcuts.compartments import _difference, shortcut_table
+from pipeline.statistics.linear.sign_flip import sign_flip_test
+from pipeline.statistics.shortcuts.compartments import ALIKE, SIGN_FLIPS, _difference, _mean, shortcut_table
 from pipeline.statistics.shortcuts.site_prediction import (
     Scans,
     assigned,
@@ -86,16 +86,47 @@ def test_enrichment_is_a_mean_over_participants_and_classes_are_compared_by_perm
     assert row["control"] == "none"
     fluid = table.loc["fluid"]
     assert (fluid["enrichment"], fluid["difference"]) == (2.0, 0.0)
-    assert fluid["note"] == f"{FLAT}; the values are constant"
+    assert fluid["note"] == f"{ALIKE}; the values are constant"
+    assert np.isnan([fluid["difference_low"], fluid["p"]]).all()
     assert table.loc["vessel", "note"] == "no voxels of this kind, or no relevance"
     assert np.isnan(table.loc["vessel", "p"])
+
+
+@pytest.mark.parametrize("effect", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("folds", [1, 3])
+def test_the_interval_of_the_difference_excludes_0_exactly_where_p_is_small(effect: float, folds: int) -> None:
+    """One estimator for both, whatever the networks of the folds do."""
+    settings = with_settings(permutations=199).statistics
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        positive, fold = np.arange(30) % 3 == 0, np.arange(30) // 3 % folds
+        values = (1.5 + effect * positive + rng.normal(0, 0.4, 30)) * (1 + fold)
+        row = _difference(values, positive, fold, settings, rng)
+        assert row["fold_held"] == (folds > 1)
+        assert row["difference_interval"] == "permutation"
+        assert (row["p"] <= 0.05) == (row["difference_low"] > 0 or row["difference_high"] < 0)
+        assert row["difference_low"] < row["difference"] < row["difference_high"]
+
+
+def test_the_interval_of_the_mean_excludes_1_exactly_where_the_flips_reject_an_even_spread() -> None:
+    settings = with_settings(permutations=199).statistics
+    for seed in range(40):
+        values = 1.0 + np.random.default_rng(seed).normal(0.15, 0.4, 20)
+        row, _ = _mean(values, settings, np.random.default_rng(1))
+        flips = sign_flip_test((values - 1)[:, None], np.ones((20, 1)), 199, np.random.default_rng(1))
+        assert (flips.p[0] <= 0.05) == (row["ci_low"] > 1 or row["ci_high"] < 1)
+        assert row["interval"] == SIGN_FLIPS
+        assert row["ci_low"] < row["enrichment"] < row["ci_high"]
+    few, said = _mean(np.array([1.1, 1.2, 1.4]), settings, np.random.default_rng(1))
+    assert np.isnan([few["ci_low"], few["ci_high"]]).all()
+    assert said == "no interval: 3 participants are too few"
 
 
 def test_scans_without_relevance_are_counted(tmp_path) -> None:
     value = {s.scan_id: 1.0 for s in scans_of()} | {"I0": np.nan, "I100": np.nan}
     row = shortcut_table(audited(tmp_path, value)).set_index("compartment").loc["rim"]
     assert (row["n_participants"], row["n_scans"]) == (23, 27)  # one of them has another scan
-    assert row["note"] == f"2 scans without relevance left out; {FLAT}; the values are constant"
+    assert row["note"] == f"2 scans without relevance left out; {ALIKE}; the values are constant"
 
 
 def test_unequal_classes_of_unequal_variance_hold_the_level() -> None:
@@ -123,6 +154,15 @@ def test_a_run_without_an_audit_is_refused_by_name_and_the_audit_is_an_input(tmp
     with pytest.raises(BadInputError, match=r"relevance_audit\.tsv"):
         shortcut_table(inputs)
     assert inputs.layout.relevance_audit in files_read(inputs.layout)
+
+
+def test_sites_that_are_folds_are_not_told_from_networks(tmp_path) -> None:
+    scans = scans_of()
+    predictions = predictions_of(scans).assign(fold=["ABC".index(scan.site) for scan in scans])
+    inputs = inputs_of(tmp_path, scans, np.random.default_rng(0).normal(size=len(scans)), predictions=predictions)
+    row = site_prediction_table(inputs).set_index("target").loc["site"]
+    assert pd.isna(row["p"])
+    assert row["note"] == "each test fold has one site, which is not told from its network"
 
 
 def of_sites(n: int = 60, seed: int = 0, shift: float = 0.0, regions: int = 6) -> tuple[np.ndarray, Scans]:

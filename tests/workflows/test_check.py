@@ -158,6 +158,7 @@ COHORT_SETTINGS = [
         "statistics.subgroups.variables: 'sexx' is not known. Did you mean sex?",
     ),
     ('[statistics.main_effects]\nvariables = ["educaton"]\n', "Did you mean education?"),
+    ('[statistics.progression]\nfurther_covariates = "mmsee"\n', "progression.further_covariates"),
     ('[statistics.progression]\ntrajectory_maps = ["lrpB033"]\n', "statistics.progression.trajectory_maps"),
 ]
 """Settings that only the cohort can refute."""

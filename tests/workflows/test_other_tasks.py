@@ -104,7 +104,7 @@ def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path)
     confusion = read_table(layout.statistics("confusion"))
     assert confusion.loc[confusion["fold"] == "all", "n_scans"].sum() == len(predictions)
     repeats = read_table(layout.statistics("performance_repeats"))
-    assert repeats["repeat"].tolist() == ["1", "2", "mean", "sd"]
+    assert repeats["repeat"].tolist() == ["1", "2", "mean", "sd", "mean of folds"]
     page = layout.report.read_text(encoding="utf-8")
     assert "How well are the classes distinguished?" in page
     assert "not reached by this run" not in page

@@ -1,6 +1,7 @@
 """Training, validation and test parts, always of whole participants.
 
-Splits are stratified by class, or by quantile of the number to predict. Someone with scans of two classes counts as the
+Splits are stratified by class, or by quantile of the number to predict; folds are then made alike in sex, age and site
+(`pipeline.cohort.people.balance`). Someone with scans of two classes counts as the
 later one (`pipeline.cohort.people.tasks`), someone with two names as one person (`pipeline.cohort.people.persons`).
 scikit-learn's ``StratifiedKFold`` over participants makes the folds; ``StratifiedGroupKFold`` over scans balances the
 number of scans greedily and may leave a fold without a class.
@@ -19,6 +20,7 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import StratifiedKFold
 
+from pipeline.cohort.people.balance import balance_table, balanced, facts_of, features_of
 from pipeline.cohort.people.contrast import participant_strata
 from pipeline.cohort.people.persons import same_person
 from pipeline.cohort.people.tasks import Task, task_of
@@ -154,9 +156,7 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
         If a class has too few participants; the message says how many there are and how many are needed.
     """
     task = task_of(config)
-    names = same_person(scan.participant_id for scan in table.labelled)
-    person_of = {name: person for person, of_person in names.items() for name in of_person}
-    strata = participant_strata(table.labelled, task, person_of, config.folds)
+    names, person_of, strata = _people(table, config)
     titles = _quantile_names(strata) if task.is_number else task.outputs
     by_class = {
         title: sorted(person for person, stratum in strata.items() if stratum == number)
@@ -174,8 +174,32 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
     if config.split == "single":
         folds: tuple[Fold, ...] = (_single_fold(by_class, config, seed, numbers),)
     else:
-        folds = _k_folds(by_class, config, seed, numbers)
+        facts = facts_of(table.labelled, person_of)
+        folds = _k_folds(by_class, facts, config, seed, numbers)
     return Split(tuple(_with_all_names(fold, names) for fold in folds))
+
+
+def split_balance(split: Split, table: ScanTable, config: CohortConfig, seed: int) -> pd.DataFrame:
+    """How alike the test folds are, or the parts of a single split; columns of `BALANCE_COLUMNS`."""
+    _, person_of, strata = _people(table, config)
+    facts = facts_of(table.labelled, person_of)
+    groups = [fold.test for fold in split.folds]
+    if len(groups) == 1:
+        groups = [getattr(split.folds[0], part) for part in PARTS]
+    place = {person_of[name]: number for number, group in enumerate(groups) for name in group}
+    variables = config.balance if config.split == "folds" else ()
+    people = [person for person in facts.index if person in place]
+    fold, stratum = (np.array([which[person] for person in people], np.intp) for which in (place, strata))
+    return balance_table(facts.loc[people], stratum, fold, variables, generator(seed, "split", "by chance"))
+
+
+def _people(
+    table: ScanTable, config: CohortConfig
+) -> tuple[dict[str, tuple[str, ...]], dict[str, str], dict[str, int]]:
+    """Names of each labelled person, the person behind each name, and the stratum of each person."""
+    names = same_person(scan.participant_id for scan in table.labelled)
+    person_of = {name: person for person, of_person in names.items() for name in of_person}
+    return names, person_of, participant_strata(table.labelled, task_of(config), person_of, config.folds)
 
 
 def _quantile_names(strata: Mapping[str, int]) -> list[str]:
@@ -187,7 +211,9 @@ def _with_all_names(fold: Fold, names: Mapping[str, Sequence[str]]) -> Fold:
     return _fold(fold.index, {part: [name for one in getattr(fold, part) for name in names[one]] for part in PARTS})
 
 
-def _k_folds(by_class: Mapping[str, Sequence[str]], config: CohortConfig, seed: int, numbers: str) -> tuple[Fold, ...]:
+def _k_folds(
+    by_class: Mapping[str, Sequence[str]], facts: pd.DataFrame, config: CohortConfig, seed: int, numbers: str
+) -> tuple[Fold, ...]:
     smallest = min(map(len, by_class.values()))
     k = config.folds
     if smallest < k or smallest - ceil(smallest / k) < 2:
@@ -200,9 +226,15 @@ def _k_folds(by_class: Mapping[str, Sequence[str]], config: CohortConfig, seed: 
     people = np.array([person for group in by_class.values() for person in group])
     target = np.repeat(np.arange(len(by_class)), [len(group) for group in by_class.values()])
     splitter = StratifiedKFold(k, shuffle=True, random_state=derived_seed(seed, "split"))
+    drawn = np.empty(len(people), np.intp)
+    for index, (_, test) in enumerate(splitter.split(people, target)):
+        drawn[test] = index
+    features = features_of(facts.loc[people], config.balance)
+    tested_in = balanced(drawn, target, features, generator(seed, "split", "balance"))
     folds = []
-    for index, (rest, test) in enumerate(splitter.split(people, target)):
-        parts: dict[str, list[str]] = {"train": [], "validation": [], "test": list(people[test])}
+    for index in range(k):
+        rest = np.flatnonzero(tested_in != index)
+        parts: dict[str, list[str]] = {"train": [], "validation": [], "test": list(people[tested_in == index])}
         for label in np.unique(target):
             members = people[rest[target[rest] == label]]
             share = min(max(round(config.validation_fraction * len(members)), 1), len(members) - 1)

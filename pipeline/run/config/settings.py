@@ -31,6 +31,8 @@ class CohortConfig:
     """A numeric column to predict (regression) instead of classes."""
     split: Literal["folds", "single"] = "folds"
     folds: int = 5
+    balance: tuple[Literal["sex", "age", "site", "field_strength"], ...] = ("sex", "age", "site")
+    """What folds are made alike in, beside the class, as far as it is known. A single split is not balanced."""
     validation_fraction: float = 0.2
     test_participants_per_class: int = 30
     validation_participants_per_class: int = 18

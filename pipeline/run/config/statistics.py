@@ -213,6 +213,8 @@ class ProgressionConfig:
     min_events_per_variable: int = 5
     """A Cox model with fewer conversions per variable is not fitted (Vittinghoff & McCulloch 2007); below twice as many
     a note says so (Peduzzi et al. 1995)."""
+    further_covariates: str = "mmse"
+    """Covariates of the adjusted Cox models beside ``statistics.covariates``, as a formula."""
     min_participants: int = 10
     """Smallest number of participants with repeated scans for tests of change over visits."""
     trajectory_maps: tuple[str, ...] = ()

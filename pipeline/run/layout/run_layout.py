@@ -60,6 +60,11 @@ class RunLayout(GroupFiles):
         return self.root / "splits.tsv"
 
     @property
+    def split_balance(self) -> Path:
+        """How alike the folds are."""
+        return self.root / "split_balance.tsv"
+
+    @property
     def failures(self) -> Path:
         return self.root / "failures.tsv"
 

@@ -87,6 +87,6 @@ def write_dataset_description(layout: RunLayout, input_root: Path) -> None:
     )
     ignored = ["*.html", "logs/", "figures/", "models/", "group/", "*_xfm.*", "*_relevance.*", "*_ledger.tsv",
                "*_regions.*", "partial/", "explanations/",
-               "*_quality.*", "*.toml", "scans.*", "manifest_comparison.*", "splits.*", "failures.*",
+               "*_quality.*", "*.toml", "scans.*", "manifest_comparison.*", "splits.*", "split_balance.*", "failures.*",
                ".scratch/"]  # fmt: skip
     write_text(layout.bidsignore, "\n".join(ignored) + "\n")

@@ -34,7 +34,7 @@ from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_
 from pipeline.statistics.resampling.weighted import ratio
 
 FAIRNESS_METRICS = METRICS
-FLAT_ERROR = "no interval: participants do not differ in what the metric counts"
+FLAT_ERROR = "no test: participants do not differ in what the metric counts"
 
 FAIRNESS_COLUMNS = {
     "variable": "Variable that defines the subgroups",
@@ -185,9 +185,11 @@ def _note(value: float, rest: float, tested: Difference, metric: int) -> str | N
             return f"a class that the metric needs has no scan {where} the subgroup"
     if np.isnan(tested.difference[metric]):
         return "no fold has scans of the classes that the metric needs both in and outside the subgroup"
+    if tested.difference[metric] == 0 and np.isnan(tested.p[metric]) and tested.n_permutations:
+        return f"difference: {FLAT_ERROR}"
     if np.isnan(tested.p[metric]):
         return "the subgroup is the same as a fold, so it cannot be distinguished from the network"
-    return f"difference: {FLAT_ERROR}" if np.isnan(tested.low[metric]) else None
+    return None
 
 
 def _blank(variable: str, level: str | None, note: str) -> pd.DataFrame:

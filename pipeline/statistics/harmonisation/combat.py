@@ -69,6 +69,16 @@ class ComBatModel:
             )
         return POOL if POOL in self.sites else None
 
+    def expected(self, site: Sequence[str], covariates: Floats | None = None) -> Floats:
+        """Mean of values of each row's site and covariates (rows, features); NaN for features that are not adjusted."""
+        design = as_columns(covariates, len(site))
+        mean: Floats = self.alpha + design @ self.beta
+        for row, name in enumerate(site):
+            serving = self.treated_as(name)
+            if serving is not None:
+                mean[row] += self.sigma * self.gamma[self.sites.index(serving)]
+        return mean
+
     def transform(self, values: Floats, site: Sequence[str], covariates: Floats | None = None) -> Floats:
         """Harmonised values; NaN stays NaN, and a row with NaN in a covariate becomes NaN.
 

@@ -3,12 +3,18 @@
 Values, sites and covariates of the participants of a fold are not used to fit the model applied to them. Volumes are
 thereby fully held out. Relevance is not: the maps of the training participants were made by the networks of their own
 folds, which were trained on the participants of this fold.
+
+Networks of different folds differ in level and scale. Where sites are unbalanced over folds, ComBat would take that for
+effects of site, and write them into the values of other networks. So relevance is divided by the spread of its fold,
+fold is in the model while sites are estimated, and the level of the test fold's network is taken off before the model
+is applied (`hold`). Spread and level of the test fold are those of its own participants, whatever their site and class;
+they are put back afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -16,20 +22,26 @@ import pandas as pd
 from pipeline.cohort.cells.values import code_text
 from pipeline.run.config.statistics import HarmonisationConfig
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.region_features import VOLUME, FoldedScans, RegionFeatures
+from pipeline.statistics.arrays import Flags, Floats, Indices
+from pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
 from pipeline.statistics.harmonisation.combat import ComBatModel
 from pipeline.statistics.harmonisation.combat_fit import fit
 from pipeline.statistics.linear.covariates import CovariateColumns
+from pipeline.statistics.resampling.weighted import ratio
 
 
 @dataclass(frozen=True, eq=False)
 class FoldModel:
-    """Model applied to the scans of one fold; `left_out` counts excluded training participants by reason."""
+    """Model applied to the scans of one fold; `left_out` counts excluded training participants by reason.
+
+    `held` says whether fold was in the model, and `not_held` why not.
+    """
 
     combat: ComBatModel
     covariates: CovariateColumns
     left_out: Mapping[str, int]
+    held: bool = False
+    not_held: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +58,16 @@ class Harmonised:
     problems: Mapping[str, str]
 
 
-def harmonise(features: RegionFeatures, scans: FoldedScans, settings: HarmonisationConfig) -> Harmonised:
-    """Fit and apply one model per fold; a fold that cannot be harmonised gets a problem instead."""
+def harmonise(
+    features: RegionFeatures, scans: FoldedScans, settings: HarmonisationConfig, hold: bool = False
+) -> Harmonised:
+    """Fit and apply one model per fold; a fold that cannot be harmonised gets a problem instead.
+
+    `hold` is for values of networks that differ between folds.
+    """
+    hold = hold and len({fold for fold in scans.folds if fold != NO_FOLD}) > 1
+    scale = _scale_of_folds(features.values, scans) if hold else np.ones_like(features.values)
+    comparable = replace(features, values=features.values / scale)
     values = np.full_like(features.values, np.nan)
     notes: list[str | None] = [None] * len(scans.frame)
     models: dict[str, FoldModel] = {}
@@ -55,24 +75,62 @@ def harmonise(features: RegionFeatures, scans: FoldedScans, settings: Harmonisat
     for fold in scans.folds:
         rows = np.flatnonzero(scans.tested(fold))
         try:
-            model = fold_model(features, scans, fold, settings)
-            values[rows], said = _apply(model, features.values[rows], scans.frame.iloc[rows], settings)
+            model = fold_model(comparable, scans, fold, settings, hold)
+            of_level = scans.first[rows] if scans.first[rows].any() else np.ones(len(rows), bool)
+            values[rows], said = _apply(model, comparable.values[rows], scans.frame.iloc[rows], settings, of_level)
             models[fold] = model
         except BadInputError as error:
             problems[fold] = str(error)
             said = [problems[fold]] * len(rows)
         for row, note in zip(rows, said, strict=True):
             notes[row] = note
+    # What was not adjusted stays the same bit for bit, whatever the scale.
+    values = np.where(values == comparable.values, features.values, values * scale)
     return Harmonised(features, values, tuple(notes), models, problems)
 
 
-def fold_model(features: RegionFeatures, scans: FoldedScans, fold: str, settings: HarmonisationConfig) -> FoldModel:
-    """Fit on the first scans of participants outside a fold; raises like `fit`."""
+def _scale_of_folds(values: Floats, scans: FoldedScans) -> Floats:
+    """Standard deviation of each scan's fold (scans, groups), over first scans; the mean of folds for scans of none."""
+    spread = {}
+    for fold in scans.folds:
+        own = values[scans.first & scans.tested(fold)]
+        if fold != NO_FOLD:
+            variance = _known_mean((own - _known_mean(own)) ** 2)
+            spread[fold] = np.sqrt(np.where(variance > 0, variance, np.nan))
+    usual = np.nan_to_num(_known_mean(np.array([*spread.values()])), nan=1.0)
+    of_scans = np.array([spread.get(fold, usual) for fold in scans.fold])
+    return np.where(np.isnan(of_scans), usual, of_scans)
+
+
+def _known_mean(values: Floats) -> Floats:
+    """Mean over rows (rows, columns) of known values; NaN where there are none."""
+    known = ~np.isnan(values)
+    return ratio(np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0))
+
+
+def fold_model(
+    features: RegionFeatures, scans: FoldedScans, fold: str, settings: HarmonisationConfig, hold: bool = False
+) -> FoldModel:
+    """Fit on the first scans of participants outside a fold; raises like `fit`.
+
+    With `hold`, fold is in the model if its effect can be told from those of sites.
+    """
     rows = np.flatnonzero(scans.training(fold))
     if not len(rows):
         raise BadInputError(
             'harmonisation: no participant outside the fold has out-of-fold values. Set cohort.split = "folds".'
         )
+    if hold:
+        try:
+            return replace(_fitted(features, scans, rows, settings, True), held=True)
+        except BadInputError as error:
+            return replace(_fitted(features, scans, rows, settings, False), not_held=f"fold not held: {error}")
+    return _fitted(features, scans, rows, settings, False)
+
+
+def _fitted(
+    features: RegionFeatures, scans: FoldedScans, rows: Indices, settings: HarmonisationConfig, hold: bool
+) -> FoldModel:
     training = scans.frame.iloc[rows]
     covariates = CovariateColumns.of(covariates_of(features, settings), training)
     columns, why = covariates.matrix(training)
@@ -84,17 +142,18 @@ def fold_model(features: RegionFeatures, scans: FoldedScans, fold: str, settings
         for known, one, other in zip(site_known, why, extra_why, strict=True)
     ]
     used = np.array([reason is None for reason in reasons], dtype=bool)
+    networks = _indicators([scans.fold[row] for row in rows[used]]) if hold else np.zeros((int(used.sum()), 0))
     combat = fit(
         features.values[rows][used],
         [code_text(name) for name in training.loc[used, settings.site_column]],
         columns[used],
-        training_covariates=extra_columns[used],
+        training_covariates=np.column_stack([extra_columns[used], networks]),
         empirical_bayes=settings.empirical_bayes,
         reference=settings.reference_site or None,
         min_rows=settings.min_participants,
         small_site=settings.small_site,
         unseen_site=settings.unseen_site,
-        covariate_names=[*covariates.names, *extra.names],
+        covariate_names=[*covariates.names, *extra.names, *["fold"] * networks.shape[1]],
     )
     lost = [reason for reason in reasons if reason is not None]
     return FoldModel(combat, covariates, {reason: lost.count(reason) for reason in sorted(set(lost))})
@@ -105,14 +164,26 @@ def covariates_of(features: RegionFeatures, settings: HarmonisationConfig) -> st
     return settings.volume_covariates if features.source == VOLUME else settings.relevance_covariates
 
 
+def _indicators(names: Sequence[str]) -> Floats:
+    """A column for each name but the first."""
+    return pd.get_dummies(pd.Series(list(names), dtype=object)).to_numpy(float)[:, 1:]
+
+
 def _apply(
-    model: FoldModel, values: Floats, frame: pd.DataFrame, settings: HarmonisationConfig
+    model: FoldModel, values: Floats, frame: pd.DataFrame, settings: HarmonisationConfig, of_level: Flags
 ) -> tuple[Floats, list[str | None]]:
+    """Harmonised values of the scans of a fold; `of_level` marks those that the level of its network is taken from."""
     columns, notes = model.covariates.matrix(frame)
     known = frame[settings.site_column].notna().to_numpy(bool)
     harmonised = np.full_like(values, np.nan)
     sites = [code_text(name) for name in frame.loc[known, settings.site_column]]
-    harmonised[known] = model.combat.transform(values[known], sites, columns[known])
+    level = np.zeros(values.shape[1])
+    if model.held:
+        left = values[known] - model.combat.expected(sites, columns[known])
+        level = np.nan_to_num(_known_mean(left[of_level[known]]))
+    from_level = values[known] - level
+    moved = model.combat.transform(from_level, sites, columns[known])
+    harmonised[known] = np.where(moved == from_level, values[known], moved + level)
     harmonised[[note is not None for note in notes]] = np.nan
     named = iter(sites)
     for row, there in enumerate(known):

@@ -53,7 +53,8 @@ def spread_test(
     basis = np.linalg.qr(model)[0]
     known = np.where(np.isfinite(values), values, 0.0)
     residuals = known - basis @ (basis.T @ known)
-    flat = (residuals**2).sum(axis=0) <= NO_SPREAD * ((known - known.mean(axis=0)) ** 2).sum(axis=0)
+    constant = np.ptp(known, axis=0) <= NO_SPREAD * np.abs(known).max(axis=0, initial=0.0)
+    flat = constant | ((residuals**2).sum(axis=0) <= NO_SPREAD * ((known - known.mean(axis=0)) ** 2).sum(axis=0))
     problems = [f"no value in {n} of {len(values)}" if n else "no variance beyond the covariates" if none else None
                 for n, none in zip(lacking, flat, strict=True)]  # fmt: skip
     usable = np.array([problem is None for problem in problems], bool)

@@ -7,7 +7,7 @@ ignore a column that was constant in training whatever its value is later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ class CovariateColumns:
     spec: Any
 
     @classmethod
-    def of(cls, formula: str, training: pd.DataFrame) -> CovariateColumns:
+    def of(cls, formula: str, training: pd.DataFrame, without: Collection[str] = ()) -> CovariateColumns:
         """Learn the columns on training rows, without rows with a missing covariate.
 
         Parameters
@@ -66,6 +66,8 @@ class CovariateColumns:
         formula : str
             Right-hand side as in `pipeline.statistics.linear.formula`, e.g. ``age + sex``; empty for none.
         training : pandas.DataFrame
+        without : collection of str
+            Columns whose terms are left out of the formula.
 
         Raises
         ------
@@ -73,11 +75,13 @@ class CovariateColumns:
             If the formula cannot be used or names a missing column.
         """
         terms, variables = _read(formula, list(map(str, training.columns)))
+        terms = [term for term in terms if not set(columns_of(term, variables)) & set(without)]
+        variables = tuple(name for name in variables if any(name in columns_of(term, variables) for term in terms))
         table = _plain(training, variables)
         unknown = [name for name in variables if table[name].isna().all()]
         terms = [term for term in terms if not set(columns_of(term, variables)) & set(unknown)]
         variables = tuple(name for name in variables if name not in unknown)
-        dropped = dict.fromkeys(unknown, "unknown for all training participants")
+        dropped = dict.fromkeys(unknown, "unknown for all participants")
         known = table.loc[table[list(variables)].notna().all(axis=1), list(variables)]
         if not terms or known.empty:
             return cls(formula, variables, (), dropped, {}, None)
@@ -90,7 +94,7 @@ class CovariateColumns:
         kept, redundant = _independent(pd.DataFrame(matrix))
         constant = [name for name in variables if len(set(known[name])) == 1]
         levels = {name: frozenset(known[name]) for name in variables if name in _coded_by_level(spec) | set(constant)}
-        dropped |= dict.fromkeys(constant, "constant in the training rows") | redundant
+        dropped |= dict.fromkeys(constant, "constant") | redundant
         return cls(formula, variables, kept, dropped, levels, spec)
 
     def matrix(self, frame: pd.DataFrame) -> tuple[Floats, list[str | None]]:
@@ -197,7 +201,7 @@ def _independent(matrix: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, str]]
         direction = new_direction(matrix[name].to_numpy(float), basis)
         if direction is None:
             constant = np.ptp(matrix[name].to_numpy(float)) == 0
-            dropped[name] = "constant in the training rows" if constant else "collinear with the other covariates"
+            dropped[name] = "constant" if constant else "collinear with the other covariates"
             continue
         basis = np.column_stack([basis, direction])
         kept.append(name)

@@ -27,6 +27,8 @@ from pipeline.statistics.linear.exchangeability import Exchangeability
 FOLD = "fold"
 MIN_FREEDOM = 5
 """Residual degrees of freedom below which the test is made without fold."""
+ROUNDING = 1e-12
+"""Deviation from a mean, relative to the largest value, that is no variation."""
 NOT_HELD = "left out: too few participants ({} in {} of two or more); networks may confound the test"
 
 
@@ -99,7 +101,8 @@ def model_within_folds(
     if rows[FOLD].nunique() < 2:
         return FoldModel(plain, exchange, False)
     units, folds = _usable_folds(rows, exchange.of_rows(plain.rows))
-    if problem and folds > 1 and units - len(plain.names) - (folds - 1) >= MIN_FREEDOM:
+    enough = units - len(plain.names) - (folds - 1) >= MIN_FREEDOM
+    if problem and folds > 1 and (enough or _is_of_folds(plain, exchange.of_rows(plain.rows), rows)):
         raise problem
     dropped = {**plain.dropped, FOLD: NOT_HELD.format(units, counted(folds, "fold"))}
     return FoldModel(dataclasses.replace(plain, dropped=dropped), exchange, False)
@@ -134,9 +137,17 @@ def fold_of_participants(frame: pd.DataFrame, hold: bool, columns: int) -> tuple
 
 
 def centred_within(values: Floats, fold: Indices) -> Floats:
-    """Values minus the mean of their fold (of known values); shape (units, ...) as given."""
-    centred: Floats = values - participant_means(values, fold)[fold]
-    return centred
+    """Values minus the mean of their fold (of known values), without rounding errors; shape (units, ...) as given."""
+    centred = values - participant_means(values, fold)[fold]
+    size = np.abs(np.nan_to_num(values)).max(axis=0, initial=0.0)
+    result: Floats = np.where(np.abs(centred) <= ROUNDING * size, 0.0, centred)
+    return result
+
+
+def _is_of_folds(design: Design, units: Exchangeability, frame: pd.DataFrame) -> bool:
+    """Whether the tested columns are the same in all participants of each fold, as if the networks made them."""
+    tested, fold = units.reduce(design.tested), fold_of_units(frame, units, True)
+    return not centred_within(tested, fold).any()
 
 
 def _usable_folds(frame: pd.DataFrame, exchange: Exchangeability) -> tuple[int, int]:

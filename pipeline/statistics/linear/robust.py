@@ -113,11 +113,11 @@ def tally(
 def critical_values(sizes: NDArray[Any], confidence: float, exact: bool) -> Floats:
     """Value that |t| must exceed for p to be at most 1 - `confidence`, per column of sizes (columns, permutations).
 
-    NaN if no value of t suffices: with fewer than 19 permutations p cannot be .05.
+    NaN if no value of t suffices: with fewer than 19 random permutations, or 20 that are all, p cannot be .05.
     """
     m = sizes.shape[1]
     allowed = int(np.floor((1 - confidence) * (m if exact else m + 1) + 1e-9)) - (not exact)
-    if allowed < 0 or allowed >= m:
+    if allowed < exact or allowed >= m:  # the observed one is among all
         return np.full(len(sizes), np.nan)
     place = m - 1 - allowed
     return np.asarray(np.partition(sizes, place, axis=1)[:, place], dtype=float)

@@ -21,10 +21,10 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.region_features import VOLUME
 from pipeline.statistics.data.values import participant_codes, participant_means
-from pipeline.statistics.linear.design import design_of
-from pipeline.statistics.linear.exchangeability import Exchangeability
+from pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.normative.clustering import Consensus, Gap, adjusted_rand, consensus, gap_statistic, stability
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
@@ -38,6 +38,8 @@ COMPARED = (
 """Variables that subtypes are compared in, if available; severity first."""
 OF_VOLUME = ("hippocampus_mm3", "hippocampus/tiv")
 """Variables that subtypes by volume are derived from."""
+OF_NETWORKS = ("probability", "level")
+"""Variables that depend on the network of the fold."""
 
 SUBTYPE_COLUMNS = {
     "participant_id": "BIDS participant of the positive class",
@@ -75,7 +77,7 @@ COMPARISON_COLUMNS = {
     "measure": "partial R2: share of the variable's variance explained by subtype; adjusted Rand: agreement of groups",
     "value": "Value of the measure",
     "means": "Mean of the variable in each subtype, with the number of participants",
-    "f": "F of subtype",
+    "f": "F of subtype (Welch: one residual variance per subtype; for probability within test folds)",
     "p": "Permutation p over participants, (b+1)/(m+1); none if the groups were derived from the variable itself",
     "p_fdr": "p adjusted for the false discovery rate over all rows with a p (Benjamini-Hochberg)",
     "n_participants": "Participants with a value",
@@ -226,7 +228,7 @@ def compare_subtypes(
             continue
         table = facts.reindex(list(one.participants)).assign(level=one.level)
         rows += [
-            _compared(one, name, table[name], config)
+            _compared(one, name, table[name], fold_of, config)
             for name in COMPARED
             if name in table and table[name].notna().any()
         ]
@@ -247,20 +249,26 @@ def _ratio(frame: pd.DataFrame) -> pd.Series:
     return frame["hippocampus_mm3"].astype(float) / frame["tiv_mm3"].astype(float).where(frame["tiv_mm3"] > 0)
 
 
-def _compared(one: Subtypes, name: str, values: pd.Series, config: Config) -> dict[str, Any]:
+def _compared(
+    one: Subtypes, name: str, values: pd.Series, fold_of: Mapping[str, str], config: Config
+) -> dict[str, Any]:
+    """Row of one variable: F with one residual variance per subtype; a network's output within test folds."""
     known = values.notna().to_numpy(bool)
     labels, y = one.labels[known], values[known].to_numpy(float)
     means = "; ".join(f"{k}: {y[labels == k].mean():.6g} (n {int((labels == k).sum())})" for k in np.unique(labels))
     row: dict[str, Any] = {"source": one.source, "compared": name, "measure": "partial R2", "means": means}
     row |= {"n_participants": len(y), "n_permutations": 0, "exact": False}
     try:
-        design = design_of("subtype", "subtype", pd.DataFrame({"subtype": [f"subtype {k}" for k in labels]}))
+        frame = pd.DataFrame({"subtype": [f"subtype {k}" for k in labels]})
+        frame[FOLD] = [fold_of[person] for person in np.array(one.participants, dtype=object)[known]]
+        hold = config.statistics.fold_effect and name in OF_NETWORKS
+        model = model_within_folds("subtype", "subtype", frame, hold, labels.tolist())
         rng = generator(config.seed, "statistics", "subtypes", one.source, "compared", name)
-        test = freedman_lane(y, design, Exchangeability.free(len(y)), config.statistics.permutations, rng)
+        test = freedman_lane(y, model.design, model.exchange, config.statistics.permutations, rng, labels.tolist())
     except BadInputError as error:
         return row | {"note": str(error)}
     row["value"] = float(test.partial_r[0] ** 2)
-    row["note"] = test.problems[0]
+    row["note"] = joined(test.problems[0], "within test folds" if model.held else model.design.dropped.get(FOLD))
     if (one.source == VOLUME and name in OF_VOLUME) or name == "level":
         return row | {"note": "the groups were derived from this variable, so p would be meaningless"}
     if one.source != VOLUME and name == "probability":

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
 from pipeline.run.columns import Form
@@ -15,9 +16,10 @@ from pipeline.run.declared import Table
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import participant_codes
 from pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
-from pipeline.statistics.performance.intervals import by_fold
+from pipeline.statistics.performance.intervals import ALL_FOLDS, by_fold
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, Intervals, bootstrap_intervals
 from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
 from pipeline.statistics.resampling.weighted import ratio
@@ -25,10 +27,11 @@ from pipeline.statistics.resampling.weighted import ratio
 PERFORMANCE_COLUMNS = {
     "fold": "Test fold, or all: out-of-fold predictions of all folds together",
     "metric": "Over scans: balanced_accuracy, sensitivity (positive class), specificity (negative class), accuracy, "
-    "auc (area under the ROC curve of the probability), average_precision (area under the precision-recall curve) or "
-    "brier (mean squared error of the probability)",
+    "auc (area under the ROC curve of the probability, which compares scans across networks), auc_within_folds (of "
+    "pairs of scans predicted by the same network: the areas of the folds, weighted by their pairs), average_precision "
+    "(area under the precision-recall curve) or brier (mean squared error of the probability)",
     "estimate": "Value of the metric",
-    "ci_low": "Lower bound of the interval over participants",
+    "ci_low": "Lower bound of the interval over participants, given the trained networks",
     "ci_high": "Upper bound of the interval over participants",
     "interval": INTERVAL_OF_SHARES,
     "n_participants": "Participants",
@@ -53,7 +56,8 @@ ROC_TABLE = Table(
 )  # fmt: skip
 
 
-METRICS = ("balanced_accuracy", "sensitivity", "specificity", "accuracy", "auc", "brier")
+WITHIN_FOLDS = "auc_within_folds"
+LEAVES_OUT_RETRAINING = "the interval leaves out that other training would give other networks"
 
 
 def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
@@ -70,13 +74,30 @@ def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
     array, shape (draws,)
         NaN where a class has no weight.
     """
+    return ratio(*_wins(target, score, weights))
+
+
+def weighted_auc_within(target: Floats, score: Floats, fold: NDArray[Any], weights: Floats) -> Floats:
+    """Area under the ROC curve of pairs of scans of the same fold (scans,); else as `weighted_auc`.
+
+    Networks of different folds have scales of their own, so a positive scan of one and a negative scan of another are
+    not comparable (Airola et al. 2011, Comput Stat Data Anal 55:1828). The mean of the areas of the folds, weighted by
+    their numbers of pairs.
+    """
+    parts = [_wins(target[fold == one], score[fold == one], weights[:, fold == one]) for one in np.unique(fold)]
+    wins, pairs = np.sum(parts, axis=0)
+    return ratio(wins, pairs)
+
+
+def _wins(target: Floats, score: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Weight of pairs in which the positive scores above the negative, ties counted half, and of all pairs (draws,)."""
     _, level, sizes = np.unique(score, return_inverse=True, return_counts=True)
     order, starts = np.argsort(level, kind="stable"), np.cumsum(sizes) - sizes
     positive = np.add.reduceat((weights * target)[:, order], starts, axis=1)
     negative = np.add.reduceat((weights * (1 - target))[:, order], starts, axis=1)
     below = np.cumsum(negative, axis=1) - negative
-    wins = (positive * (below + negative / 2)).sum(axis=1)
-    return ratio(wins, positive.sum(axis=1) * negative.sum(axis=1))
+    wins: Floats = (positive * (below + negative / 2)).sum(axis=1)
+    return wins, positive.sum(axis=1) * negative.sum(axis=1)
 
 
 def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -> Floats:
@@ -111,12 +132,18 @@ def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Flo
     }
 
 
-def performance_table(predictions: pd.DataFrame, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
+def performance_table(
+    predictions: pd.DataFrame, settings: StatisticsConfig, seed: int, repeats: int = 1
+) -> pd.DataFrame:
     """All metrics, over all folds together and in each; columns of `PERFORMANCE_COLUMNS`."""
     rows = []
     for fold, frame in by_fold(predictions).items():
         rows += _rows(fold, frame, settings, generator(seed, "statistics", "performance", fold))
-    return pd.DataFrame(rows, columns=list(PERFORMANCE_COLUMNS))
+    table = pd.DataFrame(rows, columns=list(PERFORMANCE_COLUMNS))
+    over_folds = (table["fold"] == ALL_FOLDS) & table["ci_low"].notna()
+    said = LEAVES_OUT_RETRAINING if repeats == 1 else f"{LEAVES_OUT_RETRAINING}; performance_repeats has one with it"
+    table["note"] = [joined(note, said if one else None) for note, one in zip(table["note"], over_folds, strict=True)]
+    return table
 
 
 def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -135,7 +162,7 @@ def performance_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``performance``, ``roc``, ``precision_recall`` and ``calibration``, over all predictions."""
     predictions, settings = inputs.predictions, inputs.config.statistics
     return {
-        "performance": performance_table(predictions, settings, inputs.seed),
+        "performance": performance_table(predictions, settings, inputs.seed, inputs.config.training.repeats),
         "roc": roc_table(predictions),
         "precision_recall": precision_recall_table(predictions),
         "calibration": calibration_table(predictions, settings.confidence),
@@ -148,8 +175,13 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
     probability = frame["probability"].to_numpy(float)
     codes, names = participant_codes(frame["participant_id"].tolist())
 
+    folds = frame["fold"].to_numpy()
+
     def of_weights(weights: Floats) -> Mapping[str, Floats]:
-        return metrics(target, predicted, probability, weights[:, codes])
+        found = metrics(target, predicted, probability, weights[:, codes])
+        if fold == ALL_FOLDS:
+            found[WITHIN_FOLDS] = weighted_auc_within(target, probability, folds, weights[:, codes])
+        return found
 
     def statistic(weights: Floats) -> Floats:
         return np.stack(list(of_weights(weights).values()), axis=1)
@@ -185,7 +217,7 @@ def _intervals(
     statistic: Callable[[Floats], Floats], n: int, settings: StatisticsConfig, rng: np.random.Generator
 ) -> Intervals:
     if n == 0:
-        return Intervals.absent(len(METRICS))
+        return Intervals.absent(statistic(np.ones((1, 0))).shape[1])
     return bootstrap_intervals(statistic, [0] * n, settings.bootstrap_samples, settings.confidence, rng)
 
 

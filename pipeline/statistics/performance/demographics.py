@@ -101,7 +101,8 @@ def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFra
 
 def _welch(a: pd.Series, b: pd.Series) -> dict[str, Any]:
     found: dict[str, Any] = {"test": "Welch's t", "statistic": np.nan, "p": np.nan, "hedges_g": np.nan, "note": None}
-    if min(len(a), len(b)) < 2 or (a.std() == 0 and b.std() == 0):
+    alike = [np.ptp(one) <= 1e-12 * np.abs(one).max() for one in (a.to_numpy(float), b.to_numpy(float)) if len(one)]
+    if min(len(a), len(b)) < 2 or all(alike):
         return {**found, "note": "fewer than two values in a class, or all values are equal"}
     result = stats.ttest_ind(a, b, equal_var=False)
     values = np.concatenate([a, b]).astype(float)[:, None]
@@ -120,6 +121,8 @@ def _fisher(a: pd.Series, b: pd.Series) -> dict[str, Any]:
     if not len(a) or not len(b):
         return {**found, "note": "no value in a class"}
     table = [[int((x > 0.5).sum()), int((x <= 0.5).sum())] for x in (a, b)]
+    if not np.sum(table, axis=0).all():
+        return {**found, "note": "all values are equal"}
     odds, p = stats.fisher_exact(table)
     known = bool(np.isfinite(odds))
     return {**found, "statistic": float(odds) if known else np.nan, "p": float(p),

@@ -20,7 +20,7 @@ MEASURE_COLUMNS = {
     "fold": "Test fold, or all: out-of-fold predictions of all folds together",
     "metric": "Name of the metric",
     "estimate": "Value; n/a if undefined",
-    "ci_low": "Lower bound of the interval over participants",
+    "ci_low": "Lower bound of the interval over participants, given the trained networks",
     "ci_high": "Upper bound of the interval over participants",
     "interval": "Kind of bootstrap interval: BCa, percentile or none",
     "n_participants": "Participants",

@@ -97,7 +97,7 @@ class Answers:
 class Difference:
     """Result for each of `METRICS`, shape (4,); `low` to `high` excludes 0 exactly where p is at most 1 - confidence.
 
-    NaN where a class is missing on either side, and p and bounds where no participant can change places.
+    NaN where a class is missing on either side, and p and bounds where nobody can change places or all are alike.
     """
 
     difference: Floats
@@ -121,7 +121,7 @@ def subgroup_difference(
         _studentised(*answers.differences(moved[at : at + AT_ONCE].astype(float))) for at in range(0, m, AT_ONCE)
     ])  # fmt: skip
     t = _studentised(found, error)
-    p = two_sided_p(t, np.nan_to_num(null, nan=np.inf), False)
+    p = np.where(error > 0, two_sided_p(t, np.nan_to_num(null, nan=np.inf), False), np.nan)
     critical = critical_values(np.abs(np.nan_to_num(null, nan=np.inf)).T, confidence, False)
     reach = np.where(error > 0, critical * error, np.nan)
     return Difference(found, *dual_interval(found, reach, p, 1 - confidence), p, m)

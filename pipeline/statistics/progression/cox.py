@@ -1,16 +1,17 @@
 """Relevance and the model's prediction against the time from MCI to AD: one Cox model per predictor.
 
-Each predictor has two models: alone, and adjusted for age, sex and MMSE. A model with fewer conversions per variable
-than the settings require is not fitted; one with fewer than twice as many has a note. Hazard ratios are per standard
-deviation, so sum and density of a region, which differ by a factor, have the same one. They describe the participants
-they were fitted on; performance in other participants is not estimated. The concordance is that of the unfitted
-predictor. Participants may have maps from different networks, which differ in scale. Then relevance is centred within
-participants with the same networks, and permuted among them.
+Each predictor has two models: alone, and adjusted for the covariates of the settings (`statistics.covariates` and
+`progression.further_covariates`). A model with fewer conversions per variable than the settings require is not fitted;
+one with fewer than twice as many has a note, as has one whose hazards are not proportional. Hazard ratios are per
+standard deviation, so sum and density of a region, which differ by a factor, have the same one. They describe the
+participants they were fitted on; performance in other participants is not estimated. The concordance is that of the
+unfitted predictor. Participants may have maps from different networks, which differ in scale. Then relevance is centred
+within participants with the same networks, and permuted among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,8 @@ from pipeline.run.declared import Inference, Table
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Flags, Floats
+from pipeline.statistics.associations.biomarkers import SHORT_NAMES
+from pipeline.statistics.linear.covariates import CovariateColumns
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.linear.fold_effect import centred_within
 from pipeline.statistics.progression.concordance import comparable_pairs, concordance
@@ -38,7 +41,8 @@ from pipeline.statistics.resampling.correction_family import add_false_discovery
 
 RELEVANCE = "relevance"
 ALONE, ADJUSTED = "alone", "adjusted"
-COVARIATES = ("age", "sex", "mmse")
+NOT_PROPORTIONAL = 0.05
+CHANGES = "hazards are not proportional (p_proportional): the ratio changes with time, and this one is an average"
 PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same participants"
 WELL_POWERED = 2
 """Factor on the required events per variable below which a note warns; 10 in all, the rule of Peduzzi et al. (1995)."""
@@ -49,13 +53,18 @@ COX_COLUMNS = {
     "map": "Relevance map; n/a for other predictors",
     "group": "Bilateral group of regions; n/a for other predictors",
     "model": "alone; or adjusted for the covariates",
-    "covariates": "Covariates of the model, without constant ones and the predictor itself",
+    "covariates": "Covariates of the model: those of [statistics] covariates and [statistics.progression] "
+    "further_covariates, without constant ones and the predictor itself",
     "hazard_ratio": "Hazard ratio of conversion to AD per standard deviation of the predictor, in these participants "
     "(Cox model, Efron's ties)",
     "ci_low": "Lower bound of the Wald interval of hazard_ratio",
     "ci_high": "Upper bound of the interval",
+    "p_wald": "Two-sided Wald p of hazard_ratio, uncorrected; below 1 - confidence where the interval excludes 1. It "
+    "assumes many events",
+    "p_proportional": "p of the test that the predictor's hazard ratio is the same at all times (score test of scaled "
+    "Schoenfeld residuals against time, Grambsch & Therneau 1994); below 0.05 the note says so",
     "p": "Two-sided p of the predictor's score test from permuting participants, after removing the covariates from "
-    "the predictor; (b+1)/(m+1)",
+    "the predictor; (b+1)/(m+1). Studentised, so that people with a high predictor may be followed for a shorter time",
     "p_fwe": "Family-wise p over the regions and maps known for the same participants (max-T with shared "
     "permutations); the note says if that is not all of them; n/a for other predictors",
     "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
@@ -109,22 +118,18 @@ class _Fitted:
     members: Sequence[Predictor]
     complete: Flags
     network: NDArray[np.intp] | None
-    covariates: Mapping[str, Floats]
+    covariates: Sequence[str]
+    columns: Floats
     notes: Sequence[str]
     family: str | None = None
-
-    @property
-    def columns(self) -> Floats:
-        covariates = [*self.covariates.values()]
-        return np.column_stack(covariates) if covariates else np.zeros((int(self.complete.sum()), 0))
 
 
 def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
     """All models; columns of `COX_COLUMNS`."""
     everything = list(predictors(cohort, settings.fold_effect))
     rows: dict[tuple[int, str], dict[str, Any]] = {}
-    for model, covariates in ((ALONE, {}), (ADJUSTED, covariate_columns(cohort.frame))):
-        for together in _with_family_notes(_with_shared_models(everything, covariates)):
+    for model, formula in ((ALONE, ""), (ADJUSTED, adjusted_formula(settings))):
+        for together in _with_family_notes(_with_shared_models(everything, formula, cohort.frame)):
             for predictor, row in zip(together.members, _rows(cohort, together, settings, seed), strict=True):
                 rows[everything.index(predictor), model] = row | {"model": model}
     table = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: (key[0], key[1] == ADJUSTED))])
@@ -133,31 +138,35 @@ def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.
     return add_false_discovery_rate(table.assign(_kind=kinds), ["_kind", "model"], "tests")[list(COX_COLUMNS)]
 
 
-def covariate_columns(frame: pd.DataFrame) -> dict[str, Floats]:
-    """Age, MMSE, and an indicator of male sex."""
-    sex = frame["sex"].map({"F": 0.0, "M": 1.0})
-    return {name: np.asarray(sex if name == "sex" else frame[name], dtype=float) for name in COVARIATES}
+def adjusted_formula(settings: StatisticsConfig) -> str:
+    """Covariates of the adjusted models."""
+    parts = (settings.covariates.strip(), settings.progression.further_covariates.strip())
+    return " + ".join(part for part in parts if part not in ("", "1"))
 
 
-def _with_shared_models(everything: Sequence[Predictor], covariates: Mapping[str, Floats]) -> Iterator[_Fitted]:
+def _with_shared_models(everything: Sequence[Predictor], formula: str, frame: pd.DataFrame) -> Iterator[_Fitted]:
     """Group predictors with the same participants and covariates, which share one model of the covariates."""
     found: dict[tuple[bytes, tuple[str, ...], bool], list[Predictor]] = {}
     for predictor in everything:
-        wanted = tuple(name for name in covariates if name != predictor.name)
-        known = [covariates[name] for name in wanted if not np.isnan(covariates[name]).all()]
-        complete = ~np.isnan(np.column_stack([predictor.values, *known])).any(axis=1)
-        found.setdefault((complete.tobytes(), wanted, predictor.network is None), []).append(predictor)
-    for (mask, wanted, _), members in found.items():
-        complete = np.frombuffer(mask, bool)
-        unknown = [name for name in wanted if np.isnan(covariates[name]).all()]
-        used = {name: covariates[name][complete] for name in wanted if name not in unknown}
-        constant = [name for name, values in used.items() if len(values) and np.ptp(values) == 0]
-        notes = [f"{', '.join(unknown)}: unknown for all participants"] if unknown else []
-        notes += [f"{', '.join(constant)}: constant"] if constant else []
+        own = () if predictor.name == RELEVANCE else tuple(SHORT_NAMES.get(n, n) for n in predictor.name.split("/")[:1])
+        key = (~np.isnan(predictor.values)).tobytes(), own, predictor.network is None
+        found.setdefault(key, []).append(predictor)
+    together: dict[tuple[Any, ...], _Fitted] = {}
+    for (mask, own, pooled), members in found.items():
+        known = np.frombuffer(mask, bool)
+        covariates = CovariateColumns.of(formula, frame[known], own)
+        columns, reasons = covariates.matrix(frame[known])
+        used = np.array([reason is None for reason in reasons], bool)
+        complete = known.copy()
+        complete[known] = used
+        notes = [f"{name}: {reason}" for name, reason in covariates.dropped.items()]
         network = members[0].network
         notes += ["compared within participants with the same networks"] if network is not None else []
-        kept = {name: values for name, values in used.items() if name not in constant}
-        yield _Fitted(members, complete, None if network is None else network[complete], kept, notes)
+        names = tuple(name for name in covariates.variables if name not in covariates.dropped)
+        shared = complete.tobytes(), covariates.names, tuple(notes), pooled
+        one = _Fitted(members, complete, None if network is None else network[complete], names, columns[used], notes)
+        together[shared] = replace(one, members=[*together[shared].members, *members]) if shared in together else one
+    yield from together.values()
 
 
 def _with_family_notes(families: Iterator[_Fitted]) -> list[_Fitted]:
@@ -190,6 +199,7 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
         )
         notes = [
             hazard.note,
+            CHANGES if hazard.p_proportional < NOT_PROPORTIONAL else None,
             None if refused else _few_events_note(event, together, settings),
             *together.notes,
             cohort.note,
@@ -201,6 +211,7 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
             | {
                 "predictor": predictor.name, "map": predictor.map, "group": predictor.group,
                 "hazard_ratio": hazard.ratio, "ci_low": hazard.low, "ci_high": hazard.high,
+                "p_wald": hazard.p_wald, "p_proportional": hazard.p_proportional,
                 "concordance": float(concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan,
                 "note": "; ".join(filter(None, notes)) or None,
             }
@@ -209,7 +220,7 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
 
 
 def _few_events_note(event: Flags, together: _Fitted, settings: StatisticsConfig) -> str | None:
-    variables = 1 + len(together.covariates)
+    variables = 1 + together.columns.shape[1]
     needed = settings.progression.min_events_per_variable * variables
     return f"few events: {event.sum() / variables:.3g} per variable" if event.sum() < WELL_POWERED * needed else None
 
@@ -218,7 +229,7 @@ def _tests(
     time: Floats, event: Flags, together: _Fitted, settings: StatisticsConfig, seed: int
 ) -> tuple[dict[str, Sequence[Any]], str | None]:
     """P values of all members; or why there are none."""
-    count, variables = len(together.members), 1 + len(together.covariates)
+    count, variables = len(together.members), 1 + together.columns.shape[1]
     nothing: dict[str, Sequence[Any]] = {"p": [np.nan] * count, "p_fwe": [np.nan] * count}
     nothing |= {"n_permutations": [None] * count, "exact": [None] * count}
     needed = settings.progression.min_events_per_variable * variables

@@ -37,6 +37,7 @@ from pipeline.statistics.progression.conversion import (
     conversions,
 )
 from pipeline.statistics.progression.cox import cox_table
+from pipeline.statistics.progression.hazards import CONSTANT
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
 from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
 from pipeline.statistics.resampling.weighted import ratio
@@ -118,6 +119,8 @@ def _ordering_row(question: _Question, cohort: Conversions, settings: Statistics
     if not pairs.any():
         why = "no pair with a known order of conversion" if question.measure == CONCORDANCE else _one_sided(question)
         return result | {"note": "; ".join(filter(None, [why, cohort.note]))}
+    if np.ptp(values) <= 1e-12 * np.abs(values).max():
+        return result | {"note": joined(CONSTANT, cohort.note)}
     strata = question.events.astype(int).tolist() if question.measure == AUC else [0] * len(values)
     found = bootstrap_intervals(
         lambda weights: concordance(values, pairs, weights),

@@ -3,6 +3,10 @@
 The unit is the participant (scans averaged first). An enrichment of 1 is relevance spread evenly, which no network
 gives; the numbers are to be compared with those of the same type of network on brain masks alone (``training.control =
 "binarised"``), and between the classes.
+
+The interval of the mean comes from flipping the signs of participants' differences from 1 (an even spread); it excludes
+1 exactly where such a test would reject. The difference of the classes, its p and its interval come from one model with
+the test fold held, as in `pipeline.statistics.groups.comparisons`.
 """
 
 from __future__ import annotations
@@ -22,14 +26,17 @@ from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
-from pipeline.statistics.groups.members import difference_within
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
-from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
+from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
+from pipeline.statistics.linear.sign_flip import FEW, VERY_SKEWED, sign_flip_test
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 from pipeline.training.control import control_of
 
+SIGN_FLIPS = "sign flips"
+ALIKE = "no interval: the same in all participants"
+SKEWED = f"enrichment is skewed (above {VERY_SKEWED:g}) in fewer than {FEW} participants: the interval is too narrow"
 AUDIT_COLUMNS = ("scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment")
 
 SHORTCUT_COLUMNS = {
@@ -41,13 +48,18 @@ SHORTCUT_COLUMNS = {
     "voxel_share": "Share of the reference's voxels that lie in the compartment; mean over participants",
     "enrichment": "share / voxel_share per scan, averaged over each participant's scans, then over participants; 1 "
     "is relevance spread evenly over the reference",
-    "ci_low": "Lower bound of the interval of enrichment over participants",
+    "ci_low": "Lower bound of the interval of enrichment over participants; it excludes 1 exactly where flipping the "
+    "signs of their differences from 1 rejects an even spread",
     "ci_high": "Upper bound of the interval",
-    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "interval": "Kind of interval: sign flips (Hall's t, made with the critical value of the flips) or none",
     "enrichment_positive": "Mean enrichment over participants of the positive class",
     "enrichment_negative": "Mean enrichment over participants of the negative class",
     "difference": "enrichment_positive - enrichment_negative; if fold_held, the mean of the differences within test "
     "folds, weighted by n1 n2 / (n1 + n2)",
+    "difference_low": "Lower bound of the interval of difference",
+    "difference_high": "Upper bound of the interval",
+    "difference_interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly "
+    "where p is at most 1 - confidence; none",
     "fold_held": "Whether difference and p are adjusted for the test fold (each fold's maps come from its own network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per class",
     "df": "Degrees of freedom of t (Welch-Satterthwaite)",
@@ -97,29 +109,36 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
     share, voxels, enrichment = people.reduce(usable[["share", "voxel_share", "enrichment"]].to_numpy(float)).T
     # Ties count as positive, as in the split.
     positive = np.asarray(people.reduce(usable[["target"]].to_numpy(float))[:, 0] >= 0.5, dtype=bool)
-    found = bootstrap_intervals(
-        lambda weights: weights @ enrichment / weights.sum(axis=1),
-        positive.astype(int).tolist(), settings.bootstrap_samples, settings.confidence, rng,
-    )  # fmt: skip
-    row |= {
+    mean, note = _mean(enrichment, settings, rng)
+    row |= mean | {
         "share": float(share.mean()),
         "voxel_share": float(voxels.mean()),
-        "enrichment": float(enrichment.mean()),
-        "ci_low": float(found.low[0]),
-        "ci_high": float(found.high[0]),
-        "interval": str(found.method[0]),
         "n_positive": int(positive.sum()),
         "n_negative": int((~positive).sum()),
         "note": joined(
             f"{counted(len(part) - len(usable), 'scan')} without relevance left out"
             if len(usable) < len(part)
             else None,
-            *found.notes,
+            note,
         ),
     }
     fold = people.groups_of_units(usable["fold"].tolist())
     compared = _difference(enrichment, positive, fold, settings, rng)
     return row | compared | {"note": joined(row["note"], compared.get("note"))}
+
+
+def _mean(values: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> tuple[dict[str, Any], str | None]:
+    """Mean enrichment of participants with its interval, and a caveat."""
+    row = {"enrichment": float(values.mean()), "ci_low": np.nan, "ci_high": np.nan, "interval": NO_INTERVAL}
+    if np.ptp(values) <= 1e-12 * np.abs(values).max():
+        return row, ALIKE
+    from_even = (values - 1.0)[:, None]
+    test = sign_flip_test(from_even, np.ones_like(from_even), settings.permutations, rng, settings.confidence)
+    low, high = 1.0 + float(test.low[0]), 1.0 + float(test.high[0])
+    if np.isnan(low) or np.isnan(high):
+        return row, f"no interval: {counted(len(values), 'participant', 'is')} too few"
+    skewed = abs(test.skewness[0]) > VERY_SKEWED and len(values) < FEW
+    return row | {"ci_low": low, "ci_high": high, "interval": SIGN_FLIPS}, SKEWED if skewed else None
 
 
 def _difference(
@@ -130,18 +149,22 @@ def _difference(
     if positive.all() or not positive.any():
         return {"note": "only one class: no difference"}
     frame = pd.DataFrame({"_positive": positive.astype(float), FOLD: fold})
-    groups = positive.tolist()
+    groups, means = positive.tolist(), (float(values[positive].mean()), float(values[~positive].mean()))
     try:
         model = model_within_folds("_positive", "_positive", frame, settings.fold_effect, groups)
-        test = freedman_lane(values, model.design, model.exchange, settings.permutations, rng, groups)
+        test = freedman_lane(
+            values, model.design, model.exchange, settings.permutations, rng, groups, confidence=settings.confidence
+        )
     except BadInputError as error:  # the classes are collinear with fold, or a class has one participant
         return {"note": str(error).replace("_positive", "class")}
-    held = fold if model.held else np.zeros_like(fold)
     return {
         "fold_held": model.held,
-        "enrichment_positive": float(values[positive].mean()),
-        "enrichment_negative": float(values[~positive].mean()),
-        "difference": float(difference_within(values[:, None], positive, held, np.ones((1, len(values))))[0, 0]),
+        "enrichment_positive": means[0],
+        "enrichment_negative": means[1],
+        "difference": float(test.estimate[0]) if np.isfinite(test.estimate[0]) else means[0] - means[1],
+        "difference_low": float(test.low[0]),
+        "difference_high": float(test.high[0]),
+        "difference_interval": NO_INTERVAL if np.isnan(test.low[0]) else TEST_INTERVAL,
         "t": float(test.statistic[0]),
         "df": float(test.df[0]),
         "p": float(test.p[0]),

@@ -109,6 +109,10 @@ def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
         fewest = settings.shortcuts.min_participants
         levels = counted(n_sites, target.replace("_", " "))
         return [base | {"note": f"{levels} with {fewest} or more participants; two are needed"}]
+    if rows.groupby("fold")[target].nunique().max() < 2:
+        return [
+            base | {"note": f"each test fold has one {target.replace('_', ' ')}, which is not told from its network"}
+        ]
     codes, _ = participant_codes(rows["participant_id"].tolist())
     site = np.unique(rows[target].astype(str), return_inverse=True)[1].astype(np.intp)
     scans = Scans(codes, site, rows["target"].to_numpy(int).astype(np.intp))
@@ -144,15 +148,19 @@ def _predictions(
     if folds is None:
         return [{"note": "too few participants for out-of-fold prediction"}]
     order = within_classes(scans, settings.shortcuts.permutations, generator(seed, *names))
+    if (scans.site[order.rows] == scans.site).all():
+        return [{"note": "people of one class are all at one place, so none can change places"}]
     observed, nulls, rows = {}, {}, []
+    flat = [{"map": name, "note": "relevance does not vary"} for name, columns in features.items() if not columns.any()]
+    features = {name: columns for name, columns in features.items() if columns.any()}
     for name, columns in features.items():
         observed[name] = assigned(columns, scans, folds, np.arange(len(scans.site))[None])
         nulls[name] = balanced_accuracy(assigned(columns, scans, folds, order.rows), scans, order.rows)
-    largest = np.max(list(nulls.values()), axis=0)
+    largest = np.max([*nulls.values()], axis=0) if nulls else np.zeros(len(order))
     for name in features:
         rng = generator(seed, *names, name)
         rows.append({"map": name} | _summary(observed[name][0], scans, nulls[name], largest, order, settings, rng))
-    return rows
+    return rows + flat
 
 
 def held_out_folds(scans: Scans, seed: int) -> list[Indices] | None:

@@ -1,0 +1,169 @@
+"""How alike the folds of a split are in sex, age and site, and how they are made so.
+
+Folds are drawn stratified by class; then participants of one class change places between folds as long as that makes
+the folds more alike (`balanced`). Numbers per class and fold stay as drawn, unknown values count as average, and where
+nothing is known nobody moves. Considered: scikit-learn's ``StratifiedKFold`` over cells of class, sex, age and site
+(most cells have fewer people than there are folds; it refuses if all have), ``StratifiedGroupKFold`` (one variable),
+and iterative stratification (Sechidis et al. 2011; another package, categories only, keeps no counts per class).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.cohort.records import Scan
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+STRATUM = "class"
+MEAN_DIFFERENCE, ASSOCIATION = "standardised mean difference", "Cramér's V"
+NUMBERS = ("age",)
+DRAWS = 200
+"""Splits drawn for `by_chance`."""
+GAIN = 1e-9
+"""Smallest decrease of the imbalance that an exchange is made for; less is rounding."""
+
+BALANCE_COLUMNS = {
+    "variable": "class (or quantile of the number to predict), by which the split is stratified; sex, age, site or "
+    "field_strength of each participant's first labelled scan",
+    "measure": "For age the standardised mean difference: the largest, over folds, between a fold and the others, in "
+    "standard deviations. For categories Cramér's V of the category with the fold: 0 none, 1 complete",
+    "imbalance": "Value of the measure over test folds, or over training, validation and test part of a single split",
+    "by_chance": f"Mean of the measure over {DRAWS} splits that are stratified by class alone",
+    "balanced": "true if the split was balanced for the variable (cohort.balance)",
+    "n_levels": "Categories; n/a for age",
+    "n_participants": "Participants with a value; names with the same RID are one participant",
+}
+SPLIT_BALANCE_TABLE = Table(
+    "split_balance", BALANCE_COLUMNS, "variable", "Are the folds alike in class, sex, age and site?", stage="training",
+    place="split_balance", forms={"balanced": Form.FLAG}, filled=("variable", "measure"),
+    values={"measure": (MEAN_DIFFERENCE, ASSOCIATION)},
+)  # fmt: skip
+
+
+def facts_of(scans: Sequence[Scan], person_of: Mapping[str, str]) -> pd.DataFrame:
+    """Age, sex, site and field strength of each person's first labelled scan, indexed by person; NaN where unknown."""
+    first: dict[str, Scan] = {}
+    for scan in sorted(scans, key=lambda one: (one.age is None, one.age or 0.0, one.session_id, one.scan_id)):
+        if scan.label is not None:
+            first.setdefault(person_of[scan.participant_id], scan)
+    rows = {person: (scan.age, scan.sex, scan.site, scan.field_strength) for person, scan in sorted(first.items())}
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=["age", "sex", "site", "field_strength"])
+    return frame.astype({"age": float, "sex": object, "site": object, "field_strength": object})
+
+
+def features_of(facts: pd.DataFrame, variables: Sequence[str]) -> Floats:
+    """Columns to balance (people, columns): each variable has mean 0 and total variance 1; unknown values are 0."""
+    parts = [np.zeros((len(facts), 0))]
+    for name in variables:
+        if name in NUMBERS:
+            values = facts[name].to_numpy(float)
+            known = values[~np.isnan(values)]
+            if len(known) and np.ptp(known) > 0:
+                parts.append(np.nan_to_num((values - known.mean()) / known.std())[:, None])
+            continue
+        codes, levels = pd.factorize(facts[name])
+        if len(levels) > 1:
+            share = np.bincount(codes[codes >= 0]) / (codes >= 0).sum()
+            columns = (np.eye(len(levels))[codes] - share) / np.sqrt(share * (len(levels) - 1))
+            parts.append(np.where((codes >= 0)[:, None], columns, 0.0))
+    return np.concatenate(parts, axis=1)
+
+
+def balanced(fold: Indices, stratum: Indices, features: Floats, rng: np.random.Generator) -> Indices:
+    """Folds (people,) after exchanges of people of one stratum that make folds more alike.
+
+    The imbalance is the sum of squares of the folds' sums of features (people, columns), over everyone and within each
+    stratum. Each person in turn, in random order, changes places with whoever lowers it most, until nobody can.
+    """
+    fold = fold.copy()
+    alike = {int(one): np.flatnonzero(stratum == one) for one in np.unique(stratum)}
+    in_fold = np.eye(int(fold.max()) + 1)[fold]
+    sums = {  # of a fold: of all its people, and of those of the stratum from the stratum's mean
+        one: in_fold.T @ features + in_fold[who].T @ (features[who] - features[who].mean(axis=0))
+        for one, who in alike.items()
+    }
+    moved = bool(features.any())
+    while moved:
+        moved = False
+        for person in rng.permutation(len(fold)):
+            own, others = int(stratum[person]), alike[int(stratum[person])]
+            step = features[others] - features[person]
+            apart = sums[own][fold[person]] - sums[own][fold[others]]
+            change = 2 * (step * apart).sum(axis=1) + 4 * (step**2).sum(axis=1)
+            change[fold[others] == fold[person]] = 0.0
+            best = int(change.argmin())
+            if change[best] < -GAIN:
+                other = others[best]
+                for one in sums:
+                    sums[one][fold[person]] += (1 + (one == own)) * step[best]
+                    sums[one][fold[other]] -= (1 + (one == own)) * step[best]
+                fold[person], fold[other] = fold[other], fold[person]
+                moved = True
+    return fold
+
+
+def imbalance(values: Floats, fold: Indices, number: bool) -> float:
+    """Largest standardised mean difference between a fold and the others, or Cramér's V; NaN if nothing varies.
+
+    Parameters
+    ----------
+    values : array, shape (people,)
+        Numbers, or codes 0..L-1 of categories; NaN where unknown.
+    fold : array of int, shape (people,)
+    number : bool
+    """
+    known = ~np.isnan(values)
+    values, fold = values[known], np.unique(fold[known], return_inverse=True)[1]
+    if len(np.unique(values)) < 2 or len(np.unique(fold)) < 2:
+        return float("nan")
+    if number:
+        sizes, sums = np.bincount(fold), np.bincount(fold, weights=values)
+        others = (values.sum() - sums) / (len(values) - sizes)
+        return float(np.abs(sums / sizes - others).max() / values.std(ddof=1))
+    level = np.unique(values, return_inverse=True)[1]
+    counts = np.zeros((int(level.max()) + 1, int(fold.max()) + 1))
+    np.add.at(counts, (level, fold), 1.0)
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / len(values)
+    return float(np.sqrt(((counts - expected) ** 2 / expected).sum() / len(values) / (min(counts.shape) - 1)))
+
+
+def balance_table(
+    facts: pd.DataFrame, stratum: Indices, fold: Indices, variables: Sequence[str], rng: np.random.Generator
+) -> pd.DataFrame:
+    """How alike the folds are in class and in each fact that varies; columns of `BALANCE_COLUMNS`."""
+    drawn = np.tile(fold, (DRAWS, 1))
+    for one in np.unique(stratum):
+        drawn[:, stratum == one] = rng.permuted(drawn[:, stratum == one], axis=1)
+    rows = []
+    for name in (STRATUM, *map(str, facts)):
+        number = name in NUMBERS
+        column = pd.Series(stratum) if name == STRATUM else facts[name]
+        codes = pd.factorize(column)[0].astype(float)
+        values = column.to_numpy(float) if number else np.where(codes >= 0, codes, np.nan)
+        found = imbalance(values, fold, number)
+        if np.isnan(found):
+            continue
+        rows.append({
+            "variable": name, "measure": MEAN_DIFFERENCE if number else ASSOCIATION, "imbalance": found,
+            "by_chance": float(np.mean([imbalance(values, one, number) for one in drawn])),
+            "balanced": name == STRATUM or name in variables, "n_levels": None if number else column.nunique(),
+            "n_participants": int(column.notna().sum()),
+        })  # fmt: skip
+    return pd.DataFrame(rows, columns=list(BALANCE_COLUMNS)).astype({"n_levels": "Int64"})
+
+
+def balance_sentence(table: pd.DataFrame) -> str:
+    """The table in a sentence; empty if nothing but the class is known."""
+    said = [
+        f"{row.variable} {row.imbalance:.2f}{' SD' if row.measure == MEAN_DIFFERENCE else ''} ({row.by_chance:.2f})"
+        for row in table[table["variable"] != STRATUM].itertuples()
+    ]
+    return f"folds differ in {', '.join(said)}; in brackets what a split by class alone gives" if said else ""

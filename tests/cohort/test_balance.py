@@ -1,0 +1,154 @@
+"""Folds alike in sex, age and site: fewer differences than by chance, the same numbers per class, nobody twice."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.cohort.people.balance import balance_sentence, balanced, features_of, imbalance
+from pipeline.cohort.people.splits import Split, make_split, split_balance
+from pipeline.cohort.records import Scan, ScanTable
+from pipeline.run.config.settings import CohortConfig
+
+EVERYTHING = ("sex", "age", "site")
+
+
+def cohort(n: int = 120, seed: int = 0, **changes: object) -> ScanTable:
+    """Two classes that differ in age, eight sites of unequal size, one or two scans each."""
+    rng = np.random.default_rng(seed)
+    scans = []
+    for number in range(n):
+        label = "AD" if number % 3 == 0 else "CN"
+        facts = {
+            "age": float(rng.integers(55, 90) + 4 * (label == "AD")), "sex": str(rng.choice(["F", "M"])),
+            "site": str(int(rng.exponential(2)) % 8),
+        } | changes  # fmt: skip
+        scans += [
+            Scan(f"sub-{number:03d}", f"ses-M{12 * visit:03d}", f"{number}-{visit}", "a.nii", label=label, **facts)
+            for visit in range(1 + number % 2)
+        ]
+    return ScanTable(tuple(scans))
+
+
+def config(*balance: str) -> CohortConfig:
+    return CohortConfig(balance=balance)  # type: ignore[arg-type]
+
+
+def counts(split: Split, table: ScanTable) -> list[tuple[int, int]]:
+    label = {scan.participant_id: scan.label for scan in table}
+    return [tuple(sum(label[who] == one for who in fold.test) for one in ("CN", "AD")) for fold in split.folds]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_folds_are_more_alike_than_by_chance_with_the_same_numbers_of_each_class(seed: int) -> None:
+    table = cohort(seed=seed)
+    split, plain = make_split(table, config(*EVERYTHING), seed), make_split(table, config(), seed)
+    found = split_balance(split, table, config(*EVERYTHING), seed).set_index("variable")
+    before = split_balance(plain, table, config(), seed).set_index("variable")
+    for name in EVERYTHING:
+        assert found.loc[name, "imbalance"] < min(before.loc[name, "imbalance"], 0.7 * found.loc[name, "by_chance"])
+        assert bool(found.loc[name, "balanced"])
+        assert not before.loc[name, "balanced"]
+    assert found.loc["age", "imbalance"] < 0.1
+    assert found.loc["sex", "imbalance"] < 0.1
+    assert counts(split, table) == counts(plain, table)
+    assert sorted(who for fold in split.folds for who in fold.test) == sorted({scan.participant_id for scan in table})
+    for fold in split.folds:
+        assert not set(fold.test) & {*fold.train, *fold.validation}
+    assert make_split(table, config(*EVERYTHING), seed) == split
+    assert make_split(table, config(*EVERYTHING), seed + 1) != split
+
+
+@pytest.mark.parametrize("known", [{"age": None, "sex": None, "site": None}, {"age": 70.0, "sex": "F", "site": "1"}])
+def test_where_nothing_is_known_or_varies_the_folds_stay_as_drawn_by_class(known: dict[str, object]) -> None:
+    table = cohort(**known)
+    assert make_split(table, config(*EVERYTHING), 43) == make_split(table, config(), 43)
+    found = split_balance(make_split(table, CohortConfig(), 43), table, CohortConfig(), 43)
+    assert found["variable"].tolist() == ["class"]
+    assert balance_sentence(found) == ""
+
+
+@pytest.mark.parametrize("column", EVERYTHING)
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+def test_missing_values_stop_no_split_and_the_other_variables_are_balanced(column: str, share: float) -> None:
+    rng = np.random.default_rng(1)
+    unknown = set(rng.permutation(120)[: int(120 * share)])
+    scans = [
+        dataclasses.replace(scan, **{column: None}) if int(scan.participant_id[4:]) in unknown else scan
+        for scan in cohort()
+    ]
+    table = ScanTable(tuple(scans))
+    split = make_split(table, CohortConfig(), 43)
+    found = split_balance(split, table, CohortConfig(), 43).set_index("variable")
+    assert (column in found.index) == (share < 1)
+    if share < 1:
+        assert found.loc[column, "n_participants"] == 120 - len(unknown)
+    others = [name for name in EVERYTHING if name != column]
+    assert (found.loc[others, "imbalance"] < 0.7 * found.loc[others, "by_chance"]).all()
+
+
+def test_one_person_under_two_names_moves_as_one() -> None:
+    names = [f"sub-ADNI{site}S{number:04d}" for number in range(60) for site in ("002", "131")]
+    rng = np.random.default_rng(0)
+    scans = [
+        Scan(name, "ses-M000", str(i), "a.nii", label="AD" if i // 2 % 2 else "CN", age=float(rng.integers(60, 80)),
+             sex=str(rng.choice(["F", "M"])), site=name[8:11])
+        for i, name in enumerate(names)
+    ]  # fmt: skip
+    for fold in make_split(ScanTable(tuple(scans)), CohortConfig(), 43).folds:
+        assert len({name[-4:] for name in fold.test}) * 2 == len(fold.test)
+        assert not {name[-4:] for name in fold.test} & {name[-4:] for name in (*fold.train, *fold.validation)}
+
+
+def test_exchanges_end_where_no_exchange_lowers_the_imbalance() -> None:
+    rng = np.random.default_rng(3)
+    fold, stratum = np.arange(24) % 3, (np.arange(24) < 9).astype(np.intp)
+    features = rng.normal(size=(24, 2)) - rng.normal(size=2)
+    features -= features.mean(axis=0)
+
+    def objective(of: np.ndarray) -> float:
+        total = sum((features[of == one].sum(axis=0) ** 2).sum() for one in range(3))
+        for kind in (0, 1):
+            mean = features[stratum == kind].mean(axis=0)
+            total += sum(
+                ((features[(of == one) & (stratum == kind)] - mean).sum(axis=0) ** 2).sum() for one in range(3)
+            )
+        return total
+
+    found = balanced(fold.astype(np.intp), stratum, features, np.random.default_rng(0))
+    assert objective(found) < objective(fold)
+    for i in range(24):
+        for j in range(24):
+            if stratum[i] == stratum[j]:
+                other = found.copy()
+                other[[i, j]] = other[[j, i]]
+                assert objective(other) >= objective(found) - 1e-8
+    for kind in (0, 1):
+        assert np.bincount(found[stratum == kind]).tolist() == np.bincount(fold[stratum == kind]).tolist()
+
+
+def test_measures_are_those_of_the_textbook() -> None:
+    fold = np.array([0, 0, 1, 1, 2, 2])
+    ages = np.array([1.0, 3, 2, 4, 6, 8])
+    assert imbalance(ages, fold, number=True) == pytest.approx((7 - 2.5) / ages.std(ddof=1))
+    sex = np.array([0.0, 1, 0, 1, 0, 1])
+    assert imbalance(sex, fold, number=False) == 0
+    assert imbalance(fold.astype(float), fold, number=False) == pytest.approx(1)
+    assert np.isnan(imbalance(np.full(6, np.nan), fold, number=False))
+    assert np.isnan(imbalance(ages, np.zeros(6, int), number=True))
+    facts = pd.DataFrame({"age": [1.0, 2, np.nan, 4], "site": ["a", "b", None, "c"]})
+    features = features_of(facts, ("age", "site"))
+    assert (features[2] == 0).all()
+    np.testing.assert_allclose(features.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose([(features[:, 0] ** 2).sum() / 3, (features[:, 1:] ** 2).sum() / 3], 1)
+
+
+def test_a_single_split_is_described_over_its_parts() -> None:
+    table, settings = cohort(240), CohortConfig(split="single")
+    found = split_balance(make_split(table, settings, 43), table, settings, 43).set_index("variable")
+    assert not found.loc[list(EVERYTHING), "balanced"].any()
+    assert found.loc["sex", "n_participants"] == 240
+    assert "age 0." in balance_sentence(found.reset_index())
