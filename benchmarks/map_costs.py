@@ -1,0 +1,83 @@
+"""What the maps cost, as ratios to one forward and backward pass measured in the same run.
+
+    python benchmarks/map_costs.py            # the grid of the demo: 80 x 98 x 80 voxels, 12 controls
+    python benchmarks/map_costs.py --grid 160 196 160 --repeats 3
+
+One thread of the CPU, in turn with the passes they are compared with; process CPU time, medians of the ratios. Memory
+is kept between calls as in a run (`pipeline.run.work.memory`). The bounds of the design are 15 for expected gradients
+and 2 for DeepLIFT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from lrp_engines import brain_volume, seeded_network
+from torch import Tensor
+
+from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from pipeline.attribution.methods import attribute_all
+from pipeline.attribution.reference.deeplift import DeepLift
+from pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
+from pipeline.attribution.reference.references import Reference
+from pipeline.run.work.memory import kept_memory
+
+CONTROLS = 12
+
+
+def controls(volume: Tensor) -> Reference:
+    """People like the volume: its voxels times numbers around 1, air kept."""
+    draw = torch.Generator().manual_seed(3)
+    noise = torch.randn(CONTROLS, *volume.shape[1:], generator=draw)
+    return Reference(volume * (1 + 0.1 * noise), tuple(f"sub-{number}" for number in range(CONTROLS)))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """CPU time of all threads."""
+    before = time.process_time()
+    work()
+    return time.process_time() - before
+
+
+def main() -> None:
+    """Print one row per method."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--grid", type=int, nargs=3, default=(80, 98, 80))
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    volume = brain_volume(tuple(options.grid))
+    model, reference = seeded_network(volume, seed=1), controls(volume)
+    with torch.no_grad():
+        known = Reference(reference.volumes, reference.people, model(reference.volumes))
+    methods = {
+        "expected gradients, 12 controls": (ExpectedGradients(known), "evidence"),
+        "integrated gradients from the mean, 14 points": (IntegratedGradientsFromMean(known), "evidence"),
+        "DeepLIFT from the mean": (DeepLift(known), "evidence"),
+        "integrated gradients from air, 50 points": (IntegratedGradients(tolerance=np.inf), "logit"),
+    }
+
+    def passes() -> None:
+        leaf = volume.clone().requires_grad_()
+        score = model(leaf)
+        torch.autograd.grad(score[0, 1] - score[0, 0], leaf)
+
+    print("| map | forward and backward passes (least to most) |\n|---|---|")
+    with kept_memory():
+        passes()
+        for name, (method, start) in methods.items():
+            ratios = []
+            for _ in range(options.repeats):
+                cost = seconds(lambda: attribute_all(model, volume, 1, method, 0, start))  # noqa: B023
+                ratios.append(cost / np.median([seconds(passes) for _ in range(3)]))
+            print(f"| {name} | {np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |", flush=True)
+        once = np.median([seconds(passes) for _ in range(9)])
+    print(f"\nOne forward and backward pass: {1000 * once:.0f} ms of one core.")
+
+
+if __name__ == "__main__":
+    main()
