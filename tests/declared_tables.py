@@ -8,6 +8,7 @@ import pandas as pd
 
 from pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
 from pipeline.evaluation.bench.stage import BENCH_TABLES
+from pipeline.registration.quality.decisions import FLAGGED_TABLE
 from pipeline.run.columns import Form
 from pipeline.run.config.files import read_config
 from pipeline.run.declared import Table
@@ -25,7 +26,9 @@ REPEATS = {"predictions_repeats", "performance_repeats"}
 def tables_of_run(kind: KindName = TWO_CLASSES, repeats: bool = False) -> list[Table]:
     """All tables that a run with this kind of task writes."""
     elsewhere = (TABLES.keys() - tables_of(kind).keys()) | (set() if repeats else REPEATS)
-    elsewhere |= {table.name for table in BENCH_TABLES}
+    elsewhere |= {table.name for table in BENCH_TABLES} | {
+        FLAGGED_TABLE.name
+    }  # of the bench; only with flagged = "ask"
     elsewhere |= {table.name for one in ANALYSES if kind not in one.tasks for table in one.tables}
     return [table for table in DECLARED if table.name not in elsewhere]
 

@@ -7,6 +7,7 @@ this difference. The statistics compare densities; a density times the voxels of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pandas as pd
 
@@ -18,6 +19,7 @@ from reports.words.numbers import fixed, interval, mid_sentence, signed
 _PER_VOXEL = ["mean_first", "mean_second", "difference", "ci_low", "ci_high"]
 
 
+@lru_cache(maxsize=8)  # every page asks
 def evidence_differences(run: RunRecord, map_name: str) -> pd.DataFrame:
     """Classes compared by the evidence of each region, by region, largest Hedges' g first; empty where not tested.
 

@@ -60,7 +60,7 @@ def group_name(group: str) -> str:
     return "all scans" if group == ALL else group
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunRecord:
     """What is known of a run."""
 

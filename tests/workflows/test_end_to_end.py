@@ -211,7 +211,7 @@ def test_another_folder_and_a_cluster_give_the_same_tables_and_leave_nothing(fin
     root = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])))
     monkeypatch.chdir(tmp_path)
-    answer = run(cohort, other.root, *elsewhere)
+    answer = run(cohort, other.root, *elsewhere, "--stop-after", "statistics")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert tables(other) == tables(finished)
     assert not other.parsl_logs.exists()
