@@ -15,7 +15,12 @@ from statsmodels.stats.oneway import anova_oneway
 
 from pipeline.cohort.records import Scan
 from pipeline.statistics.data.visits import first_visits, networks_of, years_since_first
-from pipeline.statistics.progression.permuted_change import DIFFERENT_NETWORKS, NO_CHANGE, change_test, participant_slopes
+from pipeline.statistics.progression.permuted_change import (
+    DIFFERENT_NETWORKS,
+    NO_CHANGE,
+    change_test,
+    participant_slopes,
+)
 from pipeline.statistics.progression.trajectories import trajectory_table
 
 N = 24
@@ -101,7 +106,8 @@ def test_people_alone_with_their_network_are_left_out_and_named(alone: int, grou
                     np.random.default_rng(0))
         for rows in (np.full(len(person), True), kept)
     )  # fmt: skip
-    assert "network=" in str(whole.notes[0]) and "left out" in str(whole.notes[0])
+    assert "network=" in str(whole.notes[0])
+    assert "left out" in str(whole.notes[0])
     np.testing.assert_allclose(whole.statistic, part.statistic)
     assert whole.p.tolist() == part.p.tolist()
 
