@@ -103,6 +103,22 @@ def test_one_person_under_two_names_moves_as_one() -> None:
         assert not {name[-4:] for name in fold.test} & {name[-4:] for name in (*fold.train, *fold.validation)}
 
 
+@pytest.mark.parametrize("sessions", [(None, "ses-M000"), (None,), ("ses-9", "ses-10"), ("", "ses-1")])
+@pytest.mark.parametrize("age", [None, 70.0])
+def test_folds_are_made_whatever_sessions_are_called(sessions: tuple[str | None, ...], age: float | None) -> None:
+    """In a BIDS folder some people may have sessions and others none, with ages that tie or are unknown."""
+    rng = np.random.default_rng(0)
+    scans = [
+        Scan(f"sub-{i:02d}", name, f"{i}-{name}", "a.nii", label="AD" if i % 2 else "CN", age=age,
+             sex="FM"[i // 2 % 2])
+        for i in range(20) for name in sessions
+    ]  # fmt: skip
+    split = make_split(ScanTable(tuple(scans)), CohortConfig(), 0)
+    rng.shuffle(scans)  # type: ignore[arg-type]
+    assert make_split(ScanTable(tuple(scans)), CohortConfig(), 0) == split
+    assert sorted(who for fold in split.folds for who in fold.test) == sorted({scan.participant_id for scan in scans})
+
+
 def test_exchanges_end_where_no_exchange_lowers_the_imbalance() -> None:
     rng = np.random.default_rng(3)
     fold, stratum = np.arange(24) % 3, (np.arange(24) < 9).astype(np.intp)

@@ -141,6 +141,25 @@ def test_a_predictor_that_separates_has_no_ratio() -> None:
     assert "almost perfectly" in str(found.note)
 
 
+@pytest.mark.parametrize("few", [1, 2, 5])
+@pytest.mark.parametrize("side", [True, False])
+def test_a_predictor_that_differs_only_in_people_without_an_event_has_no_ratio(few: int, side: bool) -> None:
+    """The likelihood rises to a ratio of 0 for ever; the interval would be 0 to infinity."""
+    time, event, _ = survival()
+    x = np.isin(np.arange(40), np.flatnonzero(~event & (time > np.median(time[event])))[:few])
+    found = hazard_per_sd(time, event, np.where(x, 1.0, 0.0) if side else np.where(x, 0.0, 1.0), NONE, 0.95)
+    assert np.isnan([found.ratio, found.low, found.high, found.p_wald, found.p_proportional]).all()
+    assert found.note
+
+
+def test_events_at_one_time_say_that_proportionality_is_not_checked() -> None:
+    time, event, x = survival()
+    found = hazard_per_sd(np.where(event, 12.0, 24.0), event, x, NONE, 0.95)
+    assert np.isfinite([found.ratio, found.p_wald]).all()
+    assert np.isnan(found.p_proportional)
+    assert "same time" in str(found.note)
+
+
 def test_constant_predictor_and_collinear_covariates_are_named() -> None:
     time, event, x = survival()
     assert "constant" in str(hazard_per_sd(time, event, np.ones(40), NONE, 0.95).note)

@@ -15,7 +15,12 @@ from statsmodels.stats.oneway import anova_oneway
 
 from pipeline.cohort.records import Scan
 from pipeline.statistics.data.visits import first_visits, networks_of, years_since_first
-from pipeline.statistics.progression.permuted_change import DIFFERENT_NETWORKS, change_test, participant_slopes
+from pipeline.statistics.progression.permuted_change import (
+    DIFFERENT_NETWORKS,
+    NO_CHANGE,
+    change_test,
+    participant_slopes,
+)
 from pipeline.statistics.progression.trajectories import trajectory_table
 
 N = 24
@@ -87,6 +92,32 @@ def test_a_group_in_one_network_only_has_no_test_and_says_why() -> None:
     made = change_test(values[:, None], years, person, group, group, 99, np.random.default_rng(0))
     assert np.isnan(made.p).all()
     assert made.notes[0] == DIFFERENT_NETWORKS
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+@pytest.mark.parametrize("alone", [1, 2, 5])
+def test_people_alone_with_their_network_are_left_out_and_named(alone: int, groups: int) -> None:
+    values, years, group, person = balanced(2, groups)  # two visits: weights are equal, whoever takes part
+    network = np.where(np.arange(N) < alone, 2 + np.arange(N), np.arange(N) // groups % 2)[person]
+    network = np.unique(network, return_inverse=True)[1]
+    kept = person >= alone
+    whole, part = (
+        change_test(values[rows][:, None], years[rows], person[rows], group[rows], network[rows], 99,
+                    np.random.default_rng(0))
+        for rows in (np.full(len(person), True), kept)
+    )  # fmt: skip
+    assert "network=" in str(whole.notes[0])
+    assert "left out" in str(whole.notes[0])
+    np.testing.assert_allclose(whole.statistic, part.statistic)
+    assert whole.p.tolist() == part.p.tolist()
+
+
+def test_nobody_who_changes_is_no_test_and_the_row_says_so() -> None:
+    values, years, _, person = balanced(3, 1)
+    still = np.column_stack([values, np.arange(N)[person] / 3.0])
+    made = change_test(still, years, person, ONE[person], ONE[person], 99, np.random.default_rng(0))
+    assert np.isnan(made.p).tolist() == [False, True]
+    assert made.notes[0] != made.notes[1] == NO_CHANGE
 
 
 def test_permuted_difference_in_change_is_welch_s_t_on_own_slopes() -> None:

@@ -218,3 +218,22 @@ def test_with_too_few_permutations_for_any_p_of_5_percent_there_is_no_interval()
     assert test.p[0] >= 1 / 6
     assert test.exact
     assert np.isnan([test.low[0], test.high[0]]).all()
+
+
+@pytest.mark.parametrize("known", ["all", "one of each network"])
+def test_people_alone_with_their_networks_have_no_hazard_of_relevance(known: str) -> None:
+    """Nobody can change places: each has networks of their own, or only one of each pair has a known covariate."""
+    network = np.arange(N) if known == "all" else np.arange(N) // 2
+    covariate = COVARIATE if known == "all" else np.where(np.arange(N) % 2, np.nan, COVARIATE)
+    p, notes = cox(VALUES, GROUP, network, covariate, np.arange(N) % 4 < 2)
+    assert np.isnan(p).all()
+    assert "none can change places" in notes[0]
+
+
+def test_relevance_is_centred_among_those_whose_covariates_are_known() -> None:
+    """The network's level in people who are left out is no part of the test."""
+    covariate = np.where(np.arange(N) < 6, np.nan, COVARIATE)
+    levels = np.where(np.arange(N) < 6, 100.0, 0.0)
+    event = np.arange(N) % 4 < 2
+    one, other = (cox(values, GROUP, FOLD, covariate, event)[0] for values in (VALUES, VALUES + levels))
+    np.testing.assert_allclose(one, other, rtol=1e-9)

@@ -51,7 +51,7 @@ SPLIT_BALANCE_TABLE = Table(
 def facts_of(scans: Sequence[Scan], person_of: Mapping[str, str]) -> pd.DataFrame:
     """Age, sex, site and field strength of each person's first labelled scan, indexed by person; NaN where unknown."""
     first: dict[str, Scan] = {}
-    for scan in sorted(scans, key=lambda one: (one.age is None, one.age or 0.0, one.session_id, one.scan_id)):
+    for scan in sorted(scans, key=lambda one: (one.age is None, one.age or 0.0, one.place)):
         if scan.label is not None:
             first.setdefault(person_of[scan.participant_id], scan)
     rows = {person: (scan.age, scan.sex, scan.site, scan.field_strength) for person, scan in sorted(first.items())}

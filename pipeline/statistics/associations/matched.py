@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.exchangeability import Permutations, p_value
-from pipeline.statistics.linear.freedman_lane import SINGLE_TOLERANCE
+from pipeline.statistics.linear.freedman_lane import reached
 from pipeline.statistics.linear.partial_correlation import correlation_interval
 from pipeline.statistics.linear.robust import RobustModel, tally
 
@@ -83,10 +83,10 @@ def _tested(
     for one, own in columns.items():
         t[own] = models[one].reported(residuals[:, own])[0]
     measured = size(np.arange(len(residuals), dtype=np.intp)[None], residuals)[0].astype(float)
-    threshold = measured * (1 - SINGLE_TOLERANCE)
+    r = (residuals * tested[:, which]).sum(axis=0)
+    threshold = reached(measured, r**2)
     single, largest, critical = tally(size, CHUNK, permutations, residuals, threshold, confidence)
     family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
-    r = (residuals * tested[:, which]).sum(axis=0)
     p, p_fwe = (p_value(count, len(permutations), permutations.exact) for count in (single, family))
     low, high = correlation_interval(r, t, critical, p, 1 - confidence)[1:]
     return {"partial_r": r, "t": t, "low": low, "high": high, "p": p, "p_fwe": p_fwe}

@@ -239,8 +239,11 @@ def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:
 
 
 def p_value(b: NDArray[Any], m: int, exact: bool) -> Floats:
-    """P from ``b`` of ``m`` permutations at least as extreme: (b+1)/(m+1), or b/m of all permutations."""
-    p: Floats = b / m if exact else (b + 1) / (m + 1)
+    """P from ``b`` of ``m`` permutations at least as extreme: (b+1)/(m+1), or b/m of all permutations.
+
+    All permutations include the observed order, so b is at least 1 of them, whatever rounding says.
+    """
+    p: Floats = np.maximum(b, 1) / m if exact else (b + 1) / (m + 1)
     return p
 
 

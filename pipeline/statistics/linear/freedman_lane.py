@@ -22,7 +22,7 @@ permutation at a time; the oracle of the tests), `scipy.stats.permutation_test` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,9 +42,12 @@ CHUNK_BYTES = 2_000_000
 """Size of the largest array of a chunk of permutations; fastest near the size of a core's cache."""
 SINGLE_TOLERANCE = 1e-5
 """Relative; as `TIE_TOLERANCE`, for statistics in single precision."""
+ROUNDING, SINGLE_ROUNDING = 1e-14, 1e-6
+"""Error of 1 - R^2 in double and in single precision. t divides by its root, so ties at R^2 near 1 are less exact."""
 TEST_INTERVAL = "permutation"
 """Kind of an interval made with the critical value of the permuted statistic."""
 OF_ONE_COLUMN = ("estimate", "standard_error", "critical", "low", "high")
+NO_SPREAD_IN_GROUP = "the values are the same in all of a group, however people are permuted: no variance to divide by"
 NO_SPREAD = 1e-12
 """Residual variance, relative to the variance about the mean, below which a column counts as explained."""
 
@@ -246,6 +249,12 @@ def permutation_test(
     threshold, statistic, df, single, largest, critical = _measured(
         residuals, model, permutations, confidence, equal_variances
     )
+    endless = np.isinf(statistic) & (single == len(permutations))
+    if endless.any():  # such a column would also be the largest of the family in every permutation
+        left_out = np.flatnonzero(usable)[endless]
+        others = permutation_test(_without(values, left_out), model, permutations, confidence, equal_variances)
+        said = [NO_SPREAD_IN_GROUP if i in left_out else why for i, why in enumerate(others.problems)]
+        return replace(others, coefficients=coefficients, problems=tuple(said))
     family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
     result: dict[str, Floats] = {
         "statistic": statistic,
@@ -262,7 +271,8 @@ def permutation_test(
         if model.groups is None and not equal_variances:
             # Residuals under the null hypothesis contain the effect, which the standard error must not.
             error = error / np.sqrt(1 + 2 * r_squared)
-        low, high = dual_interval(estimate, critical * error, result["p"], 1 - confidence)
+        with np.errstate(invalid="ignore"):  # an infinite t has no error, and no bounds if its critical value is too
+            low, high = dual_interval(estimate, critical * error, result["p"], 1 - confidence)
         result |= {"estimate": estimate, "standard_error": error, "critical": critical, "low": low, "high": high}
         result["partial_r"] = result["partial_r"] * np.sign(statistic)
     full = {name: np.full(values.shape[1], np.nan) for name in (*OF_ONE_COLUMN, *result)}
@@ -293,14 +303,30 @@ def _measured(
         return threshold, *plain.reported(residuals), counts, largest, np.full(len(measured), np.nan)
     if model.groups is None:
         null: RobustModel | StudentisedModel = RobustModel(model.tested, model.moving_nuisance, model.df)
-        tolerance = SINGLE_TOLERANCE
+        tolerances = SINGLE_TOLERANCE, SINGLE_ROUNDING
     else:
         null = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
-        tolerance = TIE_TOLERANCE
-    threshold = null.size(as_observed, residuals)[0].astype(float) * (1 - tolerance)
+        tolerances = TIE_TOLERANCE, ROUNDING
+    r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
+    threshold = reached(null.size(as_observed, residuals)[0].astype(float), r_squared, *tolerances)
     step = null.step(residuals, CHUNK_BYTES)
     of_null = tally(null.size, step, permutations, residuals, threshold, confidence)
     return threshold, *null.reported(residuals), *of_null
+
+
+def _without(values: Floats, columns: Indices) -> Floats:
+    """The values with some columns unknown."""
+    others = values.astype(float, copy=True)
+    others[:, columns] = np.nan
+    return others
+
+
+def reached(
+    size: Floats, r_squared: Floats, tolerance: float = SINGLE_TOLERANCE, rounding: float = SINGLE_ROUNDING
+) -> Floats:
+    """What permuted statistics must reach to count as at least as extreme as `size`, given R^2; each (columns,)."""
+    threshold: Floats = size * (1 - np.minimum(tolerance + rounding / np.maximum(1 - r_squared, rounding), 0.5))
+    return threshold
 
 
 def dual_interval(estimate: Floats, reach: Floats, p: Floats, alpha: float) -> tuple[Floats, Floats]:

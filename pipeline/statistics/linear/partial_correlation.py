@@ -80,11 +80,13 @@ def correlation_interval(
 
     ``t = r sqrt(df / ((1 - r^2) kappa))`` (`pipeline.statistics.linear.robust`). Of normal variables kappa is
     1 + 2 r^2, and Fisher's z has variance 1 / df; so its variance is taken as kappa / (1 + 2 r^2) / df. The interval
-    excludes 0 exactly where p is at most alpha.
+    excludes 0 exactly where p is at most alpha: with |r| above .95 and few participants it would reach beyond 0
+    although t is above its critical value, and is then as wide as t allows.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        of_z = np.abs(r / t) / np.sqrt((1 - r**2) * (1 + 2 * r**2))
-        low, high = dual_interval(np.arctanh(r), critical * of_z, p, alpha)
+        of_z, z = np.abs(r / t) / np.sqrt((1 - r**2) * (1 + 2 * r**2)), np.arctanh(r)
+        reach = np.where((p <= alpha) & (critical * of_z >= np.abs(z)), critical * np.abs(z / t), critical * of_z)
+        low, high = dual_interval(z, reach, p, alpha)
         return of_z * (1 - r**2), np.tanh(low), np.tanh(high)
 
 

@@ -30,6 +30,8 @@ from pipeline.statistics.linear.exchangeability import Permutations
 
 Singles = NDArray[np.float32]
 TINY = np.float32(1e-12)
+LEAST_LEFT = np.float32(1e-6)
+"""Smallest 1 - R^2; less is rounding in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +79,7 @@ class RobustModel:
         left = np.float32(1) - signal
         for direction in moved[1:]:
             left -= (direction @ data) ** 2
-        factor *= np.maximum(left, TINY)
+        factor *= np.maximum(left, LEAST_LEFT)
         np.maximum(factor, TINY, out=factor)
         signal *= np.float32(self.df)
         signal /= factor

@@ -17,17 +17,20 @@ import pandas as pd
 from scipy.stats import t
 from sklearn.metrics import balanced_accuracy_score
 
+from pipeline.cohort.people.persons import name_of_person
 from pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
 from pipeline.run.tables import read_table
 from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.inputs import StatisticsInputs, renamed
 from pipeline.statistics.performance.classification import WITHIN_FOLDS, weighted_auc, weighted_auc_within
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 
 CORRECTED = "corrected resampled t"
 OF_FOLDS = "mean of folds"
+ROUNDING = 1e-12
+"""Difference between folds, relative to their values, that is none: repeats add up in another order."""
 LIMITS: Mapping[str, tuple[float, float]] = {"r": (-1.0, 1.0), "mae": (0.0, np.inf)}
 """Smallest and largest possible value of metrics that are no share of 1."""
 
@@ -86,6 +89,7 @@ def repeats_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
 
 def repeats_table(predictions: pd.DataFrame, task: Task, confidence: float) -> pd.DataFrame:
     """One row per repeat and metric, mean and standard deviation over repeats, and mean over folds with interval."""
+    predictions = renamed(predictions, name_of_person(predictions["participant_id"]))
     rows = []
     for repeat, frame in predictions.groupby("repeat", sort=True):
         counts = (frame["participant_id"].nunique(), len(frame))
@@ -117,7 +121,7 @@ def _of_folds(predictions: pd.DataFrame, task: Task, confidence: float) -> list[
             row["note"] = f"not defined in fold {undefined}"
         elif len(values) < 2:
             row["note"] = "one test fold: no interval with retraining"
-        elif np.ptp(values) == 0:
+        elif np.ptp(values) <= ROUNDING * np.abs(values).max():
             row["note"] = "folds do not differ: no interval with retraining"
         else:
             share = float((tested / (tested.sum() - tested)).mean())

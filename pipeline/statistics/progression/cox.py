@@ -43,6 +43,7 @@ RELEVANCE = "relevance"
 ALONE, ADJUSTED = "alone", "adjusted"
 NOT_PROPORTIONAL = 0.05
 CHANGES = "hazards are not proportional (p_proportional): the ratio changes with time, and this one is an average"
+ALONE_WITH_NETWORK = "no two participants have the same networks, so none can change places"
 PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same participants"
 WELL_POWERED = 2
 """Factor on the required events per variable below which a note warns; 10 in all, the rule of Peduzzi et al. (1995)."""
@@ -123,6 +124,11 @@ class _Fitted:
     notes: Sequence[str]
     family: str | None = None
 
+    def known(self, predictor: Predictor) -> Floats:
+        """The predictor in the participants of the model, within their networks: covariates may be unknown in some."""
+        values = predictor.values[self.complete]
+        return values if self.network is None else centred_within(values, self.network)
+
 
 def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
     """All models; columns of `COX_COLUMNS`."""
@@ -193,7 +199,7 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
     tests, refused = _tests(time, event, together, settings, seed)
     rows = []
     for place, predictor in enumerate(together.members):
-        x = predictor.values[together.complete]
+        x = together.known(predictor)
         hazard = (
             Hazard.none(refused) if refused else hazard_per_sd(time, event, x, together.columns, settings.confidence)
         )
@@ -243,7 +249,9 @@ def _tests(
     rng = generator(seed, "statistics", "cox", variables)
     network = None if together.network is None else together.network.tolist()
     order = Exchangeability.free(len(time)).in_blocks(network).permutations(settings.permutations, rng)
-    x = np.column_stack([one.values[together.complete] for one in together.members])
+    if len(order) < 2:
+        return nothing, ALONE_WITH_NETWORK
+    x = np.column_stack([together.known(one) for one in together.members])
     observed, null = score_statistics(residuals, x, together.columns, order.rows)
     regions = np.array([one.name == RELEVANCE for one in together.members]) & ~np.isnan(observed)
     p = two_sided_p(observed, null, order.exact)

@@ -23,12 +23,13 @@ from statsmodels.tools.sm_exceptions import ConvergenceWarning, HessianInversion
 from pipeline.statistics.arrays import Flags, Floats
 
 LARGEST = 7.0
-"""Log hazard ratio per SD (a thousandfold) beyond which the likelihood has no maximum: the predictor tells events
-from the others without error."""
+"""Log hazard ratio per SD (a thousandfold), or its standard error, beyond which the likelihood has no maximum: the
+predictor tells events from the others without error, or nobody of the few who differ in it has an event."""
 LARGEST_GRADIENT = 1e-3
 COLLINEAR = "predictor and covariates are collinear"
 SINGULAR = "the model could not be fitted: flat likelihood"
 SEPARATES = "the predictor orders the events almost perfectly: no finite hazard ratio"
+ONE_MOMENT = "proportional hazards are not checked: all conversions have the same time"
 CONSTANT = "the predictor is constant"
 FLAT = 1e-9
 """Residual norm of a predictor given the covariates, relative to its norm, below which it counts as fully explained."""
@@ -76,13 +77,14 @@ def hazard_per_sd(time: Floats, event: Flags, predictor: Floats, covariates: Flo
     except (np.linalg.LinAlgError, ValueError):
         return Hazard.none(SINGULAR)
     log_ratio, error = float(fit.params[0]), float(fit.bse[0])
-    if not np.isfinite([log_ratio, error]).all() or abs(log_ratio) > LARGEST or gradient > LARGEST_GRADIENT:
+    if not max(abs(log_ratio), error) <= LARGEST or gradient > LARGEST_GRADIENT:  # neither infinite nor NaN
         return Hazard.none(SEPARATES)
     reach = float(norm.isf((1 - confidence) / 2)) * error
     low, ratio, high = np.exp([log_ratio - reach, log_ratio, log_ratio + reach])
     p_proportional = proportionality(time, event, columns, np.asarray(fit.params, float))[1][0]
     p_wald = 2 * float(norm.sf(abs(log_ratio) / error))
-    return Hazard(float(ratio), float(low), float(high), p_wald, float(p_proportional))
+    note = ONE_MOMENT if np.isnan(p_proportional) else None
+    return Hazard(float(ratio), float(low), float(high), p_wald, float(p_proportional), note)
 
 
 def schoenfeld(time: Floats, event: Flags, columns: Floats, beta: Floats) -> tuple[Floats, Floats, Floats]:

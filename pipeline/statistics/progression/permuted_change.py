@@ -36,6 +36,7 @@ ROUNDING = 1e-12
 DIFFERENT_NETWORKS = (
     "the groups were explained by different networks, whose scales cannot be distinguished from a difference in change"
 )
+NO_CHANGE = "nobody's values change over visits"
 SKEWED = f"slopes are skewed (above {VERY_SKEWED:g}) and fewer than {FEW}: p is too small"
 
 
@@ -122,7 +123,10 @@ def change_test(
     if np.ptp(group) == 0:
         flips = sign_flip_test(lines.slopes, lines.weights, m, rng, confidence)
         skewed = (np.abs(flips.skewness) > VERY_SKEWED) & (len(lines.slopes) < FEW)
-        notes = tuple(SKEWED if one else None for one in skewed.tolist())
+        notes = tuple(
+            NO_CHANGE if np.isnan(p) else SKEWED if one else None
+            for p, one in zip(flips.p, skewed.tolist(), strict=True)
+        )
         df = np.full(values.shape[1], float(len(lines.slopes) - 1))
         return ChangeTest(flips.estimate, flips.low, flips.high, flips.statistic, df, flips.p, flips.p_fwe, notes)
     frame = pd.DataFrame({"group": [f"group {one}" for one in lines.group], FOLD: lines.network})
@@ -131,7 +135,9 @@ def change_test(
         model = model_within_folds("group", "group", frame, True, groups)
         root = np.sqrt(lines.reliability)[:, None]
         design = dataclasses.replace(
-            model.design, tested=model.design.tested * root, nuisance=model.design.nuisance * root
+            model.design,
+            tested=model.design.tested * root[model.design.rows],
+            nuisance=model.design.nuisance * root[model.design.rows],
         )
         test = freedman_lane(lines.slopes * root, design, model.exchange, m, rng, groups, confidence)
     except BadInputError as error:  # a group has too few participants for a variance, or one network only
