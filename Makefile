@@ -25,7 +25,7 @@ demo: $(VENV)/.installed   ## the synthetic cohort, everything run on it, a repo
 test: $(VENV)/.installed   ## the default tests: minutes, no network
 	$(BIN)/pytest $(SPREAD)
 
-test-slow: $(VENV)/.installed   ## whole runs, killed and continued
+test-slow: $(VENV)/.installed   ## whole runs, killed and continued; error rates of all tests
 	$(BIN)/pytest -m slow
 
 test-oracle: $(VENV)/.installed   ## against independent libraries

@@ -43,14 +43,14 @@ def unbalanced(rng: Generator, n: int, least: float = 0.15, most: float = 0.85) 
     return fold, group.astype(np.intp)
 
 
-def change(rng: Generator) -> Found:
+def change(rng: Generator, effect: float = 0.0) -> Found:
     """Everyone declines by the same amount in the eyes of one network; networks differ in scale."""
     n = 60
     fold, group = unbalanced(rng, n)
     visits = rng.integers(2, 5, n)
     person = np.repeat(np.arange(n), visits)
     years = np.concatenate([np.sort(rng.uniform(0, 4, t)) for t in visits])
-    slopes = -0.5 + 0.3 * rng.normal(size=(n, COLUMNS))
+    slopes = -0.5 + 0.3 * rng.normal(size=(n, COLUMNS)) - effect * group[:, None]
     values = rng.normal(size=(n, COLUMNS))[person] + slopes[person] * years[:, None]
     values = (values + 0.5 * rng.normal(size=values.shape)) * SCALES[fold][person][:, None] + fold[person][:, None]
     test = change_test(values, years, person, group[person], fold[person].astype(np.intp), M, rng)
@@ -58,21 +58,26 @@ def change(rng: Generator) -> Found:
             "group x time, the same, family-wise over 10": test.p_fwe.min(keepdims=True)}  # fmt: skip
 
 
-def skewed_change(rng: Generator) -> Found:
+def skewed_change(rng: Generator, effect: float = 0.0) -> Found:
     """Slopes of 15 people are lognormal about a mean of 0; and of 24 in 4 networks."""
     person, years = np.repeat(np.arange(15), 3), np.tile([0.0, 1.0, 2.0], 15)
-    slopes = rng.lognormal(size=(15, COLUMNS)) - np.exp(0.5)
+    slopes = rng.lognormal(size=(15, COLUMNS)) - np.exp(0.5) + effect
     values = rng.normal(size=(15, COLUMNS))[person] + slopes[person] * years[:, None]
     values += 0.1 * rng.normal(size=values.shape)
     nobody = np.zeros(len(person), np.intp)
     return {"mean slope of 15 people, lognormal": change_test(values, years, person, nobody, nobody, M, rng).p}
 
 
-def fair(rng: Generator, fold: np.ndarray, inside: np.ndarray, scans: np.ndarray, quality: np.ndarray) -> Found:
-    """p of the subgroup in each metric; networks differ in `quality`, of the people of both classes alike."""
+def fair(
+    rng: Generator, fold: np.ndarray, inside: np.ndarray, scans: np.ndarray, quality: np.ndarray, effect: float
+) -> Found:
+    """p of the subgroup in each metric; networks differ in `quality`, of the people of both classes alike.
+
+    With an effect, quality in the subgroup is less by so much.
+    """
     n = len(fold)
     positive, person = np.arange(n) % 5 < 2, np.repeat(np.arange(n), scans)
-    score = (quality[fold] * np.where(positive, 1.0, -1.0) + rng.normal(size=n))[person]
+    score = ((quality[fold] - effect * inside) * np.where(positive, 1.0, -1.0) + rng.normal(size=n))[person]
     score = score + 0.5 * rng.normal(size=len(person))
     target, called = positive[person].astype(float), score > 0
     outcome = np.where(called == (target == 1), np.where(called, "TP", "TN"), np.where(called, "FP", "FN"))
@@ -82,30 +87,31 @@ def fair(rng: Generator, fold: np.ndarray, inside: np.ndarray, scans: np.ndarray
     return {str(metric): table.loc[table["metric"] == metric, "p"].to_numpy() for metric in table["metric"]}
 
 
-def fairness_of_networks(rng: Generator) -> Found:
+def fairness_of_networks(rng: Generator, effect: float = 0.0) -> Found:
     n = 80
     fold = np.arange(n) // 5 % 4
     inside = rng.random(n) < np.array([0.1, 0.2, 0.2, 0.8])[fold]
-    found = fair(rng, fold, inside, rng.integers(1, 4, n), np.array([1.4, 1.2, 1.2, 0.3]))
+    found = fair(rng, fold, inside, rng.integers(1, 4, n), np.array([1.4, 1.2, 1.2, 0.3]), effect)
     return {f"{name}, subgroup mostly in the fold of a worse network": p for name, p in found.items()}
 
 
-def fairness_of_scans(rng: Generator) -> Found:
+def fairness_of_scans(rng: Generator, effect: float = 0.0) -> Found:
     n, found = 60, {}
     fold, inside = np.zeros(n, np.intp), rng.random(n) < 0.35
     for own, rest in ((1, 5), (5, 1)):
-        tested = fair(rng, fold, inside, np.where(inside, own, rest), np.array([0.8]))
+        tested = fair(rng, fold, inside, np.where(inside, own, rest), np.array([0.8]), effect)
         found |= {f"{name}, subgroup {own} scan{'s' * (own > 1)}, rest {rest}": p for name, p in tested.items()}
     return found
 
 
-def spreads(rng: Generator) -> Found:
+def spreads(rng: Generator, effect: float = 0.0) -> Found:
     """Relevance and biomarker both vary two or three times as much in the patients, a fifth or a quarter of all."""
     found = {}
     for n, share, times in ((60, 0.2, 3.0), (120, 0.25, 2.0)):
         spread = np.where(np.arange(n) < share * n, times, 1.0)
         frame = pd.DataFrame({"x": rng.normal(size=n) * spread, "age": rng.normal(size=n)})
         values = rng.normal(size=(n, COLUMNS)) * spread[:, None] + 0.3 * frame[["age"]].to_numpy()
+        values += effect * frame[["x"]].to_numpy()
         for method in ("pearson", "spearman"):
             for covariates in ("", "age + "):
                 shown = values if covariates else values - 0.3 * frame[["age"]].to_numpy()
@@ -116,7 +122,7 @@ def spreads(rng: Generator) -> Found:
     return found
 
 
-def primary(rng: Generator) -> Found:
+def primary(rng: Generator, effect: float = 0.0) -> Found:
     """Patients have more relevance, smaller volumes and more spread in both; within the classes they are unrelated.
 
     Networks differ in scale, so that the classes differ more in some folds. Patients have fewer scans.
@@ -129,6 +135,7 @@ def primary(rng: Generator) -> Found:
         age = rng.normal(74, 6, n)
         volume = rng.normal(size=n) * spread - 1.5 * patient - 0.05 * (age - 74)
         own = rng.normal(size=(n, COLUMNS)) * spread[:, None] + 1.5 * patient[:, None] + 0.05 * (age[:, None] - 74)
+        own -= effect * volume[:, None]
         values = own[person] + 0.5 * rng.normal(size=(len(person), COLUMNS))
         values = values * SCALES[fold][person][:, None] + 2.0 * fold[person][:, None]
         frame = pd.DataFrame({"participant_id": person.astype(str), "fold": fold[person], "age": age[person]})
@@ -140,13 +147,14 @@ def primary(rng: Generator) -> Found:
     return found
 
 
-def confounded_sites(rng: Generator) -> Found:
+def confounded_sites(rng: Generator, effect: float = 0.0) -> Found:
     """Most patients come from a site where everyone's relevance varies three times as much."""
     n = 60
     patient = np.arange(n) % 2 == 0
     site = rng.random(n) < np.where(patient, 0.75, 0.25)
     frame = pd.DataFrame({"group": patient.astype(float), "site": np.where(site, "a", "b")})
     values = rng.normal(size=(n, COLUMNS)) * np.where(site, 3.0, 1.0)[:, None] + site[:, None]
+    values += effect * patient[:, None]
     found = {}
     for covariates in ("", " + site"):
         groups = frame["group"].tolist()
@@ -157,14 +165,14 @@ def confounded_sites(rng: Generator) -> Found:
     return found
 
 
-def after_combat(rng: Generator) -> Found:
+def after_combat(rng: Generator, effect: float = 0.0) -> Found:
     """Sites differ, and go with the class; classes do not differ. ComBat is fitted on others."""
     n, found = 120, {}
     patient = np.tile(np.arange(n) % 2 == 0, 2)
     site = rng.integers(0, 3, 2 * n)
     site = np.where(rng.random(2 * n) < 0.5, np.where(patient, 0, 2), site)
     shift = rng.normal(size=(3, COLUMNS))
-    values = rng.normal(size=(2 * n, COLUMNS)) + shift[site]
+    values = rng.normal(size=(2 * n, COLUMNS)) + shift[site] + effect * patient[:, None]
     names, train, tested = [str(one) for one in site], slice(0, n), slice(n, None)
     for label, extra in (("class among its covariates", patient[train, None].astype(float)), ("no covariates", None)):
         model = fit(values[train], names[train], np.zeros((n, 0)), training_covariates=extra)
@@ -178,7 +186,7 @@ def after_combat(rng: Generator) -> Found:
     return found
 
 
-def sites_of_networks(rng: Generator) -> Found:
+def sites_of_networks(rng: Generator, effect: float = 0.0) -> Found:
     """No site effect; networks differ, and sites are unevenly spread over folds."""
     n = 80
     fold = np.arange(n) % 4
@@ -186,12 +194,14 @@ def sites_of_networks(rng: Generator) -> Found:
     values = rng.normal(size=(n, COLUMNS)) * SCALES[fold][:, None] + 2.0 * fold[:, None]
     frame = pd.DataFrame({"fold": fold, "age": rng.normal(size=n)})
     found = {}
-    for effect in ("location", "scale"):
+    first, level = (site == 0)[:, None], 2.0 * fold[:, None]
+    for tested in ("location", "scale"):
+        shown = values + 2 * effect * first if tested == "location" else values + effect * first * (values - level)
         try:
-            test = site_effect(effect, values, [f"s{one}" for one in site], "age", frame, M, rng, True)[0]
+            test = site_effect(tested, shown, [f"s{one}" for one in site], "age", frame, M, rng, True)[0]
         except BadInputError:
             continue
-        found[f"{effect} of sites, networks of scale 1 to 3"] = test.p
+        found[f"{tested} of sites, networks of scale 1 to 3"] = test.p
     return found
 
 
@@ -212,11 +222,11 @@ def sites_after_combat(rng: Generator) -> Found:
     return {"location of sites after ComBat, networks of scale 1 to 3": test.p}
 
 
-def short_follow_up(rng: Generator) -> Found:
+def short_follow_up(rng: Generator, effect: float = 0.0) -> Found:
     """Conversion does not depend on relevance; people of high relevance are followed for a shorter time."""
     n = 80
     values = rng.normal(size=(n, 1, COLUMNS))
-    months = np.ceil(rng.exponential(50, n) / 6) * 6
+    months = np.ceil(rng.exponential(50, n) * np.exp(-effect * values[:, 0, 0]) / 6) * 6
     followed = np.ceil(np.clip(42 - 15 * values[:, 0, 0], 6, 96) / 6) * 6
     event = months <= followed
     frame = pd.DataFrame({"time": np.where(event, months, followed), "event": event, "age": rng.normal(74, 6, n)})
@@ -236,7 +246,7 @@ def misses(low: np.ndarray, high: np.ndarray, true: float) -> np.ndarray:
     return np.where(np.isnan(low), np.nan, inside)
 
 
-def volumes_in_folds(rng: Generator) -> Found:
+def volumes_in_folds(rng: Generator, effect: float = 0.0) -> Found:
     found = {}
     for n, folds in ((40, 10), (24, 8)):
         fold = np.arange(n) % folds
@@ -244,7 +254,11 @@ def volumes_in_folds(rng: Generator) -> Found:
         frame = frame.assign(hippocampus_mm3=rng.normal(size=n) + 0.3 * fold, hippocampus_per_tiv=np.nan)
         frame = frame.assign(hippocampus_source="made up")
         names = [f"map {i}" for i in range(4)]
-        blocks = [frame.assign(map=name, relevance_sum=rng.normal(size=n) * (1 + 0.2 * fold) + fold) for name in names]
+        planted = effect * frame["hippocampus_mm3"]
+        blocks = [
+            frame.assign(map=name, relevance_sum=(rng.normal(size=n) + planted) * (1 + 0.2 * fold) + fold)
+            for name in names
+        ]
         settings = replace(FAST, bootstrap_samples=1_000)
         table = volume_association(pd.concat(blocks), names, True, settings, int(rng.integers(2**31)))
         own = table[(table["unit"] == "participant") & table["r"].notna()]
@@ -254,26 +268,27 @@ def volumes_in_folds(rng: Generator) -> Found:
     return found
 
 
-def unequal_groups(rng: Generator) -> Found:
+def unequal_groups(rng: Generator, effect: float = 0.0) -> Found:
     found = {}
     for first, second in ((12, 48), (15, 45), (42, 78)):
         frame = pd.DataFrame({"group": (np.arange(first + second) < first).astype(float)})
         groups = frame["group"].tolist()
         model = model_within_folds("group", "group", frame, True, groups)
         for name, draw in (("normal", rng.normal), ("lognormal", lambda size: rng.lognormal(size=size) - np.exp(0.5))):
-            values = draw(size=(first + second, COLUMNS))
+            values = draw(size=(first + second, COLUMNS)) + effect * frame[["group"]].to_numpy()
             test = freedman_lane(values, model.design, model.exchange, M, rng, groups)
             found[f"difference of {first} and {second}, {name}"] = misses(test.low, test.high, 0.0)
     return found
 
 
-def subgroup_differences(rng: Generator) -> Found:
+def subgroup_differences(rng: Generator, effect: float = 0.0) -> Found:
     """Welch's interval in a subgroup, in one fold and in four of unequal scale."""
     found = {}
     for first, second, folds in ((5, 5, 1), (12, 48, 1), (15, 45, 4)):
         is_first, fold = np.arange(first + second) < first, np.arange(first + second) % folds
         for name, draw in (("normal", rng.normal), ("lognormal", lambda size: rng.lognormal(size=size) - np.exp(0.5))):
-            values = draw(size=(first + second, COLUMNS)) * SCALES[fold][:, None] + fold[:, None]
+            values = draw(size=(first + second, COLUMNS)) + effect * is_first[:, None]
+            values = values * SCALES[fold][:, None] + fold[:, None]
             error, df = welch_within(values, is_first, fold)
             difference = difference_within(values, is_first, fold, np.ones((1, len(values))))[0]
             reach = t_distribution.isf(0.025, df) * error
@@ -283,22 +298,24 @@ def subgroup_differences(rng: Generator) -> Found:
 
 
 CASES = {
-    "primary": Case("primary", "four networks of scale 1 to 3; classes differ in both, 1 to 5 scans", primary),
-    "networks: change": Case("trajectories", "60 people, four networks, groups unbalanced over folds", change),
-    "networks: skewed change": Case("trajectories", "15 people with three visits", skewed_change),
-    "networks: fairness": Case("fairness", "80 people, 40 % positive, four networks", fairness_of_networks),
-    "scans: fairness": Case("fairness", "60 people, 40 % positive, one network", fairness_of_scans),
-    "spreads": Case("associations", "groups that vary unequally in relevance and biomarker", spreads),
-    "sites: groups": Case("group_comparisons", "60 people, two sites", confounded_sites),
-    "sites: ComBat": Case("harmonised_relevance", "120 people of three sites that go with class", after_combat),
-    "networks: sites": Case("site_effects", "80 people, four networks, sites unbalanced over folds", sites_of_networks),
+    "primary": Case("primary", "four networks of scale 1 to 3; classes differ in both, 1 to 5 scans", primary, 1.5),
+    "networks: change": Case("trajectories", "60 people, four networks, groups unbalanced over folds", change, 1.5),
+    "networks: skewed change": Case("trajectories", "15 people with three visits", skewed_change, 4.0),
+    "networks: fairness": Case("fairness", "80 people, 40 % positive, four networks", fairness_of_networks, 4.0),
+    "scans: fairness": Case("fairness", "60 people, 40 % positive, one network", fairness_of_scans, 3.0),
+    "spreads": Case("associations", "groups that vary unequally in relevance and biomarker", spreads, 1.0),
+    "sites: groups": Case("group_comparisons", "60 people, two sites", confounded_sites, 3.0),
+    "sites: ComBat": Case("harmonised_relevance", "120 people of three sites that go with class", after_combat, 2.0),
+    "networks: sites": Case(
+        "site_effects", "80 people, four networks, sites unbalanced over folds", sites_of_networks, 5.0
+    ),
     "networks: ComBat": Case(
         "site_effects", "80 people, four networks, sites unbalanced over folds", sites_after_combat
     ),
-    "follow-up: Cox": Case("cox", "80 people with MCI", short_follow_up),
+    "follow-up: Cox": Case("cox", "80 people with MCI", short_follow_up, 1.5),
 }
 INTERVALS = {
-    "folds: volumes": Case("volume_association", "no correlation; folds of three or four", volumes_in_folds),
-    "groups: intervals": Case("group_comparisons", "no difference", unequal_groups),
-    "subgroups: intervals": Case("subgroups", "no difference", subgroup_differences),
+    "folds: volumes": Case("volume_association", "no correlation; folds of three or four", volumes_in_folds, 1.5),
+    "groups: intervals": Case("group_comparisons", "no difference", unequal_groups, 2.5),
+    "subgroups: intervals": Case("subgroups", "no difference", subgroup_differences, 4.0),
 }

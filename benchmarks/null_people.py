@@ -31,11 +31,12 @@ HORIZON = 36
 """Months that tell pMCI from sMCI."""
 
 
-def fairness(rng: Generator) -> Found:
+def fairness(rng: Generator, effect: float = 0.0) -> Found:
     person = np.repeat(np.arange(PEOPLE), rng.integers(1, 5, PEOPLE))
     positive = np.arange(PEOPLE) < 25
     inside = rng.random(PEOPLE) < np.where(positive, 0.6, 0.3)
     score = rng.normal(size=PEOPLE)[person] + 0.5 * rng.normal(size=len(person)) + 1.5 * positive[person]
+    score -= effect * inside[person] * np.where(positive, 1.0, -1.0)[person]
     target, called = positive[person].astype(float), score > 0.75
     outcome = np.where(called == (target == 1), np.where(called, "TP", "TN"), np.where(called, "FP", "FN"))
     frame = pd.DataFrame({"participant_id": person.astype(str), "target": target, "outcome": outcome})
@@ -45,8 +46,8 @@ def fairness(rng: Generator) -> Found:
             for metric in table["metric"]}  # fmt: skip
 
 
-def with_mci(rng: Generator, n: int, regions: int) -> Conversions:
-    """People with MCI whose time to AD depends on age and MMSE only; predictors go with age."""
+def with_mci(rng: Generator, n: int, regions: int, effect: float = 0.0) -> Conversions:
+    """People with MCI whose time to AD depends on age and MMSE (and `effect`) only; predictors go with age."""
     age, mmse = rng.normal(74, 6, n), rng.normal(27, 2, n)
     months = np.ceil(rng.exponential(60 * np.exp(-0.05 * (age - 74) + 0.15 * (mmse - 27))) / 6) * 6
     followed = rng.choice([24.0, 36.0, 48.0], n)
@@ -56,23 +57,25 @@ def with_mci(rng: Generator, n: int, regions: int) -> Conversions:
     frame["hippocampus_mm3"] = rng.normal(size=n) - 0.05 * (age - 74)
     frame["probability"] = 1 / (1 + np.exp(-rng.normal(size=n) - 0.05 * (age - 74)))
     frame["progression"] = np.where(event & (months <= HORIZON), "pMCI", np.where(followed >= HORIZON, "sMCI", None))
-    values = rng.normal(size=(n, 1, regions)) + 0.05 * (age - 74)[:, None, None]
+    values = rng.normal(size=(n, 1, regions)) + (0.05 * (age - 74) - effect * np.log(months))[:, None, None]
     return Conversions(frame, values, ("lrp",), tuple(f"r{i}" for i in range(regions)), {})
 
 
-def ordering(rng: Generator) -> Found:
+def ordering(rng: Generator, effect: float = 0.0) -> Found:
     cohort = with_mci(rng, PEOPLE, 0)
     free = rng.permutation(PEOPLE)  # nothing goes with conversion
     for name in ("age", "mmse", "hippocampus_mm3", "probability"):
         cohort.frame[name] = cohort.frame[name].to_numpy()[rng.permutation(free)]
+        sooner = -effect * cohort.time * (1 + ~cohort.event) * (1 if name in ("age", "probability") else -1)
+        cohort.frame[name] = cohort.frame[name] + cohort.frame[name].std() * sooner
     table = progression_table(cohort, FAST, int(rng.integers(2**31)), HORIZON)
     return {f"{name} of conversion": table.loc[table["measure"] == name, "p"].to_numpy(float)
             for name in ("concordance", "auc")}  # fmt: skip
 
 
-def cox(rng: Generator) -> Found:
+def cox(rng: Generator, effect: float = 0.0) -> Found:
     """The tests of the table, without the hazard ratios, which take most of its time."""
-    cohort = with_mci(rng, PEOPLE, 10)
+    cohort = with_mci(rng, PEOPLE, 10, effect)
     regions = [one for one in predictors(cohort) if one.name == RELEVANCE]
     (family,) = _with_shared_models(regions, "age + sex + mmse", cohort.frame)
     tests, refused = _tests(cohort.time, cohort.event, family, FAST, int(rng.integers(2**31)))
@@ -88,10 +91,11 @@ def visits(rng: Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(np.arange(n), times), np.concatenate([np.sort(rng.uniform(0, 4, t)) for t in times])
 
 
-def change(rng: Generator) -> Found:
+def change(rng: Generator, effect: float = 0.0) -> Found:
     person, years = visits(rng, 36)
     group, n = person % 3, len(person)
     level, noise = rng.normal(size=(36, 10))[person], 0.5 * rng.normal(size=(n, 10))
+    level = level + effect * ((1 + group) * years)[:, None]
     slopes = np.where(np.arange(36) % 3 == 2, 0.6, 0.3)[:, None] * rng.normal(size=(36, 10))
     change = slopes[person] * years[:, None]
     uneven = change * np.where(np.bincount(person)[person] == 2, 3.0, 1.0)[:, None]
@@ -113,7 +117,7 @@ def change(rng: Generator) -> Found:
     }
 
 
-def where_scanned(rng: Generator) -> Found:
+def where_scanned(rng: Generator, effect: float = 0.0) -> Found:
     n = 40
     person = np.repeat(np.arange(n), 1 + (np.arange(n) % 3 == 0))
     site, positive = (rng.random(n) < 0.35).astype(np.intp), (np.arange(n) % 2).astype(np.intp)
@@ -121,7 +125,7 @@ def where_scanned(rng: Generator) -> Found:
     folds, order = held_out_folds(scans, int(rng.integers(2**31))), within_classes(scans, M, rng)
     assert folds is not None
     rows, accuracy = np.concatenate([np.arange(len(person))[None], order.rows]), []
-    shared = rng.normal(size=(n, 6))[person]
+    shared = (rng.normal(size=(n, 6)) + effect * site[:, None])[person]
     for _ in range(2):
         features = shared + rng.normal(size=(n, 6))[person] + 0.5 * rng.normal(size=(len(person), 6))
         accuracy.append(balanced_accuracy(assigned(features, scans, folds, rows), scans, rows))
@@ -129,53 +133,54 @@ def where_scanned(rng: Generator) -> Found:
     return {"site from relevance": np.array(p[:1]), "site from relevance, family-wise over 2 maps": np.array(p[1:])}
 
 
-def rankings(rng: Generator) -> Found:
+def rankings(rng: Generator, effect: float = 0.0) -> Found:
     found = {}
     for k in (2, 5):
-        own = agreement(rng.normal(size=(k, 68)), 10, M, rng)
+        own = agreement(rng.normal(size=(k, 68)) + effect * np.arange(68), 10, M, rng)
         found[f"Kendall's W of {k} rankings"] = np.array([own.w_p])
         found[f"top 10 of {k} rankings"] = np.array([own.overlap_p])
     return found
 
 
-def two_runs(rng: Generator) -> Found:
+def two_runs(rng: Generator, effect: float = 0.0) -> Found:
     found = {}
     for n in (60, 344):
         ability = rng.normal(size=n)
-        a, b = ability + rng.normal(size=n) > -1.2, ability + rng.normal(size=n) > -1.2
+        a, b = ability + rng.normal(size=n) > -1.2 + effect, ability + rng.normal(size=n) > -1.2
         table = [[(a & b).sum(), (a & ~b).sum()], [(~a & b).sum(), (~a & ~b).sum()]]
         found[f"exact McNemar, {n} people"] = np.array([mcnemar(table, exact=True).pvalue])
     return found
 
 
-def subtypes(rng: Generator) -> Found:
+def subtypes(rng: Generator, effect: float = 0.0) -> Found:
     points = rng.normal(size=(40, 6))
     labels, config = ward_labels(points, [3])[:, 0], load_config(overrides={"statistics": {"permutations": M}})
     one = Subtypes("lrp", tuple(map(str, range(40))), points, labels, np.ones(40), pd.DataFrame())
     config = replace(config, seed=int(rng.integers(2**31)))
     values = pd.DataFrame(np.column_stack([rng.normal(size=(40, 5)), rng.exponential(size=(40, 5))]))
+    values += effect * labels[:, None]
     fold_of = dict.fromkeys(one.participants, "0")
     p = np.array([_compared(one, f"v{i}", values[i], fold_of, config).get("p", np.nan) for i in values])
     return {"three subtypes, F, normal values": p[:5], "three subtypes, F, exponential values": p[5:]}
 
 
-def demographic(rng: Generator) -> Found:
-    a, b = pd.Series(2 * rng.normal(size=20)), pd.Series(rng.normal(size=40))
-    female = [pd.Series((rng.random(n) < 0.5).astype(float)) for n in (20, 40)]
+def demographic(rng: Generator, effect: float = 0.0) -> Found:
+    a, b = pd.Series(2 * rng.normal(size=20) + effect), pd.Series(rng.normal(size=40))
+    female = [pd.Series((rng.random(n) < share).astype(float)) for n, share in ((20, 0.5 + 0.1 * effect), (40, 0.5))]
     return {"Welch's t, 20 and 40, SD 2:1": np.array([_welch(a, b)["p"]]),
             "Fisher's exact, 20 and 40": np.array([_fisher(*female)["p"]])}  # fmt: skip
 
 
 CASES = {
-    "fairness": Case("fairness", "60 participants, 1 to 4 scans; more patients in the subgroup", fairness),
-    "ordering": Case("progression", "60 people with MCI, half of them censored", ordering),
-    "Cox": Case("cox", "60 people with MCI; age and MMSE matter, and relevance goes with age", cox),
-    "change": Case("trajectories", "12 people a group, 2 to 4 visits at uneven times", change),
+    "fairness": Case("fairness", "60 participants, 1 to 4 scans; more patients in the subgroup", fairness, 3.0),
+    "ordering": Case("progression", "60 people with MCI, half of them censored", ordering, 0.05),
+    "Cox": Case("cox", "60 people with MCI; age and MMSE matter, and relevance goes with age", cox, 1.5),
+    "change": Case("trajectories", "12 people a group, 2 to 4 visits at uneven times", change, 1.5),
     "site prediction": Case(
-        "site_prediction (site, field_strength)", "40 people with 1 or 2 scans, two sites", where_scanned
+        "site_prediction (site, field_strength)", "40 people with 1 or 2 scans, two sites", where_scanned, 2.0
     ),
-    "rankings": Case("ranking_agreement, run_agreement", "68 regions", rankings),
-    "two runs": Case("model_comparison", "accuracy 80 %, runs correlated", two_runs),
-    "subtypes": Case("subtype_comparison", "40 patients, three groups by Ward's method", subtypes),
-    "demographics": Case("demographic_tests", "60 people", demographic),
+    "rankings": Case("ranking_agreement, run_agreement", "68 regions", rankings, 0.1),
+    "two runs": Case("model_comparison", "accuracy 80 %, runs correlated", two_runs, 1.5),
+    "subtypes": Case("subtype_comparison", "40 patients, three groups by Ward's method", subtypes, 1.5),
+    "demographics": Case("demographic_tests", "60 people", demographic, 4.0),
 }

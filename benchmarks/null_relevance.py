@@ -14,7 +14,7 @@ from pipeline.statistics.associations.matched import matched_test
 from pipeline.statistics.associations.volume_association import WITHIN, volume_association
 from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.fold_effect import model_within_folds
+from pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 from pipeline.statistics.linear.partial_correlation import partial_correlation
 
@@ -28,11 +28,22 @@ Found = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Case:
-    """Tests made on the same made-up data, and what those are."""
+    """Tests made on the same made-up data.
+
+    Parameters
+    ----------
+    tables, data : str
+        Tables that make the tests, and what the data are.
+    function : callable
+        The p values of a data set, from a generator of random numbers and the size of a planted effect, 0 for none.
+    effect : float
+        A planted effect that nearly every test should find; 0 where nothing can be planted.
+    """
 
     tables: str
     data: str
-    function: Callable[[Generator], Found]
+    function: Callable[..., Found]
+    effect: float = 0.0
 
 
 def people(rng: Generator, folds: int = 4, levels: int = 3) -> pd.DataFrame:
@@ -57,37 +68,45 @@ def relevance(frame: pd.DataFrame, columns: int, rng: Generator, spread: float =
     return values * (1 + 0.5 * fold) + 2.0 * fold
 
 
-def within_folds(rng: Generator) -> Found:
+def within_folds(rng: Generator, effect: float = 0.0) -> Found:
     frame, covariates, found = people(rng, levels=8), "age + sex + field_strength", {}
     for name, method in (("partial Pearson", "pearson"), ("partial Spearman", "spearman")):
         model = model_within_folds(f"{covariates} + x", "x", frame, True)
-        values = relevance(frame, 10, rng)
+        values = relevance(frame, 10, rng) + planted(model, effect)
         found[name] = partial_correlation(values, model.design, model.exchange, M, rng, method).p
     groups = frame["label"].tolist()
     for name, term in (("two groups, studentised, SD 2:1", "label"), ("class x sex, studentised, SD 2:1", "label:sex")):
         formula = f"{covariates} + {'label' if term == 'label' else 'label + label:sex'}"
         model = model_within_folds(formula, term, frame, True, groups)
-        found[name] = freedman_lane(relevance(frame, 10, rng, 2.0), model.design, model.exchange, M, rng, groups).p
+        values = relevance(frame, 10, rng, 2.0) + planted(model, effect)
+        found[name] = freedman_lane(values, model.design, model.exchange, M, rng, groups).p
     for term in ("age", "sex", "site"):
         model = model_within_folds("label + age + sex + field_strength + site", term, frame, True)
         values = relevance(frame, 10, rng) if term != "age" else relevance(frame.assign(age=75), 10, rng)
-        found[f"main effect of {term}{' (8 sites, F)' if term == 'site' else ''}"] = freedman_lane(
-            values, model.design, model.exchange, M, rng
-        ).p
+        named = f"main effect of {term}{' (8 sites, F)' if term == 'site' else ''}"
+        values = values + planted(model, effect)
+        found[named] = freedman_lane(values, model.design, model.exchange, M, rng).p
     return found
 
 
-def own_volume(rng: Generator) -> Found:
+def planted(model: FoldModel, effect: float) -> np.ndarray:
+    """What to add to values so that they go with the tested term, (people, 1)."""
+    tested = model.design.tested
+    shift: np.ndarray = effect * (tested / tested.std(axis=0)).sum(axis=1, keepdims=True)
+    return shift
+
+
+def own_volume(rng: Generator, effect: float = 0.0) -> Found:
     frame = people(rng)
     model = model_within_folds("age + sex + x", "x", frame, True)
     order = Exchangeability.free(PEOPLE).in_blocks(frame["fold"].tolist()).permutations(M, rng)
     volumes = rng.normal(size=(PEOPLE, 10)) - 0.08 * (frame["age"].to_numpy()[:, None] - 75)
-    values, which = relevance(frame, 10, rng), np.arange(10)
+    values, which = relevance(frame, 10, rng) + effect * volumes, np.arange(10)
     test = matched_test(values, volumes, which, model.design.nuisance, order)
     return {"own volume, covariates": test.p, "own volume, family-wise over 10": test.p_fwe.min(keepdims=True)}
 
 
-def volumes_of_hippocampi(rng: Generator) -> Found:
+def volumes_of_hippocampi(rng: Generator, effect: float = 0.0) -> Found:
     n_scans = rng.integers(1, 5, 30)
     person, names = np.repeat(np.arange(30), n_scans), [f"map {i}" for i in range(10)]
     fold, volume = person % 3, rng.normal(size=30)[person] + 0.5 * rng.normal(size=len(person)) + 0.3 * (person % 3)
@@ -95,14 +114,14 @@ def volumes_of_hippocampi(rng: Generator) -> Found:
     frame = frame.assign(hippocampus_per_tiv=np.nan, hippocampus_source="made up")
     blocks = []
     for name in names:
-        value = rng.normal(size=30)[person] + 0.5 * rng.normal(size=len(person))
+        value = rng.normal(size=30)[person] + 0.5 * rng.normal(size=len(person)) + effect * volume
         blocks.append(frame.assign(map=name, relevance_sum=value * (1 + fold) + fold))
     table = volume_association(pd.concat(blocks), names, True, FAST, int(rng.integers(2**31)))
     own = table[table["p"].notna()].groupby(["unit", "estimator"])["p"]
     return {f"{estimator}, {unit}s": p.to_numpy() for (unit, estimator), p in own}
 
 
-def shrinking_hippocampi(rng: Generator) -> Found:
+def shrinking_hippocampi(rng: Generator, effect: float = 0.0) -> Found:
     """All hippocampi shrink; relevance drifts, in each person up or down by chance."""
     person = np.repeat(np.arange(30), rng.integers(1, 5, 30))
     years = 0.7 * (np.arange(len(person)) - np.searchsorted(person, person))
@@ -111,26 +130,29 @@ def shrinking_hippocampi(rng: Generator) -> Found:
     frame = frame.assign(hippocampus_per_tiv=np.nan, hippocampus_source="made up")
     names = [f"map {i}" for i in range(10)]
     drift = 0.6 * rng.normal(size=(10, 30))[:, person] * years + 0.5 * rng.normal(size=(10, len(person)))
+    drift -= effect * years
     blocks = [frame.assign(map=name, relevance_sum=own) for name, own in zip(names, drift, strict=True)]
     table = volume_association(pd.concat(blocks), names, True, FAST, int(rng.integers(2**31)))
     return {f"pearson, {WITHIN}s": table.loc[(table["unit"] == WITHIN) & table["p"].notna(), "p"].to_numpy()}
 
 
-def sites(sizes: list[int], noise: str) -> Callable[[Generator], Found]:
+def sites(sizes: list[int], noise: str) -> Callable[..., Found]:
     """Sites that differ in location, for the test of scale; that do not, for the test of location."""
 
-    def function(rng: Generator) -> Found:
+    def function(rng: Generator, effect: float = 0.0) -> Found:
         n, found = sum(sizes), {}
         site = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
         frame = pd.DataFrame({"age": rng.uniform(60, 85, n), "sex": rng.choice(["F", "M"], n)})
         shift = rng.normal(size=len(sizes))[site][:, None]
-        for effect in ("location", "scale"):
+        odd = (site % 2)[:, None]
+        for tested in ("location", "scale"):
             values = rng.normal(size=(n, 10)) if noise == "normal" else rng.standard_t(5, size=(n, 10))
-            values += 0.1 * frame["age"].to_numpy()[:, None] + (shift if effect == "scale" else 0.0)
+            values = values + effect * odd if tested == "location" else values * (1 + effect * odd)
+            values += 0.1 * frame["age"].to_numpy()[:, None] + (shift if tested == "scale" else 0.0)
             names = [f"{100 + one}" for one in site]
             try:
-                test = site_effect(effect, values, names, "age + sex", frame, M, rng)[0]
-                found[f"{effect} of {shown(sizes)} sites, {noise}"] = test.p
+                test = site_effect(tested, values, names, "age + sex", frame, M, rng)[0]
+                found[f"{tested} of {shown(sizes)} sites, {noise}"] = test.p
             except BadInputError:  # no two sites of the size that the test asks for
                 continue
         return found
@@ -142,15 +164,18 @@ def shown(sizes: list[int]) -> str:
     return f"{len(sizes)} x {sizes[0]}" if len(set(sizes)) == 1 else "/".join(map(str, sizes))
 
 
-def sites_within_folds(rng: Generator) -> Found:
+def sites_within_folds(rng: Generator, effect: float = 0.0) -> Found:
     frame = people(rng, levels=6)
-    values, site = relevance(frame, 10, rng), frame["site"].tolist()
-    return {f"{effect} of 6 x 10 sites, fold held": site_effect(
-        effect, values, site, "age + sex", frame.drop(columns="site"), M, rng, True)[0].p
-        for effect in ("location", "scale")}  # fmt: skip
+    values, site, found = relevance(frame, 10, rng), frame["site"].tolist(), {}
+    odd, level = frame[["site"]].isin(["s1", "s3", "s5"]).to_numpy(), 2 * frame[["fold"]].to_numpy()
+    for tested in ("location", "scale"):
+        shown = values + 2 * effect * odd if tested == "location" else values + effect * odd * (values - level)
+        test = site_effect(tested, shown, site, "age + sex", frame.drop(columns="site"), M, rng, True)[0]
+        found[f"{tested} of 6 x 10 sites, fold held"] = test.p
+    return found
 
 
-def families(rng: Generator) -> Found:
+def families(rng: Generator, effect: float = 0.0) -> Found:
     """One cohort and ten data sets of 136 regions x 6 maps: people, maps and neighbouring regions go together."""
     frame, covariates = people(rng), "age + sex + field_strength"
     groups = frame["label"].tolist()
@@ -158,12 +183,12 @@ def families(rng: Generator) -> Found:
     compared = model_within_folds(f"{covariates} + label", "label", frame, True, groups)  # age differs between them
     found: dict[str, list[np.ndarray]] = {}
     for _ in range(10):
-        values = of_all_maps(frame, rng)
+        values = of_all_maps(frame, rng) + planted(related, effect) + planted(compared, effect)
         test = partial_correlation(values, related.design, related.exchange, M, rng, "pearson")
         found.setdefault("partial Pearson", []).append(least(test))
-        planted = values.copy()
-        planted[:, :80] += 3 * related.design.tested
-        test = partial_correlation(planted, related.design, related.exchange, M, rng, "pearson")
+        some = values.copy()
+        some[:, :80] += 3 * related.design.tested
+        test = partial_correlation(some, related.design, related.exchange, M, rng, "pearson")
         others = test.p_fwe[80:].min(keepdims=True)
         found.setdefault("partial Pearson, the other 736 where 80 are truly related", []).append(others)
         test = freedman_lane(values, compared.design, compared.exchange, M, rng, groups)
@@ -195,21 +220,25 @@ CASES = {
         "associations, group_comparisons, region_effects, interactions, main_effects",
         f"{FOLDS}; covariates age, sex, field strength",
         within_folds,
+        3.0,
     ),
-    "own volume": Case("associations", f"{FOLDS}; each region and its own volume", own_volume),
-    "families": Case("p_fwe of associations, group_comparisons, region_effects", CORRELATED, families),
+    "own volume": Case("associations", f"{FOLDS}; each region and its own volume", own_volume, 3.0),
+    "families": Case("p_fwe of associations, group_comparisons, region_effects", CORRELATED, families, 3.0),
     "hippocampi": Case(
-        "volume_association", "30 participants, 1 to 4 scans, three folds of unequal scale", volumes_of_hippocampi
+        "volume_association", "30 participants, 1 to 4 scans, three folds of unequal scale", volumes_of_hippocampi, 1.5
     ),
     "shrinking hippocampi": Case(
         "volume_association",
         "30 participants, 1 to 4 scans; hippocampi shrink, relevance drifts up or down by chance",
         shrinking_hippocampi,
+        1.5,
     ),
     **{
-        f"sites {shown(sizes)} {noise}": Case("site_effects", SHIFTED, sites(sizes, noise))
+        f"sites {shown(sizes)} {noise}": Case("site_effects", SHIFTED, sites(sizes, noise), 2.0)
         for sizes in SITES
         for noise in ("normal", "t with 5 df")
     },
-    "sites within folds": Case("site_effects", "60 participants in four folds of unequal scale", sites_within_folds),
+    "sites within folds": Case(
+        "site_effects", "60 participants in four folds of unequal scale", sites_within_folds, 4.0
+    ),
 }

@@ -232,17 +232,9 @@ def error_section(data_sets: int) -> str:
     return "\n".join(lines)
 
 
-def shortcut_section(data_sets: int) -> str:
-    """Difference of the classes in the shortcut audit, whose classes differ in size and spread; four networks."""
-    settings = replace(StatisticsConfig(), permutations=PERMUTATIONS)
-    lines = [
-        f"The classes' difference in `shortcuts.tsv`, over participants, {data_sets:,} data sets for each number, "
-        f"{PERMUTATIONS} permutations, nominal 5 %; with fold held, four networks of unequal scale. Beside it, the "
-        "plain difference of means, permuted in the same way, which is not offered.",
-        "",
-        "| positive / negative | SD | fold held | studentised, as offered | plain difference |",
-        "|---|---|---|---|---|",
-    ]
+def shortcut_rates(data_sets: int) -> dict[tuple[int, float, bool], list[float]]:
+    """Rejections by the studentised and the plain difference; by positive participants, ratio of SD, and fold held."""
+    settings, found = replace(StatisticsConfig(), permutations=PERMUTATIONS), {}
     for n_positive, spread, hold in itertools.product((20, 40), (1.0, 2.0, 3.0), (True, False)):
         rng = generator(SEED, "type-one-error", "shortcuts", n_positive, str(spread), hold)
         positive, fold = np.arange(PEOPLE) < n_positive, np.arange(PEOPLE) % 4 if hold else np.zeros(PEOPLE, np.intp)
@@ -253,7 +245,21 @@ def shortcut_section(data_sets: int) -> str:
             values *= (1.0 + fold)[:, None]
             tests = [class_difference(values, frame, settings, rng, own) for own in (groups, None)]
             rejected += [(test.p <= LEVEL).sum() for test in tests]
-        studentised, plain = rejected / data_sets
+        found[n_positive, spread, hold] = (rejected / data_sets).tolist()
+    return found
+
+
+def shortcut_section(data_sets: int) -> str:
+    """Difference of the classes in the shortcut audit, whose classes differ in size and spread; four networks."""
+    lines = [
+        f"The classes' difference in `shortcuts.tsv`, over participants, {data_sets:,} data sets for each number, "
+        f"{PERMUTATIONS} permutations, nominal 5 %; with fold held, four networks of unequal scale. Beside it, the "
+        "plain difference of means, permuted in the same way, which is not offered.",
+        "",
+        "| positive / negative | SD | fold held | studentised, as offered | plain difference |",
+        "|---|---|---|---|---|",
+    ]
+    for (n_positive, spread, hold), (studentised, plain) in shortcut_rates(data_sets).items():
         lines.append(
             f"| {n_positive} / {PEOPLE - n_positive} | {spread:g}:1 | {'yes' if hold else 'no'} | "
             f"{studentised:.1%} | {plain:.1%} |"

@@ -56,12 +56,15 @@ def main() -> None:
         write_section(options.output, "Error rates of the other tables", text, "Statistics: speed, error rates, power")
 
 
-def rates(name: str, case: Case, data_sets: int, seconds: float) -> dict[str, tuple[float, int]]:
+def rates(
+    name: str, case: Case, data_sets: int, seconds: float = np.inf, effect: float = 0.0
+) -> dict[str, tuple[float, int]]:
     """Share of data sets in which each test rejects, and data sets; those without p are left out of count."""
+    planted = (effect,) if effect else ()
     made: dict[str, list[np.ndarray]] = {}
     started = time.monotonic()
     for i in range(data_sets):
-        found = case.function(generator(SEED, "type-one-error", name, i))
+        found = case.function(generator(SEED, "type-one-error", name, i), *planted)
         for test, p in found.items():
             made.setdefault(test, []).append(np.asarray(p, float))
         if not made or time.monotonic() - started > seconds:
