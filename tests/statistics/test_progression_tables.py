@@ -153,7 +153,7 @@ def test_a_predictor_that_differs_only_in_people_without_an_event_has_no_ratio(f
 
 
 def test_events_at_one_time_say_that_proportionality_is_not_checked() -> None:
-    time, event, x = survival()
+    _, event, x = survival()
     found = hazard_per_sd(np.where(event, 12.0, 24.0), event, x, NONE, 0.95)
     assert np.isfinite([found.ratio, found.p_wald]).all()
     assert np.isnan(found.p_proportional)
