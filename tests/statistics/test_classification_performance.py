@@ -168,18 +168,6 @@ def test_interval_with_retraining_is_that_of_nadeau_and_bengio_over_folds():
     assert (table.loc["mean", "interval"] == "none").all()
 
 
-def test_folds_whose_repeats_are_the_same_in_another_order_do_not_differ():
-    """Their means differ by rounding alone, which is no variation to make an interval of."""
-    one = of_repeats(2)
-    one = one[one["fold"] == 0]
-    turned = [one.assign(repeat=one["repeat"] % 3 + 1 if k else one["repeat"], fold=k,
-                         participant_id=one["participant_id"] + f"x{k}") for k in range(2)]  # fmt: skip
-    turned.append(one.assign(repeat=3 - one["repeat"] + 1, fold=2, participant_id=one["participant_id"] + "x2"))
-    table = repeats_table(pd.concat(turned), two_classes(), 0.95).set_index(["repeat", "metric"])
-    assert table.loc["mean of folds", "ci_low"].isna().all()
-    assert table.loc["mean of folds", "note"].str.contains("do not differ").all()
-
-
 def test_two_names_of_one_person_count_once_in_every_repeat():
     predictions = of_repeats(5)
     number = predictions["participant_id"].str[4:].astype(int)

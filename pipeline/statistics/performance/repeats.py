@@ -29,8 +29,6 @@ from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 
 CORRECTED = "corrected resampled t"
 OF_FOLDS = "mean of folds"
-ROUNDING = 1e-12
-"""Difference between folds, relative to their values, that is none: repeats add up in another order."""
 LIMITS: Mapping[str, tuple[float, float]] = {"r": (-1.0, 1.0), "mae": (0.0, np.inf)}
 """Smallest and largest possible value of metrics that are no share of 1."""
 
@@ -121,7 +119,7 @@ def _of_folds(predictions: pd.DataFrame, task: Task, confidence: float) -> list[
             row["note"] = f"not defined in fold {undefined}"
         elif len(values) < 2:
             row["note"] = "one test fold: no interval with retraining"
-        elif np.ptp(values) <= ROUNDING * np.abs(values).max():
+        elif np.ptp(values) == 0:
             row["note"] = "folds do not differ: no interval with retraining"
         else:
             share = float((tested / (tested.sum() - tested)).mean())
