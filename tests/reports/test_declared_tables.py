@@ -107,3 +107,15 @@ def test_the_documentation_is_that_of_the_declarations():
     written = Path(__file__).parents[2] / "docs" / "tables.md"
     remedy = "run: python -m reports.read.table_documentation > docs/tables.md"
     assert written.read_text(encoding="utf-8") == documentation(), remedy
+
+
+def test_the_page_for_reviewers_has_every_table_with_a_p_as_declared():
+    """Role, family and correction in the last cell of a row are those of the declaration."""
+    page = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    tested = {table.name: table.tests for table in DECLARED if table.inference is not None}
+    assert {row[0].strip("`"): f"{row[-1]}." for row in rows} == tested
+    assert {len(row) for row in rows} == {7}
+    assert len(rows) == len(tested)
+    with_p = {table.name for table in DECLARED if any(column.form is Form.P for column in table.columns.values())}
+    assert {name for name in with_p | {"mcnemar"} if f"`{name}`" not in page} == set()
