@@ -121,6 +121,8 @@ _COMPARED = (
 COMPARISONS = Analysis(
     "comparisons", "Where do groups differ?", "Group comparisons",
     "Classes, and right and wrong predictions, compared region by region over participants, with the test fold held. "
+    "Outcomes (true and false positives and negatives) are defined by the network's output, which LRP and evidence "
+    "maps divide among voxels; a difference between outcomes is therefore partly one of the output itself. "
     "The first tables show where relevance lies (share of the map), the last how much of it there is (density). With "
     "several test folds, the difference, its interval and g are within folds and may differ from the difference of the "
     "two means. Adjusted p: covariates are held constant too.",
@@ -133,7 +135,8 @@ COMPARISONS = Analysis(
                                 n=("n_first", "n_second")),
         ),
         View(
-            "group_comparisons", "Share of the map, every comparison.", _COMPARED, where={"metric": ["share"]},
+            "group_comparisons", "Share of the map, every comparison; outcomes condition on the network's output.",
+            _COMPARED, where={"metric": ["share"]},
             order=("p_fwe", "-hedges_g"), shown=10, finding="p_fwe", optional=True,
         ),
         View(

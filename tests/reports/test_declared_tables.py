@@ -12,7 +12,7 @@ from run_factory import RunPlan, make_run
 from pipeline.cohort.people.tasks import KINDS
 from pipeline.run.columns import Form, column_of, unit_of
 from pipeline.run.config.files import load_config
-from pipeline.run.declared import Table
+from pipeline.run.declared import CORRECTIONS, Table
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.statistics.stage import ANALYSES
 from reports.analyses.columns import FORMS
@@ -107,3 +107,24 @@ def test_the_documentation_is_that_of_the_declarations():
     written = Path(__file__).parents[2] / "docs" / "tables.md"
     remedy = "run: python -m reports.read.table_documentation > docs/tables.md"
     assert written.read_text(encoding="utf-8") == documentation(), remedy
+
+
+def test_the_page_for_reviewers_has_every_table_with_a_p_as_declared():
+    """Role, family and correction in the last cell of a row are those of the declaration."""
+    short = {"p_fwe": "FWE", "p_fdr": "FDR"}
+    assert set(short) == set(CORRECTIONS)
+
+    def declared(table: Table) -> str:
+        corrected = [
+            name for start, name in short.items() if any(column.startswith(start) for column in table.meanings)
+        ]
+        return f"{table.inference.role}; {table.inference.family}; {', '.join(corrected) or 'none'}"
+
+    page = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    tested = {table.name: declared(table) for table in DECLARED if table.inference is not None}
+    assert {row[0].strip("`"): row[-1] for row in rows} == tested
+    assert {len(row) for row in rows} == {7}
+    assert len(rows) == len(tested)
+    with_p = {table.name for table in DECLARED if any(column.form is Form.P for column in table.columns.values())}
+    assert {name for name in with_p | {"mcnemar"} if f"`{name}`" not in page} == set()

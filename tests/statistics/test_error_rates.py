@@ -2,7 +2,7 @@
 
 The rates are those of docs/benchmarks/statistics.md. A rate within 3.5 to 6.5 % may lie anywhere in that range; one
 that the page says is not nominal (or cautious) stays what it is there. Around both, what chance does in 999 of 1,000
-cases is allowed. With 400 data sets that is about 1 to 11 % for a nominal rate: a test whose network is not held (12 to
+cases is allowed. With 600 data sets that is about 1 to 10 % for a nominal rate: a test whose network is not held (12 to
 26 %) or that counts scans as people (14 to 23 %) fails.
 """
 
@@ -24,7 +24,7 @@ from type_one_error_tables import CASES, LIMITS, rates
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks" / "statistics.md").read_text(encoding="utf-8")
 ROWS = [re.split(r" \| ", line.strip("| ")) for line in PAGE.splitlines() if line.startswith("| ")]
 EVERY = CASES | INTERVALS
-PERMUTATIONS, DATA_SETS, PLANTED, CHANCE = 99, 400, 20, 0.001
+PERMUTATIONS, DATA_SETS, PLANTED, CHANCE = 99, 600, 20, 0.001
 FEWER = {"site prediction": 200, "fairness": 200, "networks: fairness": 200, "scans: fairness": 150}
 """Data sets of cases that take long."""
 

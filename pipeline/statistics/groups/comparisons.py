@@ -40,7 +40,8 @@ MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for the gain"
 
 COMPARISONS_COLUMNS = {
-    "comparison": "The two groups of scans, first/second",
+    "comparison": "The two groups of scans, first/second. Outcomes (TP, FN, FP, TN) are defined by the network's "
+    "output, so their differences are partly differences of the score",
     "map": "Relevance map; n/a if the comparison cannot be made",
     "group": "Bilateral group of regions",
     "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",

@@ -148,7 +148,8 @@ def _by_outcome(material: Material) -> Picture | None:
     groups = [group for group in OUTCOMES if material.expects_map(group)]
     caption = (
         "Mean maps by outcome of the classification: true positives (TP), false positives (FP), true negatives (TN) "
-        "and false negatives (FN)."
+        "and false negatives (FN). Outcomes are defined by the output, which LRP and evidence maps divide among "
+        "voxels: that true positives have more relevance than false negatives is no finding."
     )
     file, names = "bohle2019-02_mean-maps_by-outcome", material.run.main_maps
     return _grid(material, file, groups, names, HIPPOCAMPAL_CUTS[1:], caption) if groups else None
