@@ -12,7 +12,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from pipeline.cohort.records import Scan
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.normative.subtypes import Subtypes, _compared
+from pipeline.statistics.linear.skewness import skewed_groups
+from pipeline.statistics.normative.subtypes import SKEWED, Subtypes, _compared
 from pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
@@ -144,6 +145,22 @@ def test_subtypes_that_vary_unequally_are_compared_by_a_studentised_f():
     made = [pd.Series(rng.normal(size=40) * np.array([3, 1, 1])[labels - 1]) for _ in range(200)]
     p = [_compared(one, "mmse", values, dict.fromkeys(names, "0"), config)["p"] for values in made]
     assert np.mean(np.array(p) <= 0.05) < 0.11  # 0.064 and 2.7 standard errors
+
+
+@pytest.mark.parametrize(("draw", "least", "most"), [("exponential", 0.55, 1), ("standard_normal", 0, 0.02)])
+@pytest.mark.parametrize("sizes", [(6, 14, 20), (14, 13, 13)])
+def test_skewed_values_of_few_that_vary_unequally_carry_a_caveat(sizes, draw, least, most):
+    """Subtypes of SDs 3:1:1: most of what is exponential, little of what is normal; p is still given."""
+    labels, names = np.repeat([1, 2, 3], sizes), tuple(f"sub-{i}" for i in range(40))
+    one = Subtypes("gb", names, np.zeros((40, 2)), labels, np.ones(40), pd.DataFrame())
+    config, rng = quick_config(permutations=19), np.random.default_rng(0)
+    values = getattr(rng, draw)(size=(40, 2000)) * np.array([3, 1, 1])[labels - 1][:, None]
+    skewed = skewed_groups(values, labels, np.zeros(40, np.intp), permuted=True)
+    assert least <= skewed.mean() <= most
+    some = [int(np.flatnonzero(skewed == flag)[0]) for flag in (True, False)]
+    rows = [_compared(one, "mmse", pd.Series(values[:, i]), dict.fromkeys(names, "0"), config) for i in some]
+    assert [row["note"] for row in rows] == [SKEWED, None]
+    assert all(row["p"] > 0 for row in rows)
 
 
 def test_an_output_of_networks_is_compared_within_folds_and_a_score_of_people_is_not():

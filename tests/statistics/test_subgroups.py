@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
 from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
-from scipy.stats import ttest_ind
+from scipy.stats import skew, ttest_ind
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from pipeline.run.config.statistics import SubgroupsConfig
@@ -20,7 +20,8 @@ from pipeline.statistics.groups.fairness import FAIRNESS_COLUMNS, fairness_table
 from pipeline.statistics.groups.interactions import INTERACTIONS_COLUMNS, interactions_tables
 from pipeline.statistics.groups.levels import levels_of
 from pipeline.statistics.groups.members import welch_within
-from pipeline.statistics.groups.subgroups import SUBGROUPS_COLUMNS, subgroups_tables
+from pipeline.statistics.groups.subgroups import SKEWED, SUBGROUPS_COLUMNS, _with_class_difference, subgroups_tables
+from pipeline.statistics.linear.skewness import skewed_groups, skewness_within
 from pipeline.statistics.performance import subgroup_difference as subgroup_module
 from pipeline.statistics.performance.subgroup_difference import Answers, subgroup_difference
 
@@ -404,3 +405,51 @@ def test_a_difference_without_deviations_has_no_error(alike):
     first, fold = np.array([True, False, True, False]), np.array([0, 0, 1, 1]) * (not alike)
     values = np.where(first, 2.0, 1.0)[:, None] if alike else np.arange(4.0)[:, None]
     assert np.isnan(welch_within(values, first, fold)[0]).all()
+
+
+@pytest.mark.parametrize(("draw", "fewest", "most"), [("lognormal", 45, 50), ("standard_normal", 0, 2)])
+@pytest.mark.parametrize(("sizes", "folds"), [((12, 48), 1), ((15, 45), 4)])
+def test_skewed_values_of_few_in_unequal_classes_carry_a_caveat(sizes, folds, draw, fewest, most):
+    """Fifty regions: the interval that is too narrow says so, that of normal values does not."""
+    n, rng = sum(sizes), np.random.default_rng(0)
+    positive = np.arange(n) < sizes[0]
+    scans = pd.DataFrame({"participant_id": [f"sub-{i:02}" for i in range(n)], "target": positive.astype(float)})
+    scans["fold"] = (np.arange(n) % folds).astype(str)
+    values = getattr(rng, draw)(size=(n, 50))
+    table = pd.DataFrame({"note": [None] * 50})
+    made = _with_class_difference(table, scans, values, settings().statistics)
+    assert set(made["note"].dropna()) <= {SKEWED}
+    assert fewest <= (made["note"] == SKEWED).sum() <= most
+    assert np.isfinite(made["class_difference_low"]).all()
+
+
+def test_skewness_within_groups_is_that_of_fisher():
+    rng = np.random.default_rng(1)
+    groups, fold = np.repeat([0, 1, 2], [12, 20, 8]), np.zeros(40, np.intp)
+    values = rng.exponential(size=(40, 3)) * np.array([3.0, 1.0, 1.0])[groups][:, None]
+    own, deviations = [values[groups == k] for k in range(3)], skewness_within(values, groups, fold)[1]
+    np.testing.assert_allclose(deviations, [part.std(axis=0, ddof=1) for part in own])
+    known = [skew(part, bias=False) for part in own]
+    weights = [(n - 1) * (n - 2) / n for n in (12, 20, 8)]
+    np.testing.assert_allclose(skewness_within(values, groups, fold)[0], np.average(known, axis=0, weights=weights))
+    half = np.arange(40) % 2  # levels of networks do not count
+    moved = values + 100 * half[:, None]
+    for before, after in zip(skewness_within(values, groups, half), skewness_within(moved, groups, half), strict=True):
+        np.testing.assert_allclose(after, before)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("sizes", "sds", "permuted", "found"), [
+    ((12, 48), (1, 1), False, True), ((12, 48), (1, 1), True, False),  # permutation is exact of alike groups
+    ((20, 20), (1, 1), False, False), ((20, 20), (3, 1), True, True),
+    ((40, 90), (3, 1), False, False),  # enough people
+    ((2, 40), (0, 1), False, False), ((1, 1), (1, 1), False, False),  # unknown skewness
+])  # fmt: skip
+def test_a_caveat_is_due_where_groups_are_skewed_few_and_unequal(sizes, sds, permuted, found):
+    def exponential(n, sd):
+        return sd * -np.log(1 - (np.arange(n) + 0.5) / n)
+
+    values = np.concatenate([exponential(n, sd) for n, sd in zip(sizes, sds, strict=True)])[:, None]
+    groups = np.repeat([0, 1], sizes)
+    fold = np.zeros(len(groups), np.intp)
+    assert skewed_groups(values, groups, fold, permuted).tolist() == [found]

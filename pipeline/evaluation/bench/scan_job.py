@@ -40,7 +40,7 @@ from pipeline.regions.audit import read_brain
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.regions.region_sums import device_labels, device_region_sums
 from pipeline.run.config.settings import TrainingConfig
-from pipeline.run.errors import BadInputError
+from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import write_table
 from pipeline.run.work.memory import kept_memory
@@ -204,13 +204,13 @@ def _answers(
     volume: Tensor,
     facts: Mapping[str, object],
 ) -> Iterator[OneMap]:
-    """Maps of one method; a map that is not finite is a row without values."""
+    """Maps of one method; a map that is not finite, or misses what it must add up to, is a row without values."""
     started = time.perf_counter()
     method, stage = asked.build(surroundings), asked.stage_in(loaded.model)
     target = loaded.classes.index(asked.target)
     try:
         answers: Sequence[Attribution] = attribute_all(loaded.model, volume, target, method, stage, asked.start)
-    except BadInputError as error:
+    except (BadInputError, UsageError) as error:
         for name in asked.names:
             yield OneMap(network, name, None, {**facts, "note": str(error)})
         return

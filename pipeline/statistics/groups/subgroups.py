@@ -24,9 +24,11 @@ from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, interval_of_g, reported_g, welch_within
 from pipeline.statistics.linear.fold_effect import fold_of_participants
+from pipeline.statistics.linear.skewness import SKEWED_GROUPS, skewed_groups
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, mean_intervals
 
 WELCH = "Welch"
+SKEWED = "class difference: " + SKEWED_GROUPS.format(what="size or SD") + ": the interval may be too narrow"
 NO_ERROR = "class difference: no interval: participants do not differ within a class and test fold"
 
 SUBGROUPS_COLUMNS = {
@@ -54,7 +56,7 @@ SUBGROUPS_COLUMNS = {
     "fold_held), corrected for small samples; n/a with fewer than 8 degrees of freedom",
     "class_hedges_g_low": "Lower bound of the interval of class_hedges_g, from the same t",
     "class_hedges_g_high": "Upper bound",
-    "note": "Why there is no value, or what was suppressed",
+    "note": "Why there is no value, what was suppressed, or a caveat",
 }
 _OF_CLASSES = (
     "class_difference", "class_difference_low", "class_difference_high", "class_hedges_g", "class_hedges_g_low",
@@ -152,9 +154,10 @@ def _with_class_difference(
     g, no_g = reported_g(means, is_positive, fold)
     g_low, g_high = interval_of_g(g, fold, difference / error, critical)
     flat = np.isfinite(difference) & np.isnan(error)
+    skewed = skewed_groups(means, is_positive.astype(np.intp), fold, permuted=False)
     notes = [
-        joined(note, no_fold, why, NO_ERROR if none else None)
-        for note, why, none in zip(table["note"], no_g, flat.tolist(), strict=True)
+        joined(note, no_fold, why, NO_ERROR if none else SKEWED if one else None)
+        for note, why, none, one in zip(table["note"], no_g, flat.tolist(), skewed.tolist(), strict=True)
     ]
     return table.assign(
         class_difference=difference,

@@ -23,9 +23,6 @@ from pipeline.statistics.arrays import Floats
 from pipeline.statistics.linear.exchangeability import two_sided_p
 from pipeline.statistics.linear.robust import critical_values
 
-VERY_SKEWED, FEW = 1.0, 30
-"""Skewness of fewer than `FEW` values above which p is too small: a caveat is due."""
-
 
 @dataclass(frozen=True, eq=False)
 class SignFlipTest:

@@ -27,7 +27,8 @@ from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.values import participant_means
 from pipeline.statistics.linear.fold_effect import FOLD, centred_within, model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.linear.sign_flip import FEW, VERY_SKEWED, sign_flip_test
+from pipeline.statistics.linear.sign_flip import sign_flip_test
+from pipeline.statistics.linear.skewness import FEW, VERY_SKEWED, skewed_and_few
 
 SAME_TIME = 1e-9
 """Sum of squared deviations of years from their mean below which a participant's visits count as simultaneous."""
@@ -122,7 +123,7 @@ def change_test(
         return ChangeTest.absent(values.shape[1], "fewer than two participants with visits at different times")
     if np.ptp(group) == 0:
         flips = sign_flip_test(lines.slopes, lines.weights, m, rng, confidence)
-        skewed = (np.abs(flips.skewness) > VERY_SKEWED) & (len(lines.slopes) < FEW)
+        skewed = skewed_and_few(flips.skewness, len(lines.slopes))
         notes = tuple(
             NO_CHANGE if np.isnan(p) else SKEWED if one else None
             for p, one in zip(flips.p, skewed.tolist(), strict=True)

@@ -29,7 +29,8 @@ from pipeline.statistics.data.notes import joined
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
 from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
-from pipeline.statistics.linear.sign_flip import FEW, VERY_SKEWED, sign_flip_test
+from pipeline.statistics.linear.sign_flip import sign_flip_test
+from pipeline.statistics.linear.skewness import FEW, VERY_SKEWED, skewed_and_few
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 from pipeline.training.control import control_of
@@ -137,7 +138,7 @@ def _mean(values: Floats, settings: StatisticsConfig, rng: np.random.Generator) 
     low, high = 1.0 + float(test.low[0]), 1.0 + float(test.high[0])
     if np.isnan(low) or np.isnan(high):
         return row, f"no interval: {counted(len(values), 'participant', 'is')} too few"
-    skewed = abs(test.skewness[0]) > VERY_SKEWED and len(values) < FEW
+    skewed = skewed_and_few(test.skewness, len(values))[0]
     return row | {"ci_low": low, "ci_high": high, "interval": SIGN_FLIPS}, SKEWED if skewed else None
 
 
