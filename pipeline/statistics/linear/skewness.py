@@ -32,7 +32,8 @@ def skewed_groups(values: Floats, groups: Indices, fold: Indices, permuted: bool
     unequal = deviations.max(axis=0) > UNEQUAL * deviations.min(axis=0)
     if not permuted:
         unequal |= sizes.max() > UNEQUAL * sizes.min()
-    return skewed_and_few(skewness, int(sizes.min())) & unequal
+    flagged: Flags = skewed_and_few(skewness, int(sizes.min())) & unequal
+    return flagged
 
 
 def skewness_within(values: Floats, groups: Indices, fold: Indices) -> tuple[Floats, Floats]:
