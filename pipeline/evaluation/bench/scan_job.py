@@ -254,7 +254,11 @@ def _made_again(one: OneMap, task: ScanToJudge, device: torch.device) -> Explain
     stage, place = asked.stage_in(loaded.model), asked.names.index(one.name)
 
     def explain(changed: Tensor) -> Tensor:
-        return attribute_all(loaded.model, changed[None, None], target, method, stage, asked.start)[place].values[0, 0]
+        try:
+            answers = attribute_all(loaded.model, changed[None, None], target, method, stage, asked.start)
+        except (BadInputError, UsageError):  # scores that need this map are not known
+            return torch.full_like(changed, torch.nan)
+        return answers[place].values[0, 0]
 
     return explain
 
