@@ -15,6 +15,7 @@ from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparis
 from pipeline.statistics.groups.log_gain import between_variance, gain_floor, log_gain, shrink
 from pipeline.statistics.groups.members import TwoGroups
 from pipeline.statistics.groups.region_effects import region_effects
+from pipeline.statistics.linear.skewness import SKEWED_SPREADS
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
@@ -217,3 +218,15 @@ def test_unusable_covariates_leave_the_plain_test():
 def test_same_seed_same_table():
     runs = [table_of(inputs_of(people(4), only("positive/negative", "TP/TN"))) for _ in range(2)]
     pd.testing.assert_frame_equal(*runs)
+
+
+@pytest.mark.parametrize(("draw", "least", "most"), [("exponential", 0.5, 1.0), ("normal", 0.0, 0.02)])
+def test_a_small_group_of_skewed_values_with_the_larger_spread_has_a_caveat(draw, least, most):
+    scans = [scan for scan in people(12, scans_each=(1,)) if scan.label == "AD"]
+    scans += [scan for scan in people(48, scans_each=(1,)) if scan.label == "CN"]
+    relevance, random = relevance_of(scans, effect=0), np.random.default_rng(8)
+    patients = relevance["participant_id"].isin([scan.participant_id for scan in scans if scan.label == "AD"])
+    values = getattr(random, draw)(size=len(relevance)) * np.where(patients, 3, 1)
+    inputs = inputs_of(scans, only("positive/negative"), relevance=relevance.assign(sum=values, density=values))
+    noted = table_of(inputs)["note"].fillna("").str.contains(SKEWED_SPREADS, regex=False)
+    assert least <= noted.mean() <= most

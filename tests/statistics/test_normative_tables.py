@@ -12,8 +12,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from pipeline.cohort.records import Scan
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.linear.skewness import skewed_groups
-from pipeline.statistics.normative.subtypes import SKEWED, Subtypes, _compared
+from pipeline.statistics.linear.skewness import SKEWED_SPREADS, skewed_groups
+from pipeline.statistics.normative.subtypes import Subtypes, _compared
 from pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
@@ -159,7 +159,7 @@ def test_skewed_values_of_few_that_vary_unequally_carry_a_caveat(sizes, draw, le
     assert least <= skewed.mean() <= most
     some = [int(np.flatnonzero(skewed == flag)[0]) for flag in (True, False)]
     rows = [_compared(one, "mmse", pd.Series(values[:, i]), dict.fromkeys(names, "0"), config) for i in some]
-    assert [row["note"] for row in rows] == [SKEWED, None]
+    assert [row["note"] for row in rows] == [SKEWED_SPREADS, None]
     assert all(row["p"] > 0 for row in rows)
 
 

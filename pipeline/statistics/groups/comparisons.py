@@ -34,6 +34,7 @@ from pipeline.statistics.groups.members import TwoGroups, interval_of_g, label_o
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
+from pipeline.statistics.linear.skewness import SKEWED_SPREADS, skewed_groups
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 
 MIN_PER_GROUP = 2
@@ -173,8 +174,10 @@ def compare(
         why = str(error).replace("_first", "group")
         return Compared(table.assign(note=joined(why, two.note)), means, of_first, True)
     empty = np.asarray(np.isnan(means).all(axis=0), bool).tolist()
+    skewed = skewed_groups(means, of_first.astype(np.intp), fold, permuted=True).tolist()
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
-    table["note"] = [joined(note, two.note) for note in notes]
+    caveats = [SKEWED_SPREADS if one else None for one in skewed]
+    table["note"] = [joined(note, caveat, two.note) for note, caveat in zip(notes, caveats, strict=True)]
     _estimate(table, means, of_first, fold, critical)
     return Compared(table, means, of_first, True)
 

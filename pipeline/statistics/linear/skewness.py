@@ -14,6 +14,8 @@ SKEWED_GROUPS = (
     f"values are skewed (above {VERY_SKEWED:g}) within groups that differ in {{what}} (above {UNEQUAL:g}:1), the "
     f"smallest of fewer than {FEW}"
 )
+SKEWED_SPREADS = SKEWED_GROUPS.format(what="SD") + ": p may be too small"
+"""Caveat of tests that permute."""
 
 
 def skewed_and_few(skewness: Floats, n: int) -> Flags:

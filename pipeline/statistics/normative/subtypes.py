@@ -26,7 +26,7 @@ from pipeline.statistics.data.region_features import VOLUME
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.linear.skewness import SKEWED_GROUPS, skewed_groups
+from pipeline.statistics.linear.skewness import SKEWED_SPREADS, skewed_groups
 from pipeline.statistics.normative.clustering import Consensus, Gap, adjusted_rand, consensus, gap_statistic, stability
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
@@ -41,7 +41,6 @@ OF_VOLUME = ("hippocampus_mm3", "hippocampus/tiv")
 """Variables that subtypes by volume are derived from."""
 OF_NETWORKS = ("probability", "level")
 """Variables that depend on the network of the fold."""
-SKEWED = SKEWED_GROUPS.format(what="SD") + ": p may be too small"
 
 SUBTYPE_COLUMNS = {
     "participant_id": "BIDS participant of the positive class",
@@ -273,7 +272,7 @@ def _compared(
     fold = participant_codes(frame[FOLD].tolist())[0] if model.held else np.zeros(len(y), np.intp)
     row["note"] = joined(
         test.problems[0],
-        SKEWED if skewed_groups(y[:, None], labels, fold, permuted=True)[0] else None,
+        SKEWED_SPREADS if skewed_groups(y[:, None], labels, fold, permuted=True)[0] else None,
         "within test folds" if model.held else model.design.dropped.get(FOLD),
     )
     if (one.source == VOLUME and name in OF_VOLUME) or name == "level":
