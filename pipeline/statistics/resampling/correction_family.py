@@ -43,6 +43,6 @@ def add_false_discovery_rate(table: pd.DataFrame, apart: Sequence[str], over: st
     for values, part in table.groupby(list(apart), sort=False):
         rows, p = part.index, part[of].to_numpy(float)
         adjusted.loc[rows, "p_fdr"] = benjamini_hochberg(p)
-        names = ", ".join(map(str, values))
+        names = ", ".join(str(value) for value in values if value != "")
         adjusted.loc[rows, "family"] = f"{int((~np.isnan(p)).sum())} {over}: {names}"
     return adjusted
