@@ -332,11 +332,11 @@ def test_a_map_that_ranks_at_random_fails_in_at_most_one_of_twenty(swaps: int, g
     random = np.random.default_rng(0)
     truth = np.arange(groups) < planted
     failed = 0
-    for _ in range(600):
+    for _ in range(300):
         scores = [ranking_columns(random.permutation(groups) + 1.0, truth, "by") for _ in range(swaps)]
         areas = [float(one["auroc_by"]) for one in scores]
         failed += chance_of_order(areas, groups, planted) < LEVEL
-    assert failed / 600 <= LEVEL + 2 * np.sqrt(LEVEL / 600)
+    assert failed / 300 <= LEVEL + 2 * np.sqrt(LEVEL / 300)
 
 
 def test_a_verdict_counts_undefined_maps() -> None:
