@@ -145,7 +145,7 @@ SECTIONS: Sequence[Section] = (
         "evaluation.html.j2", evaluation.build, ("verdicts", "evaluation"), NOT_EVALUATED, tasks=ANY_TASK,
     ),
     Section(
-        "evaluation-parts", "What else the maps were asked", "Parts of the evaluation", "evaluation-parts.html.j2",
+        "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", "evaluation-parts.html.j2",
         evaluation_parts.build, applies=evaluation_parts.applies, tasks=ANY_TASK,
     ),
     Section(

@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
+from pipeline.evaluation.answers import LEVEL, UNKNOWN
 from pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
 from pipeline.evaluation.bench.densities import LEAST_SPREAD, Rows, density_ratio
 from pipeline.evaluation.bench.distractors import distractor_table
@@ -26,7 +27,6 @@ from pipeline.evaluation.bench.verdicts import COLUMNS, numbers_of, sentence, ve
 from pipeline.evaluation.nulls.labels import with_swapped_labels
 from pipeline.evaluation.nulls.networks import shuffled_name
 from pipeline.evaluation.planting.copies import paired_folds, people_to_plant
-from pipeline.evaluation.scores.answers import LEVEL, UNKNOWN
 from pipeline.evaluation.scores.chance import at_least, chance_of_order, wins_in_random_order
 from pipeline.explaining.requested import explanations_of_run
 from pipeline.regions.effect_size import hedges_g

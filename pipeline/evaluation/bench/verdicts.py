@@ -12,10 +12,10 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from pipeline.evaluation.answers import LEVEL, NO, PARTLY, UNKNOWN, YES
 from pipeline.evaluation.bench.distractors import MOST_RIM, MOST_UNUSED
 from pipeline.evaluation.bench.table import ALL
 from pipeline.evaluation.nulls.networks import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
-from pipeline.evaluation.scores.answers import LEVEL, NO, PARTLY, UNKNOWN, YES
 from pipeline.evaluation.scores.chance import chance_of_order
 from pipeline.evaluation.scores.region_scores import FIRST
 from pipeline.run.columns import Form

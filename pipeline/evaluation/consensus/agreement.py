@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipeline.evaluation.scores.answers import LEVEL, NO, UNKNOWN, YES
+from pipeline.evaluation.answers import LEVEL, NO, UNKNOWN, YES
 from pipeline.evaluation.scores.hits import ranked
 from pipeline.evaluation.scores.rank_correlation import rank_correlation
 from pipeline.evaluation.scores.region_scores import FIRST

@@ -57,7 +57,7 @@ ROC_TABLE = Table(
 
 
 WITHIN_FOLDS = "auc_within_folds"
-LEAVES_OUT_RETRAINING = "the interval leaves out that other training would give other networks"
+LEAVES_OUT_RETRAINING = "the interval leaves out how results vary when networks are trained again"
 
 
 def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
@@ -141,7 +141,8 @@ def performance_table(
         rows += _rows(fold, frame, settings, generator(seed, "statistics", "performance", fold))
     table = pd.DataFrame(rows, columns=list(PERFORMANCE_COLUMNS))
     over_folds = (table["fold"] == ALL_FOLDS) & table["ci_low"].notna()
-    said = LEAVES_OUT_RETRAINING if repeats == 1 else f"{LEAVES_OUT_RETRAINING}; performance_repeats has one with it"
+    elsewhere = "; performance_repeats has one that includes it" if repeats > 1 else ""
+    said = LEAVES_OUT_RETRAINING + elsewhere
     table["note"] = [joined(note, said if one else None) for note, one in zip(table["note"], over_folds, strict=True)]
     return table
 
