@@ -200,5 +200,5 @@ def test_rows_say_that_their_intervals_leave_out_retraining_and_where_one_has_it
     together = once["fold"] == "all"
     assert once.loc[together, "note"].eq(LEAVES_OUT_RETRAINING).all()
     assert not once.loc[~together, "note"].str.contains(LEAVES_OUT_RETRAINING, na=False).any()
-    assert twice.loc[together, "note"].str.endswith("performance_repeats has one with it").all()
+    assert twice.loc[together, "note"].str.endswith("performance_repeats has one that includes it").all()
     assert corrected_interval(np.array([0.6, 0.8]), 1.0, 0.5) == pytest.approx((0.7 - 0.03**0.5, 0.7 + 0.03**0.5))
