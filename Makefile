@@ -7,6 +7,7 @@ DEMO   ?= demo
 # process uses two cores while others wait for a browser or for runs of their own.
 SPREAD  = -n 3 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
 .PHONY: install demo test test-slow test-oracle coverage check format lock clean
 .DEFAULT_GOAL = demo

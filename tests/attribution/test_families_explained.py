@@ -46,6 +46,15 @@ QUICK: dict[str, dict[str, Any]] = {
 """Settings that keep the tests short."""
 
 
+MANY_PASSES = (
+    "score-cam", "ablation-cam", "lime", "rise", "occlusion", "region-occlusion", "smoothgrad", "smooth-input-x-gradient",
+    "smooth-integrated-gradients",
+)  # fmt: skip
+"""Methods that repeat a pass that others also make."""
+WIDE = ("seresnet50", "efficientnet-b0")
+"""Families without a setting for fewer channels."""
+
+
 @lru_cache(maxsize=1)
 def trained(family: str) -> tuple[StagedModel, torch.Tensor]:
     """A network whose normalisations have seen data, and one volume on the smallest grid, of unequal sides."""
@@ -66,8 +75,14 @@ def test_every_family_is_here() -> None:
     assert all(set(family.refused) | set(family.needs) <= set(METHODS) for family in FAMILIES.values())
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        pytest.param(name, method, marks=pytest.mark.slow if name in WIDE and method in MANY_PASSES else ())
+        for name in FAMILIES
+        for method in METHODS
+    ],
+)
 def test_a_finite_map_on_the_grid_of_the_input_or_a_refusal(name: str, method: str) -> None:
     family, entry = FAMILIES[name], METHODS[method]
     if method in family.refused:

@@ -160,7 +160,7 @@ def test_controls_are_those_the_network_was_trained_with(
     )  # fmt: skip
     judged = bench._of_run(tmp_path / "planted.json")
     assert {one.scan_id for one in judged.scans} == {"08", "09", "10", "11"}
-    judge = Judge(judged, (), Extent(0, False, False, False), digests)
+    judge = Judge(judged, (), Extent(0, False, False), digests)
     assert {one.scan_id for one in judge._controls.of(0, judged.scans[0])} == {"00", "02", "04"}
     assert judged.fold_of(judged.scans[0]) == 0
 
@@ -186,7 +186,7 @@ def test_only_what_compares_with_controls_needs_them(
         RUN, EvaluationLayout(tmp_path), scans[:4], split, CONFIG, None, None, scans, scans  # type: ignore[arg-type]
     )  # fmt: skip
     explanations = explanations_of_run(with_methods(CONFIG, methods))
-    judge = Judge(judged, explanations, Extent(0, False, False, True, sides), DigestCache(tmp_path / "digests"))
+    judge = Judge(judged, explanations, Extent(0, False, True, sides), DigestCache(tmp_path / "digests"))
     if refused:
         with pytest.raises(BadInputError, match="fold 0: its training part has no registered scan of a control"):
             judge.require_controls()
@@ -204,7 +204,7 @@ def test_a_network_that_could_not_be_trained_is_missing_from_the_nulls(tmp_path:
     packed = SimpleNamespace(regions=SimpleNamespace(groups={"a": (1,), "b": (2,)}), version="")
     failed = dataclasses.replace(layout, networks=f"run_{shuffled_name(1)}").fold(1).weights
     judged = Judged(RUN, layout, scans, split, CONFIG, packed, truth, scans, scans, frozenset({failed}))  # type: ignore[arg-type]
-    judge = Judge(judged, (), Extent(2, False, False, False), DigestCache(tmp_path / "digests"))
+    judge = Judge(judged, (), Extent(2, False, False), DigestCache(tmp_path / "digests"))
     asked = {one.scan_id: [n.name for n in judge._job(one, ()).arguments[0].networks] for one in scans}
     assert asked == {
         key: ["real", "shuffled-1", "shuffled-2"] if int(key) < 6 else ["real", "shuffled-2"] for key in asked

@@ -186,7 +186,8 @@ class TestTruthTable:
         header.set_zooms(sizes)
         getattr(header, f"set_{form}")(affine, 1)
         found = voxel_to_world(header, Path("scan.nii"))
-        np.testing.assert_allclose(found.affine, affine, atol=1e-4)
+        # A quaternion near half a turn leaves little to single precision: its first number is a root of a difference.
+        np.testing.assert_allclose(found.affine, affine, atol=1e-4 if form == "sform" else 1e-2)
         assert str(found) == form
 
 

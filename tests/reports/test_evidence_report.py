@@ -242,10 +242,9 @@ def test_the_evaluation_stands_in_the_report_with_nulls_beside_each_map(run, rec
     assert [title for title, *_ in on_run["lines"]] == ["Expected gradients", "LRP β=0", *without]
     keys = [column.key for column in on_run["table"].columns]
     row = dict(zip(keys, (cell.text for cell in on_run["table"].rows[0]), strict=True))
-    assert {key: row[key] for key in ("passed", "hits", "auroc", "shuffled_hits", "shuffled_auroc", "untrained_hits",
-                                      "untrained_auroc", "rim")} == {
+    assert {key: row[key] for key in ("passed", "hits", "auroc", "shuffled_hits", "shuffled_auroc", "rim")} == {
         "passed": "yes", "hits": "5", "auroc": "0.98", "shuffled_hits": "0.0", "shuffled_auroc": "0.41",
-        "untrained_hits": "0", "untrained_auroc": "0.41", "rim": "0.50"}  # fmt: skip
+        "rim": "0.50"}  # fmt: skip
     edges = dict(zip(keys, (cell.text for cell in on_run["table"].rows[2]), strict=True))
     assert (edges["hits"], edges["auroc"], edges["shuffled_auroc"], edges["passed"]) == ("4", "0.90", "n/a", "no")
     assert on_run["folded"] == []  # one severity, no faithfulness

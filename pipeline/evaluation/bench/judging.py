@@ -50,8 +50,6 @@ class Extent:
         Swaps of labels, each with networks of its own.
     nulls : bool
         Whether untrained networks and cascades are asked, in one positive scan per fold.
-    untrained : bool
-        Whether untrained networks are asked in every scan.
     faithful : bool
         Whether faithfulness is measured, in one positive scan per fold.
     sides : bool
@@ -60,7 +58,6 @@ class Extent:
 
     shuffles: int = 0
     nulls: bool = False
-    untrained: bool = False
     faithful: bool = False
     sides: bool = False
 
@@ -117,9 +114,8 @@ class Judge:
         trained = [name for name in names if networks_of(cohort, name).fold(fold).weights not in cohort.untrained]
         networks += [NullNetwork(name, self._network(scan, name)) for name in trained]
         seed = derived_seed(cohort.config.seed, "evaluation", "drawn-anew", fold)
-        if self.extent.untrained or (self.extent.nulls and thorough):
-            networks.append(NullNetwork(UNTRAINED, real.network, True, None, seed))
         if self.extent.nulls and thorough:
+            networks.append(NullNetwork(UNTRAINED, real.network, True, None, seed))
             networks += [NullNetwork(cascade_name(step), real.network, True, step, seed) for step in steps]
         truth = cohort.truth
         known = truth is not None and scan.label == cohort.config.cohort.positive

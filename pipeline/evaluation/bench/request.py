@@ -37,8 +37,8 @@ class Request:
     parts : tuple of str
         Of `PARTS`.
     quick : bool
-        One swap of labels instead of three, and untrained networks in one scan per fold only; remove and retrain with
-        the smaller volume and four draws; consensus with one more seed and two numbers of epochs.
+        One swap of labels instead of three; remove and retrain with the smaller volume and four draws; consensus with
+        one more seed and two numbers of epochs.
     families : tuple of str
         Further families for the consensus, as `pipeline.evaluation.consensus.networks.family_settings` reads them.
     draws : int or None
@@ -67,7 +67,7 @@ class Request:
         nulls = "nulls" in self.parts
         swaps = min(shuffles, 1 if self.quick else SHUFFLES) if nulls else 0
         sides = "interactions" in self.parts
-        return Extent(swaps, nulls, nulls and not self.quick, "faithfulness" in self.parts, sides)
+        return Extent(swaps, nulls, "faithfulness" in self.parts, sides)
 
 
 def methods_of(request: Request, config: Config) -> tuple[str, ...]:

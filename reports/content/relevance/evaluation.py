@@ -9,7 +9,7 @@ import pandas as pd
 
 from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED
 from pipeline.evaluation.bench.table import ALL, COLUMNS
-from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, UNTRAINED
+from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
@@ -28,8 +28,6 @@ _BESIDE = (
     numeric("auroc", "AUROC", fixed),
     numeric("shuffled_hits", "In the first 10, shuffled labels", lambda x: fixed(x, 1), "mean over swaps of labels"),
     numeric("shuffled_auroc", "AUROC, shuffled labels", fixed, "mean over swaps of labels"),
-    numeric("untrained_hits", "In the first 10, untrained"),
-    numeric("untrained_auroc", "AUROC, untrained", fixed),
     numeric("shuffled_spearman", "Correlation with its map, shuffled labels", fixed, "rank correlation over voxels"),
     numeric("untrained_spearman", "Correlation with its map, untrained", fixed, "rank correlation over voxels"),
     numeric("unused_ratio", "Unused change ÷ used one", fixed),
@@ -71,12 +69,9 @@ def _beside(verdicts: pd.DataFrame, scores: pd.DataFrame) -> PageTable:
     """One row per map: its scores, and the same by networks that know nothing of the labels."""
     whole = scores[scores["severity"].astype(str) == ALL]
     real = whole[whole["network"].isin([REAL, NO_NETWORK])].set_index("map")
-    untrained = whole[whole["network"] == UNTRAINED].set_index("map")
     rows = verdicts.assign(title=verdicts["map"].map(title_of), passed=verdicts["passed"].map(_yes_or_no))
     for column in ("balanced_accuracy", "completeness_error", "seconds"):
         rows[column] = rows["map"].map(real[column])
-    for column, source in (("untrained_hits", "hits_difference"), ("untrained_auroc", "auroc_difference")):
-        rows[column] = rows["map"].map(untrained[source])
     scans, people = (int(real[name].max()) for name in ("n_scans", "n_participants"))
     caption = (
         f"Maps beside their nulls, {number(scans)} scans of {number(people)} participants; regions ranked by Hedges' g "
