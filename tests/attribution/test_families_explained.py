@@ -47,8 +47,8 @@ QUICK: dict[str, dict[str, Any]] = {
 
 
 MANY_PASSES = (
-    "score-cam", "ablation-cam", "lime", "rise", "occlusion", "region-occlusion", "smoothgrad", "smooth-input-x-gradient",
-    "smooth-integrated-gradients",
+    "score-cam", "ablation-cam", "lime", "rise", "occlusion", "region-occlusion", "smoothgrad",
+    "smooth-input-x-gradient", "smooth-integrated-gradients",
 )  # fmt: skip
 """Methods that repeat a pass that others also make."""
 WIDE = ("seresnet50", "efficientnet-b0")
