@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 
 from pipeline.evaluation.bench.distractors import COLUMNS as DISTRACTORS
+from pipeline.evaluation.consensus.tables import PAIR_COLUMNS, REGION_COLUMNS
 from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS
-from pipeline.evaluation.grids.tables import GRID_TABLE_COLUMNS
+from pipeline.evaluation.grids.tables import GRID_TABLE_COLUMNS, INVARIANCE_COLUMNS
 from pipeline.evaluation.interactions.sides import COLUMNS as SIDES
 from pipeline.evaluation.interactions.sources import COLUMNS as SOURCES
+from pipeline.evaluation.retraining.table import COLUMNS as RETRAINING
 from reports.content.relevance.evaluation_parts import NAMED, PARTS, ROWS, Part, _part, applies
 
 GROUPS = [f"Region {place}" for place in range(20)]
@@ -50,6 +52,21 @@ def tables() -> dict[str, pd.DataFrame]:
         "grid_directions": table(["cohort", *DIRECTION_COLUMNS], [
             {"claim": f"claim {place}", "holds": holds, "difference": 0.1, "n_participants": 8}
             for place, holds in enumerate(["open", "yes", None, "no", "yes"])
+        ]),
+        "invariance": table(INVARIANCE_COLUMNS, [
+            {"method": "deeplift", "n_grids": 4, "share_plain": 0.0, "share_cancelling": 0.0, "invariant": True},
+            {"method": "lrp", "n_grids": 4, "share_plain": 0.0, "share_cancelling": 0.4, "invariant": False},
+        ]),
+        "retraining": table(RETRAINING, [
+            {"map": name, "volume_share": 0.05, "balanced_accuracy": 0.9 - drop, "balanced_accuracy_drop": drop,
+             "balanced_accuracy_random_drop": 0.02, "p_balanced_accuracy": p, "n_draws": 19}
+            for name, drop, p in (("nothing", 0.0, np.nan), ("lrpB000", 0.01, 0.6), ("deeplift", 0.2, 0.05 - 1e-9),
+                                  ("random", 0.02, np.nan))
+        ]),
+        "consensus": table(PAIR_COLUMNS, [
+            {"map": name, "differ_in": kind, "region_spearman": value, "shared_first": 6, "shared_first_expected": 1.5}
+            for name, kind, value in (("deeplift", "seed", 0.7), ("deeplift", "seed", 0.9), ("deeplift", "folds", 0.5),
+                                      ("lrpB000", "seed", 0.6))
         ]),
     }  # fmt: skip
 
@@ -109,6 +126,38 @@ def test_claims_that_do_not_hold_come_first_and_all_are_counted() -> None:
     assert [row[:2] for row in cells(part)] == [["claim 3", "no"], ["claim 1", "yes"], ["claim 4", "yes"],
                                                 ["claim 0", "open"]]  # fmt: skip
     assert "asked here: 4. Hold: 2; do not hold: 1; open, as the interval is too wide: 1." in part.text
+
+
+def test_maps_that_depend_on_how_a_function_is_written_are_named() -> None:
+    part = shown("invariance")
+    assert [row[:2] for row in cells(part)] == [["DeepLIFT", "yes"], ["LRP", "no"]]
+    assert part.text.endswith("Differ: LRP.")
+
+
+def test_regions_that_networks_need_are_told_from_random_ones() -> None:
+    part = shown("retraining")
+    assert [row[:3] for row in cells(part)] == [["DeepLIFT", "5 %", "0.70"], ["LRP β=0", "5 %", "0.89"]]
+    assert "not corrected): DeepLIFT (5 %). Balanced accuracy with all regions: 0.90." in part.text
+    assert part.tables[0].caption.startswith("19 draws")
+
+
+def test_sets_of_networks_are_compared_by_what_they_differ_in() -> None:
+    regions = table(REGION_COLUMNS, [
+        {"map": name, "group": group, "place": place, "mean_place": mean, "first_share": 1.0, "n_networks": 3}
+        for name, places in (("lrpB000", ((1, 4.0), (2, 5.0))), ("deeplift", ((2, 3.0), (1, 1.5))))
+        for group, (place, mean) in zip(("Amygdala", "Hippocampus"), places, strict=True)
+    ])  # fmt: skip
+    own = tables()
+    part = _part(run_of(**own, consensus_regions=regions), next(one for one in PARTS if one.table == "consensus"))
+    assert cells(part) == [
+        ["DeepLIFT", "Other seeds", "2", "0.80", "6.0", "1.5", "n/a"],
+        ["DeepLIFT", "Other folds", "1", "0.50", "6.0", "1.5", "n/a"],
+        ["LRP β=0", "Other seeds", "1", "0.60", "6.0", "1.5", "n/a"],
+    ]
+    assert "rankings agree best for DeepLIFT (rank correlation 0.80). First over all: Hippocampus and Amygdala." in (
+        part.text
+    )
+    assert [cell.text for cell in part.tables[1].rows[0]] == ["Hippocampus", "1.5", "100 %"]
 
 
 @pytest.mark.parametrize("name", [one.table for one in PARTS])

@@ -79,7 +79,7 @@ _CODES = {"cohort": Form.CODE, "map": Form.CODE}
 CONSENSUS_TABLE = Table(
     "consensus", PAIR_COLUMNS, "cohort, map and pair of sets of networks",
     "Do networks of other folds, seeds, epochs and families rank regions alike?", stage="evaluation",
-    place="consensus", filled=("cohort", "map", "differ_in", "first_networks", "second_networks"), on_pages=False,
+    place="consensus", filled=("cohort", "map", "differ_in", "first_networks", "second_networks"),
     values={"differ_in": (FOLDS, "seed", EPOCHS, "family", SEVERAL)},
     forms=_CODES | {"differ_in": Form.CODE, "first_networks": Form.TEXT, "second_networks": Form.TEXT},
 )  # fmt: skip
@@ -92,7 +92,7 @@ NETWORKS_TABLE = Table(
 REGIONS_TABLE = Table(
     "consensus_regions", REGION_COLUMNS, "cohort, map and bilateral group",
     "Which regions do most networks rank first?", stage="evaluation", place="consensus_regions",
-    filled=("cohort", "map", "group"), on_pages=False,
+    filled=("cohort", "map", "group"),
     forms=_CODES | {"first_share": Form.SHARE, "is_planted": Form.FLAG},
 )  # fmt: skip
 CONSENSUS_TABLES = (CONSENSUS_TABLE, NETWORKS_TABLE, REGIONS_TABLE)

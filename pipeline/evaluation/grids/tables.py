@@ -75,7 +75,7 @@ INVARIANCE_COLUMNS = {
 INVARIANCE_TABLE = Table(
     "invariance", INVARIANCE_COLUMNS, "method",
     "Does a map stay the same when another network computes the same function?", stage="evaluation",
-    place="invariance", filled=("cohort", "method", "n_grids"), on_pages=False,
+    place="invariance", filled=("cohort", "method", "n_grids"),
     forms={"cohort": Form.CODE, "method": Form.CODE, "invariant": Form.FLAG},
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What else the evaluation found: distractors, sides of regions, sources of evidence and grids; read from its tables.
+"""What else the evaluation found: a sentence or two and a table of each further part; read from its tables.
 
 A part that was not asked is one line with the command that asks it.
 """
@@ -17,13 +17,12 @@ from pipeline.evaluation.grids.tables import ALL_METHODS
 from pipeline.evaluation.nulls.networks import REAL
 from pipeline.run.layout.map_names import map_title, method_title
 from reports.analyses.evaluation_verdict import COHORTS, title_of
+from reports.content.relevance.evaluation_networks import ROWS, consensus, invariance, retraining
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
 
-ROWS = 12
-"""Rows shown of each table; the others are in its file."""
 NAMED = 4
 """Regions or methods named in a sentence."""
 
@@ -230,5 +229,8 @@ PARTS: Sequence[Asked] = (
     ),
     Asked("Of several scans, does a map mark the right one?", "grids", f"{_EVALUATE} --parts grids", _grids),
     Asked("Does what is known of grids hold here?", "grid_directions", f"{_EVALUATE} --parts grids", _claims),
+    Asked("Does a map depend on how a function is written?", "invariance", f"{_EVALUATE} --parts grids", invariance),
+    Asked("Do networks need the regions ranked first?", "retraining", f"{_EVALUATE} --parts retrain", retraining),
+    Asked("Do other networks show the same regions?", "consensus", f"{_EVALUATE} --parts consensus", consensus),
 )  # fmt: skip
 """Parts of the evaluation, in the order of the page."""

@@ -1,0 +1,116 @@
+"""Parts of the evaluation that train or build networks: removed regions, agreement of sets of networks, invariance."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipeline.evaluation.consensus.tables import FOLDS, SEVERAL
+from pipeline.evaluation.retraining.table import AT_RANDOM, NOTHING
+from pipeline.run.layout.map_names import method_title
+from reports.analyses.evaluation_verdict import title_of
+from reports.page.tables import Column, PageTable, numeric, page_table
+from reports.read.run_record import RunRecord
+from reports.words.numbers import fixed, listing, number, p_cell, percent, signed
+
+ROWS = 12
+"""Rows shown of each table; the others are in its file."""
+ALPHA = 0.05
+_PAIRS = {
+    FOLDS: "Other folds", "seed": "Other seeds", "epochs": "Other numbers of epochs", "family": "Other families",
+    SEVERAL: "Several of these",
+}  # fmt: skip
+
+
+def retraining(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Accuracy of networks trained without the regions that each map ranks first, beside random regions."""
+    whole = table.loc[table["map"] == NOTHING, "balanced_accuracy"]
+    own = table[~table["map"].isin([NOTHING, AT_RANDOM])]
+    needed = own[own["p_balanced_accuracy"] < ALPHA]
+    found = [f"{title_of(row['map'])} ({percent(row['volume_share'], 0)})" for row in needed.to_dict("records")]
+    text = (
+        "Networks are trained again without the regions that a map ranks first, and without random regions of the same "
+        "volume. A larger drop shows that the networks need the regions; none does not show that the map is wrong, "
+        "since other regions may carry the same information. "
+        f"Larger than without random regions (p < {ALPHA:g}, not corrected): {listing(found) if found else 'no map'}."
+    )
+    if len(whole):
+        text += f" Balanced accuracy with all regions: {fixed(whole.iloc[0])}."
+    rows = own.assign(
+        title=own["map"].map(title_of), volume=own["volume_share"].map(lambda share: percent(share, 0)),
+        order=own["balanced_accuracy_drop"].fillna(-1),
+    ).sort_values(["volume_share", "order"], ascending=[True, False], kind="stable")  # fmt: skip
+    columns = [
+        Column("title", "Map"), Column("volume", "Volume removed"),
+        numeric("balanced_accuracy", "Balanced accuracy without", fixed),
+        numeric("balanced_accuracy_drop", "Drop", signed), numeric("balanced_accuracy_drop_low", "From", signed),
+        numeric("balanced_accuracy_drop_high", "To", signed),
+        numeric("balanced_accuracy_random_drop", "Drop, random regions", signed, "mean over draws"),
+        numeric("p_balanced_accuracy", "p", p_cell),
+    ]  # fmt: skip
+    draws = table["n_draws"].max()
+    said = f"{number(draws)} draws of random regions; " if pd.notna(draws) else ""
+    return text, (page_table(rows, columns, f"{said}95 % intervals over participants.", ROWS),)
+
+
+def consensus(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """How alike rankings of regions and people's maps are between sets of networks; which regions most have first."""
+    means = table.groupby(["map", "differ_in"], sort=False)[
+        ["region_spearman", "shared_first", "shared_first_expected", "map_spearman"]
+    ].mean()
+    rows = means.reset_index().assign(pairs=table.groupby(["map", "differ_in"], sort=False).size().to_numpy())
+    rows = rows.assign(title=rows["map"].map(title_of), differ=rows["differ_in"].map(_PAIRS))
+    columns = [
+        Column("title", "Map"), Column("differ", "Networks differ in"), numeric("pairs", "Pairs"),
+        numeric("region_spearman", "Correlation of rankings", fixed, "rank correlation of Hedges' g over regions"),
+        numeric("shared_first", "Shared of the first 10", lambda value: fixed(value, 1)),
+        numeric("shared_first_expected", "Expected by chance", lambda value: fixed(value, 1)),
+        numeric("map_spearman", "Correlation of a person's maps", fixed, "over regions, mean over participants"),
+    ]  # fmt: skip
+    text = (
+        "Networks of other folds, seeds, epochs and families are asked for the same maps: do they rank regions alike? "
+    )
+    seeds = rows[rows["differ_in"] == "seed"]
+    if len(seeds):
+        best = seeds.sort_values("region_spearman", ascending=False).iloc[0]
+        text += (
+            f"Between networks that differ only in their seed, rankings agree best for {best['title']} (rank "
+            f"correlation {fixed(best['region_spearman'])}). "
+        )
+    tables = [page_table(rows, columns, "Means over pairs of sets of networks.", ROWS)]
+    if run.has("consensus_regions"):
+        said, made = _regions(run.tables["consensus_regions"])
+        text, tables = text + said, [*tables, made]
+    return text.rstrip(), tuple(tables)
+
+
+def _regions(table: pd.DataFrame) -> tuple[str, PageTable]:
+    """Regions by their mean rank, of the map whose networks agree best on its first one."""
+    name = table.sort_values("mean_place", kind="stable")["map"].iloc[0]
+    own = table[table["map"] == name].sort_values("place", kind="stable")
+    columns = [
+        Column("group", "Region"), numeric("mean_place", "Mean rank", lambda value: fixed(value, 1)),
+        numeric("first_share", "Among the first 10 in", lambda share: percent(share, 0), "of the sets of networks"),
+    ]  # fmt: skip
+    networks = number(own["n_networks"].max())
+    caption = f"{title_of(name)}: regions by their mean rank over {networks} sets of networks."
+    return f"First over all: {listing(own['group'].head(3).tolist())}.", page_table(own, columns, caption, ROWS)
+
+
+def invariance(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Whether maps depend on how a function is written."""
+    rows = table.assign(title=table["method"].map(method_title))
+    same = rows["invariant"].map(lambda value: {"true": "yes", "false": "no"}.get(str(value).lower(), "n/a"))
+    rows = rows.assign(same=same)
+    depends = rows.loc[same == "no", "title"].tolist()
+    text = (
+        "Two networks compute the same function; the second does it with two units that cancel. A map that differs "
+        f"depends on how a function is written. Differ: {listing(depends) if depends else 'none'}."
+    )
+    columns = [
+        Column("title", "Method"), Column("same", "Same map"),
+        numeric("share_plain", "Share on unread features", fixed),
+        numeric("share_cancelling", "With the two units", fixed), numeric("n_grids", "Grids"),
+    ]  # fmt: skip
+    return text, (
+        page_table(rows, columns, "Share of |attribution| on features that the network does not read.", ROWS),
+    )
