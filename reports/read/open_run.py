@@ -1,0 +1,227 @@
+"""A run in a notebook: its tables as pandas, its maps as nibabel images, one picture by nilearn.
+
+``import heatlas; run = heatlas.open("OUT")``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nibabel as nib
+import pandas as pd
+
+from atlases.images import UNREADABLE
+from atlases.templates import load_template
+from pipeline.regions.tables import ALL
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table
+from reports.read.run_record import RunRecord, read_run
+from reports.read.written_tables import DECLARED
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
+SCAN = ["participant_id", "session_id", "scan_id"]
+OF_SCAN = ["label", "diagnosis", "age", "sex", "site"]
+BOTH_SIDES = "both"
+
+
+def open_run(folder: str | Path) -> OpenRun:
+    """Open a finished, or stopped, run to read from it. Nothing is written.
+
+    Parameters
+    ----------
+    folder : str or Path
+        ``OUT`` of ``heatlas run``, or ``demo/run``.
+
+    Raises
+    ------
+    UsageError
+        If it is not the folder of a run.
+    """
+    return OpenRun(read_run(RunLayout(Path(folder))))
+
+
+@dataclass(frozen=True, eq=False)
+class OpenRun:
+    """What a run found. Missing parts raise `BadInputError`, which names the stage that makes them.
+
+    Parameters
+    ----------
+    record : RunRecord
+        The same record that the report is made from.
+    """
+
+    record: RunRecord
+
+    def __repr__(self) -> str:
+        people = self.record.tables["scans"]["participant_id"].nunique() if self.record.has("scans") else 0
+        return f"<run {self.record.layout.root}: {people} participants; maps {', '.join(self.maps) or 'none'}>"
+
+    @property
+    def maps(self) -> Sequence[str]:
+        """Names of the maps of this run, the one that leads the report first."""
+        return self.record.ordered_maps
+
+    @cached_property
+    def tables(self) -> Mapping[str, Path]:
+        """Tables that this run has, by name, with their files; `table` reads one."""
+        found = {table.name: table.path(self.record.layout) for table in DECLARED}
+        return {name: path for name, path in found.items() if path.is_file()}
+
+    def table(self, name: str) -> pd.DataFrame:
+        """One table by its name in ``docs/tables.md``, ``n/a`` as missing values.
+
+        Raises
+        ------
+        UsageError
+            For a name that this run has no table of; lists similar names.
+        """
+        if name not in self.tables:
+            raise UsageError(f"{name}: this run has no such table.{_similar(name, self.tables)}")
+        return read_table(self.tables[name])
+
+    @property
+    def scans(self) -> pd.DataFrame:
+        """Every scan found, kept or dropped with its reason."""
+        return self.table("scans")
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """Out-of-fold predictions, one row per scan."""
+        if self.record.predictions is None:
+            raise BadInputError(f"{self.record.layout.root}: no predictions yet; finish the run with heatlas run.")
+        return self.record.predictions
+
+    @cached_property
+    def relevance(self) -> pd.DataFrame:
+        """Every map summed over every region, one row per scan, map and region, with label, age, sex and site.
+
+        Rows with hemisphere ``both`` are bilateral groups and have no label number; their ``name`` is the group.
+        """
+        known = [name for name in ("relevance_regions", "relevance") if name in self.tables]
+        if not known:
+            raise BadInputError(f"{self.record.layout.root}: no relevance yet; finish the run with heatlas run.")
+        parts = [self.table(name) for name in known]
+        rows = pd.concat(
+            [one if "name" in one else one.assign(name=one["group"], hemisphere=BOTH_SIDES) for one in parts],
+            ignore_index=True,
+        )
+        scans = self.scans[[*SCAN, *OF_SCAN]]
+        return rows.merge(scans, on=SCAN, how="left", validate="many_to_one")
+
+    def evidence(self, region: str, map_name: str | None = None) -> pd.DataFrame:
+        """Evidence of one region in every scan, relative to controls.
+
+        Parameters
+        ----------
+        region : str
+            A bilateral group, or a region with its side; letter case does not matter.
+        map_name : str or None
+            One of `maps`; None for the leading evidence map.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per scan: participant, session, scan, label, diagnosis, age, sex, site, and ``evidence`` in logits
+            (for regression in the unit of the target).
+
+        Raises
+        ------
+        UsageError
+            For an unknown region or map, or a map that is no evidence.
+        """
+        evidence = self.record.evidence_maps
+        if map_name is None and not evidence:
+            raise UsageError(f"this run has no evidence map, only {', '.join(self.maps)}; see `relevance` for these.")
+        name = map_name or next(one for one in self.maps if one in evidence)
+        if name not in evidence:
+            raise UsageError(f"{name} is no evidence map of this run; those are {', '.join(evidence) or 'none'}.")
+        rows = self.relevance[self.relevance["map"] == name]
+        wanted = rows["name"].str.casefold() == region.casefold()
+        if not wanted.any():
+            raise UsageError(f"{region}: no such region.{_similar(region, rows['name'].unique())}")
+        found = rows[wanted]
+        both = found["hemisphere"] == BOTH_SIDES  # a region on the midline is a group of itself
+        found = found[both] if both.any() else found
+        return found[[*SCAN, *OF_SCAN, "evidence"]].reset_index(drop=True)
+
+    def map(self, map_name: str | None = None, group: str | None = None, participant: str | None = None) -> Nifti1Image:
+        """A mean map over a group of scans, or the map of a participant's first explained scan, in template space.
+
+        Parameters
+        ----------
+        map_name : str or None
+            One of `maps`; None for the leading one.
+        group : str or None
+            A class, or TP, FP, TN, FN; None for the explained class.
+        participant : str or None
+            With or without ``sub-``. Not together with `group`.
+
+        Raises
+        ------
+        UsageError
+            For an unknown map or participant, or both a group and a participant.
+        BadInputError
+            If the run has not made or kept that map, or it cannot be read.
+        """
+        name = map_name or self.maps[0]
+        if name not in self.maps:
+            raise UsageError(f"{name}: this run has no such map; it has {', '.join(self.maps)}.")
+        if group is not None and participant is not None:
+            raise UsageError("name a group or a participant, not both.")
+        if participant is None:
+            groups = self.record.map_groups
+            path = self.record.layout.group_map(group or (ALL if ALL in groups else groups[0]), name)
+        else:
+            path = self.record.files_of(self._first_scan(participant)).relevance_map(name)
+        try:
+            return nib.nifti1.Nifti1Image.from_filename(path)
+        except FileNotFoundError as error:
+            raise BadInputError(
+                f"{path}: this run has no such map. Finish it with heatlas run; [attribution] keep_maps decides which "
+                "maps are kept."
+            ) from error
+        except UNREADABLE as error:
+            raise BadInputError(f"{path}: cannot be read ({error}).") from error
+
+    def _first_scan(self, participant: str) -> pd.Series:
+        name = participant if participant.startswith("sub-") else f"sub-{participant}"
+        explained = self.record.explained
+        own = explained[explained["participant_id"] == name]
+        if own.empty:
+            raise UsageError(f"{name}: no explained scan.{_similar(name, explained['participant_id'].unique())}")
+        return own.iloc[0]
+
+    def plot(
+        self, map_name: str | None = None, group: str | None = None, participant: str | None = None, **options: Any
+    ) -> Any:
+        """Show a map on the template by `nilearn.plotting.plot_stat_map`; takes what `map` takes.
+
+        Parameters
+        ----------
+        **options
+            For `plot_stat_map`: ``display_mode``, ``cut_coords``, ``threshold``, ``output_file`` and so on.
+
+        Returns
+        -------
+        nilearn display
+        """
+        from nilearn.plotting import plot_stat_map
+
+        image = self.map(map_name, group, participant)
+        template = load_template(self.record.resolution_mm)
+        background = nib.nifti1.Nifti1Image(template.t1w, template.grid.affine)  # type: ignore[no-untyped-call]
+        title = ", ".join([map_name or self.maps[0], participant or group or self.record.map_groups[0]])
+        return plot_stat_map(image, **{"bg_img": background, "title": title, "cmap": "RdBu_r", **options})
+
+
+def _similar(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, [str(one) for one in known], n=4, cutoff=0.4)
+    return f" Similar: {', '.join(near)}." if near else f" Known: {', '.join(sorted(map(str, known))[:20])}."
