@@ -3,9 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 DEMO   ?= demo
-# A file's tests stay in one process, which makes what they share once; long files come first (tests/conftest.py). A third
-# process uses two cores while others wait for a browser or for runs of their own.
-SPREAD  = -n 3 --dist loadfile --no-loadscope-reorder
+# A file's tests stay in one process, which makes what they share once; long files come first (tests/conftest.py). More
+# processes than cores use them while others wait for a browser or for runs of their own.
+SPREAD  = -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 

@@ -122,7 +122,7 @@ def test_levels_are_counted_in_millimetres(voxel_mm: float) -> None:
 
 
 @pytest.mark.usefixtures("few_iterations")
-@pytest.mark.parametrize("transform", [QUICK, BOTH_METRICS])
+@pytest.mark.parametrize("transform", [QUICK, pytest.param(BOTH_METRICS, marks=pytest.mark.slow)])
 def test_same_seed_same_bytes_and_nothing_left_behind(
     register: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transform: Any
 ) -> None:
