@@ -84,6 +84,7 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
         for name in ("cohort", "map", "method", "n_scans", "n_undefined", "n_planted", "unused_ratio", "rim")
     }
     row |= {"hits": real["hits_difference"], "auroc": real["auroc_difference"]}
+    row["balanced_accuracy"] = real.get("balanced_accuracy", np.nan)  # for the sentence of numbers
     row["finds"] = _finds(real)
     if needs_network:
         row |= _with_shuffled(shuffled, real)
@@ -209,6 +210,9 @@ def numbers_of(row: dict[str, object], needs_network: bool) -> str:
         parts.append(f"unused change {row['unused_ratio']:.2g} of the used one" if some else "only the unused change")
     if row["marks_rim"] != UNKNOWN:
         parts.append(f"rim {row['rim']:.2g} times even")
+    accuracy = row.get("balanced_accuracy")
+    if needs_network and accuracy is not None and np.isfinite(accuracy):  # type: ignore[call-overload]
+        parts.append(f"balanced accuracy of the networks {_share(accuracy)}")
     return "; ".join(parts)
 
 
