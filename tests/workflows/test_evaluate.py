@@ -131,8 +131,9 @@ def test_retrained_networks_and_further_ones_have_their_rows(evaluated) -> None:
 def test_parts_that_train_networks_leave_verdicts_as_they_were(evaluated, capsys) -> None:
     before = {path.name: path.read_bytes() for path in evaluated.evaluation.glob("*.tsv")}
     command = ["evaluate", str(evaluated.root), "--quick", "--draws", "1", "--n-procs", "1", "--methods", *METHODS]
-    assert main([*command, "--parts", "retrain"]) == 0
-    assert {path.name: path.read_bytes() for path in evaluated.evaluation.glob("*.tsv")} == before
+    for more in ([], ["--plant"]):
+        assert main([*command, "--parts", "retrain", *more]) == 0
+        assert {path.name: path.read_bytes() for path in evaluated.evaluation.glob("*.tsv")} == before
     said = capsys.readouterr().out
     assert "without the 5 % of the volume that deeplift ranks first" in said
     assert "tells real from shuffled labels" not in said

@@ -14,7 +14,7 @@ from pipeline.run.config.settings import Config
 PARTS = ("nulls", "faithfulness", "interactions", "plant", "grids", "retrain", "consensus")
 USUAL_PARTS = PARTS[:2]
 SEPARATE = frozenset({"grids", "retrain", "consensus"})
-"""Parts with tables of their own; asked alone, they leave the verdicts as they are."""
+"""Parts with tables of their own; asked without others (but ``plant``), they leave the verdicts as they are."""
 USUAL_METHODS = (
     "expected-gradients", "integrated-gradients-from-mean", "deeplift", "region-swap", "lrp", "guided-backpropagation",
     "gradient", "input-x-gradient", "integrated-gradients", "grad-cam",
