@@ -26,7 +26,7 @@ from pipeline.statistics.linear.fold_effect import model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.linear.partial_correlation import partial_correlation
 from pipeline.statistics.progression.conversion import Conversions
-from pipeline.statistics.progression.cox import RELEVANCE, _tests, _with_shared_models, predictors
+from pipeline.statistics.progression.cox import RELEVANCE, _Fitted, _tests, _with_shared_models, predictors
 from pipeline.statistics.progression.permuted_change import change_test
 
 SCALES = np.array([1.0, 1.5, 2.0, 3.0])
@@ -222,22 +222,62 @@ def sites_after_combat(rng: Generator) -> Found:
     return {"location of sites after ComBat, networks of scale 1 to 3": test.p}
 
 
+def of_relevance(
+    values: np.ndarray, network: np.ndarray, months: np.ndarray, followed: np.ndarray, age: np.ndarray, formula: str,
+    rng: Generator,
+) -> tuple[Conversions, _Fitted]:  # fmt: skip
+    """People whose relevance is seen by networks of unequal scale, and the model of the table for it."""
+    n, event = len(values), months <= followed
+    frame = pd.DataFrame({"time": np.where(event, months, followed), "event": event, "age": age})
+    frame = frame.assign(mmse=rng.normal(27, 2, n), sex=rng.choice(["F", "M"], n), networks=network.astype(str))
+    frame = frame.assign(tiv_mm3=1.0, competing=np.nan, hippocampus_mm3=1.0, probability=0.5, progression=None)
+    seen = values * SCALES[network] + 2.0 * network
+    cohort = Conversions(frame, seen[:, None, None], ("lrp",), ("r",), {})
+    regions = [one for one in predictors(cohort, True) if one.name == RELEVANCE]
+    (family,) = _with_shared_models(regions, formula, frame)
+    return cohort, family
+
+
 def short_follow_up(rng: Generator, effect: float = 0.0) -> Found:
-    """Conversion does not depend on relevance; people of high relevance are followed for a shorter time."""
-    n = 80
-    values = rng.normal(size=(n, 1, COLUMNS))
-    months = np.ceil(rng.exponential(50, n) * np.exp(-effect * values[:, 0, 0]) / 6) * 6
-    followed = np.ceil(np.clip(42 - 15 * values[:, 0, 0], 6, 96) / 6) * 6
-    event = months <= followed
-    frame = pd.DataFrame({"time": np.where(event, months, followed), "event": event, "age": rng.normal(74, 6, n)})
-    frame = frame.assign(mmse=rng.normal(27, 2, n), sex=rng.choice(["F", "M"], n), tiv_mm3=1.0, competing=np.nan)
-    frame = frame.assign(hippocampus_mm3=rng.normal(size=n), probability=rng.random(n), progression=None)
-    cohort = Conversions(frame, values, ("lrp",), tuple(f"r{i}" for i in range(COLUMNS)), {})
-    regions = [one for one in predictors(cohort) if one.name == RELEVANCE]
-    (family,) = _with_shared_models(regions, "", frame)
-    tests, refused = _tests(cohort.time, cohort.event, family, FAST, int(rng.integers(2**31)))
-    assert refused is None, refused
-    return {"Cox score, short follow-up of those with high relevance": np.array(tests["p"][:1])}
+    """Conversion does not depend on relevance; how long people are followed does, and conversions are few or many."""
+    found = {}
+    for n, rate, networks, formula, follow in (
+        (80, 50, 1, "", "short"), (60, 120, 4, "", "short"), (60, 120, 4, "age + sex + mmse", "short"),
+        (60, 120, 4, "", "long for extreme values"), (60, 120, 4, "age + sex + mmse", "long for extreme values"),
+    ):  # fmt: skip
+        values, age = rng.normal(size=n), rng.normal(74, 6, n)
+        months = np.ceil(rng.exponential(rate, n) * np.exp(-effect * values - 0.03 * (age - 74) * (n < 80)) / 6) * 6
+        months_followed = 42 - 15 * values if follow == "short" else 36 + 20 * np.abs(values)
+        network = np.arange(n) % networks
+        followed = np.ceil(np.clip(months_followed, 6, 96) / 6) * 6
+        cohort, family = of_relevance(values, network, months, followed, age, formula, rng)
+        tests, refused = _tests(cohort.time, cohort.event, family, FAST, int(rng.integers(2**31)))
+        if refused:
+            continue
+        seen = f"{networks} network{'s of unequal scale' * (networks > 1)}, {'adjusted' if formula else 'alone'}"
+        named = f"{n} people, {seen}, follow-up {follow}{' for high values' * (follow == 'short')}"
+        found[f"Cox score, {named}"] = np.array(tests["p"])
+    return found
+
+
+def spread_of_sites(rng: Generator, effect: float = 0.0) -> Found:
+    """Three sites that differ in size and spread, not in level."""
+    n, found = 60, {}
+    site = np.repeat(["a", "b", "c"], [12, 18, 30])
+    frame = pd.DataFrame({"age": rng.normal(74, 6, n), "fold": rng.permutation(n) % 4, "site": site})
+    for named, deviations in (
+        ("SD 3:2:1", (3.0, 2.0, 1.0)),
+        ("SD 1:2:3", (1.0, 2.0, 3.0)),
+        ("SD equal", (1.0, 1.0, 1.0)),
+    ):
+        spread = np.array(deviations)[(site == "b") + 2 * (site == "c")]
+        values = rng.normal(size=(n, COLUMNS)) * spread[:, None] + effect * (site == "b")[:, None]
+        values = values * SCALES[frame["fold"]][:, None] + 2.0 * frame[["fold"]].to_numpy()
+        rest = frame.drop(columns="site")
+        found[f"F, three sites of 12, 18 and 30, {named}"] = site_effect(
+            "location", values, site.tolist(), "age", rest, M, rng, True
+        )[0].p
+    return found
 
 
 def misses(low: np.ndarray, high: np.ndarray, true: float) -> np.ndarray:
@@ -312,7 +352,8 @@ CASES = {
     "networks: ComBat": Case(
         "site_effects", "80 people, four networks, sites unbalanced over folds", sites_after_combat
     ),
-    "follow-up: Cox": Case("cox", "80 people with MCI", short_follow_up, 1.5),
+    "follow-up: Cox": Case("cox", "people with MCI, followed for unequal times", short_follow_up, 1.5),
+    "spread: sites": Case("main_effects, site_effects", "60 people, four networks", spread_of_sites, 4.0),
 }
 INTERVALS = {
     "folds: volumes": Case("volume_association", "no correlation; folds of three or four", volumes_in_folds, 1.5),

@@ -14,11 +14,11 @@ import sys
 import time
 from pathlib import Path
 
+import null_intervals
 import null_networks
 import null_people
 import null_relevance
 import numpy as np
-from null_networks import INTERVALS
 from null_relevance import Case, M
 from scipy.stats import binom
 from sections import write_section
@@ -30,6 +30,7 @@ LIMITS = (0.035, 0.065)
 FULL = 1_000
 """Data sets below which a number is too rough to be judged by the limits."""
 CASES = null_relevance.CASES | null_people.CASES | null_networks.CASES
+INTERVALS = null_networks.INTERVALS | null_intervals.INTERVALS
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from pipeline.cohort.people.balance import balance_sentence, balanced, features_of, imbalance
-from pipeline.cohort.people.splits import Split, make_split, split_balance
+from pipeline.cohort.people.splits import Fold, Split, make_split, split_balance
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.run.config.settings import CohortConfig
 
@@ -117,6 +117,29 @@ def test_folds_are_made_whatever_sessions_are_called(sessions: tuple[str | None,
     rng.shuffle(scans)  # type: ignore[arg-type]
     assert make_split(ScanTable(tuple(scans)), CohortConfig(), 0) == split
     assert sorted(who for fold in split.folds for who in fold.test) == sorted({scan.participant_id for scan in scans})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_validation_parts_are_as_alike_as_test_folds_with_the_same_numbers_of_each_class(seed: int) -> None:
+    table = cohort(seed=seed)
+    first = {scan.participant_id: scan for scan in reversed(tuple(table))}
+    chosen, plain = (make_split(table, config(*balance), seed).folds for balance in (EVERYTHING, ()))
+
+    def apart(folds: tuple[Fold, ...], name: str) -> float:
+        found = []
+        for fold in folds:
+            people = [first[who] for who in (*fold.train, *fold.validation)]
+            values = np.array([float(one.age or 0) if name == "age" else float(one.sex == "F") for one in people])
+            part = np.repeat([0, 1], [len(fold.train), len(fold.validation)])
+            found.append(imbalance(values, part, number=name == "age"))
+        return float(np.mean(found))
+
+    for name in ("age", "sex"):
+        assert apart(chosen, name) < 0.5 * apart(plain, name)
+    for one, other in zip(chosen, plain, strict=True):
+        for label in ("AD", "CN"):
+            numbers = [sum(first[who].label == label for who in fold.validation) for fold in (one, other)]
+            assert numbers[0] == numbers[1]
 
 
 def test_exchanges_end_where_no_exchange_lowers_the_imbalance() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import binomtest, fisher_exact, ttest_ind
+from scipy.stats import binomtest, fisher_exact, t, ttest_ind
 from sklearn.metrics import average_precision_score
 
 from pipeline.cohort.records import Scan
@@ -79,6 +79,13 @@ def test_differences_between_classes_are_over_participants():
     expected = ttest_ind(means["AD"], means["CN"], equal_var=False)
     assert table.loc["age", "p"] == pytest.approx(expected.pvalue)
     assert table.loc["age", ["n_positive", "n_negative"]].tolist() == [12, 12]
+    g, low, high = table.loc["age", ["hedges_g", "hedges_g_low", "hedges_g_high"]].astype(float)
+    inner, outer = (np.arcsinh(x / np.sqrt(2 * 22)) for x in (expected.statistic, t.isf(0.025, expected.df)))
+    unit = np.sqrt(2 * 22) * g / expected.statistic
+    assert [low, high] == pytest.approx([unit * np.sinh(inner - outer), unit * np.sinh(inner + outer)])
+    assert (low > 0) == (expected.pvalue < 0.05)
+    narrow = demographic_tests(scans, CohortConfig(), 0.5).set_index("variable").loc["age"]
+    assert low < narrow["hedges_g_low"] < g < narrow["hedges_g_high"] < high
     assert table.loc["female", "p"] == pytest.approx(fisher_exact([[3, 9], [9, 3]])[1])
     assert "fewer than two values" in table.loc["mmse", "note"]
 

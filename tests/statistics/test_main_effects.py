@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
+from statsmodels.regression.linear_model import RegressionResults
 
 from pipeline.statistics.associations.main_effects import MAIN_EFFECTS_COLUMNS, main_effects_tables
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.linear.fold_effect import model_within_folds, with_variances
 
 PUTAMEN = GROUPS.index("Putamen")
 
@@ -71,10 +73,41 @@ def test_estimates_are_those_of_least_squares_over_participants() -> None:
         assert kappa == pytest.approx((e2 * x2).mean(), rel=1e-8)
         assert row["df"] == fit.df_resid
     assert table.loc[("volume", "sex", "Putamen"), "contrast"] == "M - the other"
-    f_test = fit.f_test("s1 = 0, s2 = 0")
-    assert table.loc[("volume", "site", "Putamen"), "statistic"] == pytest.approx(float(f_test.fvalue), rel=1e-8)
+    site = table.loc[("volume", "site", "Putamen")]
+    assert [site["statistic"], site["df"]] == pytest.approx(welch(fit, design), rel=1e-8)
     assert pd.isna(table.loc[("volume", "site", "Putamen"), "estimate"])
     assert (table["n_participants"] == 36).all()
+
+
+def welch(fit: RegressionResults, design: pd.DataFrame) -> list[float]:
+    """Welch's F of the two columns of site, with one variance per site, and its degrees of freedom."""
+    x, group = fit.model.exog, (design["s1"] + 2 * design["s2"]).to_numpy(int)
+    inverse = np.linalg.inv(x.T @ x)
+    meat, parts, freedom = np.zeros_like(inverse), [], []
+    for one in range(3):
+        own = x[group == one]
+        freedom.append(len(own) - np.trace(own @ inverse @ own.T))
+        variance = (fit.resid.to_numpy()[group == one] ** 2).sum() / freedom[-1]
+        meat += variance * own.T @ own
+        parts.append(len(own) / variance)
+    tested = [list(fit.params.index).index(name) for name in ("s1", "s2")]
+    effect = fit.params.to_numpy()[tested]
+    covariance = (inverse @ meat @ inverse)[np.ix_(tested, tested)]
+    lack = sum((1 - w / sum(parts)) ** 2 / df for w, df in zip(parts, freedom, strict=True))
+    return [effect @ np.linalg.solve(covariance, effect) / 2 / (1 + lack / 4), 8 / (3 * lack)]
+
+
+def test_a_factor_with_a_small_level_has_one_variance_and_says_so() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(size=30), "site": np.repeat(["a", "b", "c"], [4, 13, 13])})
+    held = model_within_folds("age + site", "site", frame, False)
+    model, groups = with_variances(held, frame["site"].tolist(), "site")
+    assert groups is None
+    assert "site: F takes one variance for all levels (a level with fewer than 5" in str(model.design.note)
+    large = frame.assign(site=np.repeat(["a", "b", "c"], 10))
+    model, groups = with_variances(model_within_folds("age + site", "site", large, False), list(large["site"]), "site")
+    assert groups == large["site"].tolist()
+    assert model.design.note is None
 
 
 def test_what_is_planted_is_found_where_it_is_and_nowhere_else() -> None:

@@ -1,8 +1,9 @@
 """Training, validation and test parts, always of whole participants.
 
-Splits are stratified by class, or by quantile of the number to predict; folds are then made alike in sex, age and site
-(`pipeline.cohort.people.balance`). Someone with scans of two classes counts as the
-later one (`pipeline.cohort.people.tasks`), someone with two names as one person (`pipeline.cohort.people.persons`).
+Splits are stratified by class, or by quantile of the number to predict; folds, and the training and validation part of
+each, are then made alike in sex, age and site (`pipeline.cohort.people.balance`). Someone with scans of two classes
+counts as the later one (`pipeline.cohort.people.tasks`), someone with two names as one person
+(`pipeline.cohort.people.persons`).
 scikit-learn's ``StratifiedKFold`` over participants makes the folds; ``StratifiedGroupKFold`` over scans balances the
 number of scans greedily and may leave a fold without a class.
 """
@@ -234,14 +235,17 @@ def _k_folds(
     folds = []
     for index in range(k):
         rest = np.flatnonzero(tested_in != index)
-        parts: dict[str, list[str]] = {"train": [], "validation": [], "test": list(people[tested_in == index])}
+        validates = np.zeros(len(rest), np.intp)
         for label in np.unique(target):
-            members = people[rest[target[rest] == label]]
+            members = np.flatnonzero(target[rest] == label)
             share = min(max(round(config.validation_fraction * len(members)), 1), len(members) - 1)
             order = generator(seed, "split", "validation", index, int(label)).permutation(len(members))
-            parts["validation"] += list(members[order[:share]])
-            parts["train"] += list(members[order[share:]])
-        folds.append(_fold(index, parts))
+            validates[members[order[:share]]] = 1
+        features = features_of(facts.loc[people[rest]], config.balance)
+        rng = generator(seed, "split", "validation balance", index)
+        part = balanced(validates, target[rest], features, rng)
+        names = {name: list(people[rest[part == number]]) for number, name in enumerate(PARTS[:2])}
+        folds.append(_fold(index, {**names, "test": list(people[tested_in == index])}))
     return tuple(folds)
 
 

@@ -8,6 +8,7 @@ relevance are adjusted for the test fold. Volumes are log(volume / intracranial 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.region_features import VOLUME, RegionFeatures, region_features
 from pipeline.statistics.linear.design import Design
-from pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
+from pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds, with_variances
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 
 CLASS = "label"
@@ -36,9 +37,9 @@ MAIN_EFFECTS_COLUMNS = {
     "group": "Bilateral group of regions; n/a if the variable cannot be tested",
     "estimate": "Difference between two levels, or change per unit; n/a for more than two levels",
     "standard_error": "Standard error of estimate",
-    "statistic": "t, or F for more than two levels",
+    "statistic": "t, or F for more than two levels, with one variance per level, or for all where the note says so",
     "df_tested": "Numerator degrees of freedom; 1 for t",
-    "df": "Residual degrees of freedom",
+    "df": "Residual degrees of freedom (of F with one variance per level: Welch's)",
     "partial_r": "Partial correlation (effect size); for F the square root of partial R2",
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
     "(b+1)/(m+1)",
@@ -62,7 +63,7 @@ def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     frame = inputs.frame
     variables = inputs.config.statistics.main_effects.variables
     blocks = [pd.DataFrame(columns=list(MAIN_EFFECTS_COLUMNS))]
-    models: dict[tuple[str, bool, bytes], FoldModel] = {}
+    models: dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]] = {}
     for features in region_features(inputs.values, inputs.volumes):
         values = relative_volumes(features, frame) if features.source == VOLUME else features.values
         for variable in variables:
@@ -88,7 +89,7 @@ def _tested(
     values: NDArray[np.float64],
     variable: str,
     frame: pd.DataFrame,
-    models: dict[tuple[str, bool, bytes], FoldModel],
+    models: dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]],
 ) -> pd.DataFrame:
     """Rows of one variable in one source; BadInputError if it cannot be tested. Maps of the same scans share models."""
     settings = inputs.config.statistics
@@ -103,10 +104,11 @@ def _tested(
     others, sparse = _covariates([name for name in variables if name != variable], frame)
     key = variable, settings.fold_effect and features.source != VOLUME, known.tobytes()
     if key not in models:
-        models[key] = model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
-    model, design = models[key], models[key].design
+        held = model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
+        models[key] = with_variances(held, frame[variable].tolist(), variable)
+    (model, groups), design = models[key], models[key][0].design
     rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
-    test = freedman_lane(values, design, model.exchange, settings.permutations, rng)
+    test = freedman_lane(values, design, model.exchange, settings.permutations, rng, groups)
     table = pd.DataFrame(
         {"group": features.groups, "estimate": test.estimate, "standard_error": test.standard_error,
          "statistic": test.statistic, "df": test.df, "partial_r": test.partial_r, "p": test.p, "p_fwe": test.p_fwe,

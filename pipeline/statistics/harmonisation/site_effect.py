@@ -1,8 +1,8 @@
 """F tests of the effect of site on mean and variance, over participants.
 
-Location: values on site and covariates by Freedman-Lane. Scale: `pipeline.statistics.harmonisation.spread_effect`, over
-sites with enough participants. Both are adjusted for the test fold in relevance
-(`pipeline.statistics.linear.fold_effect`).
+Location: values on site and covariates by Freedman-Lane, with one variance per site if sites are few and large enough
+(`pipeline.statistics.linear.fold_effect.with_variances`). Scale: `pipeline.statistics.harmonisation.spread_effect`,
+over sites with enough participants. Both are adjusted for the test fold in relevance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites, spread_test
-from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
+from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds, with_variances
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 
 Effect = Literal["location", "scale"]
@@ -46,8 +46,8 @@ def site_effect(
     table = frame.drop(columns="participant_id", errors="ignore").assign(**{SITE: names})
     formula = " + ".join(part for part in (covariates.strip(), SITE) if part)
     if effect == "location":
-        model = model_within_folds(formula, SITE, table, hold_fold)
-        return freedman_lane(values, model.design, model.exchange, permutations, rng), model
+        model, groups = with_variances(model_within_folds(formula, SITE, table, hold_fold), names, SITE)
+        return freedman_lane(values, model.design, model.exchange, permutations, rng, groups), model
     chosen = np.flatnonzero(in_large_sites(site))
     table = table.iloc[chosen].reset_index(drop=True)
     if table[SITE].nunique() < 2:

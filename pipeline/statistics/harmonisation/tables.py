@@ -22,7 +22,7 @@ from pipeline.statistics.data.notes import joined as joined_notes
 from pipeline.statistics.data.region_features import SCAN_COLUMNS, VOLUME, FoldedScans
 from pipeline.statistics.harmonisation.combat import POOL
 from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
-from pipeline.statistics.harmonisation.site_effect import Effect, site_effect
+from pipeline.statistics.harmonisation.site_effect import SITE, Effect, site_effect
 from pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites
 from pipeline.statistics.linear.covariates import refuse_class
 from pipeline.statistics.linear.fold_effect import FOLD
@@ -306,8 +306,9 @@ def _tested(
         for name, column in _numbers(test).items():
             table[f"{name}_{when}"] = column
     one, model = tests["before"]
-    not_held = model.design.dropped.get(FOLD)
-    notes = [joined_notes(not_held and f"{FOLD}: {not_held}", problem) for problem in one.problems]
+    dropped = model.design.dropped
+    said = [f"{name}: {dropped[column]}" for column, name in ((FOLD, FOLD), (SITE, "site")) if column in dropped]
+    notes = [joined_notes(*said, problem) for problem in one.problems]
     table = table.assign(n_participants=one.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
     return table.assign(n_permutations=one.n_permutations, exact=one.exact)
 

@@ -18,9 +18,9 @@ import numpy as np
 def compiled(function: Callable[..., Any], fast: bool = False) -> Callable[..., Any]:
     """Compile a loop, cached on disk where possible. ``fast``: sums may be taken in any order."""
     try:
-        made = numba.njit(cache=True, nogil=True, fastmath=fast)(function)
+        made = numba.njit(cache=True, nogil=True, fastmath=fast, error_model="numpy")(function)
     except RuntimeError:  # neither this folder nor the user's cache is writable
-        made = numba.njit(nogil=True, fastmath=fast)(function)
+        made = numba.njit(nogil=True, fastmath=fast, error_model="numpy")(function)
     answer: Callable[..., Any] = made
     return answer
 
@@ -206,3 +206,24 @@ def pairs_from(values: Any, chosen: Any, lowest: Any) -> Any:
                 pairs[0, found], pairs[1, found] = i, j
                 found += 1
     return pairs
+
+
+def _studentise(signal: Any, factor: Any, explained: Any, along: Any, df: Any, least_left: Any, tiny: Any) -> None:
+    """Studentised t in place of signal: the root of ``df signal^2 / (factor left)``.
+
+    What is left is ``1 - signal^2 - explained - sum(along^2)``. Signal, factor and explained are (m, columns), along is
+    (directions, m, columns), all in single precision.
+    """
+    for i in range(signal.shape[0]):
+        of_permutation, left = signal[i], explained[i]
+        for d in range(along.shape[0]):
+            direction = along[d, i]
+            for j in range(left.shape[0]):
+                left[j] += direction[j] * direction[j]
+        for j in range(left.shape[0]):
+            square = of_permutation[j] * of_permutation[j]
+            below = max(factor[i, j] * max(np.float32(1) - square - left[j], least_left), tiny)
+            of_permutation[j] = np.sqrt(square * df / below)
+
+
+studentise = compiled(_studentise, fast=True)

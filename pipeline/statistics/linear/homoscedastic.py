@@ -71,7 +71,7 @@ class _Work:
 
     @classmethod
     def of(cls, dense: Floats, residuals: Floats, cells: Cells) -> _Work:
-        integers, off = np.zeros((0, 0)), np.zeros(residuals.shape[1])
+        integers, off = np.zeros((0, residuals.shape[1])), np.zeros(residuals.shape[1])
         if len(cells.values):
             integers = np.round(residuals * cells.scale)
             off = np.linalg.norm(residuals - integers / cells.scale, axis=0)
@@ -156,7 +156,7 @@ class HomoscedasticModel:
         few = int(FEW * columns)
         counts, state, pairs = np.zeros(columns, np.intp), np.zeros(m, np.int8), np.empty((2, m * few), np.int32)
         tops = np.zeros((2, m), np.float32)
-        explained = self._along_cells(rows, work)
+        explained = self.along_cells(rows, work.integers)
         limits = [part.astype(np.float32) for part in (threshold, *self._error(threshold, work.off))]
         listed = judge(
             coordinates,
@@ -213,15 +213,18 @@ class HomoscedasticModel:
                 best, saved = Cells(cell.ravel().astype(np.int32), self.nuisance[first, :count].T.copy()), saving
         return best
 
-    def _along_cells(self, rows: NDArray[Any], work: _Work) -> Singles:
-        """Squares of permuted residuals along the directions of `cells`, shape (permutations, columns)."""
-        squares = np.zeros((len(rows), work.data.shape[1]), np.float32)
+    def along_cells(self, rows: NDArray[Any], integers: NDArray[np.int16]) -> Singles:
+        """Squares of permuted residuals along the directions of `cells`, shape (permutations, columns).
+
+        integers (units, columns): residuals times the scale of the cells.
+        """
+        squares = np.zeros((len(rows), integers.shape[1]), np.float32)
         if len(self.cells.values):
             of_cell = (self.cells.values / self.cells.scale).astype(np.float32)
             order = np.empty(rows.shape, np.int64)
             start = np.empty((len(rows), of_cell.shape[1] + 1), np.int64)
             in_order_of_cells(rows, self.cells.cell, order, start)
-            squares_along(work.integers, order, start, of_cell, squares)
+            squares_along(integers, order, start, of_cell, squares)
         return squares
 
     def _r_squared(self, coordinates: Floats) -> Floats:

@@ -26,12 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.statistics.arrays import Floats, Indices
+from pipeline.statistics.linear.compiled import studentise
 from pipeline.statistics.linear.exchangeability import Permutations
+from pipeline.statistics.linear.homoscedastic import HomoscedasticModel
 
 Singles = NDArray[np.float32]
 TINY = np.float32(1e-12)
 LEAST_LEFT = np.float32(1e-6)
 """Smallest 1 - R^2; less is rounding in single precision."""
+AT_ONCE = 64
+"""Columns of which critical values are found at once; bounds the memory of a copy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +50,15 @@ class RobustModel:
     df: int
 
     @cached_property
+    def plain(self) -> HomoscedasticModel:
+        """Finds nuisance directions that are constant in cells, whose sums are faster than products."""
+        return HomoscedasticModel(self.tested, self.nuisance, self.df)
+
+    @cached_property
     def basis(self) -> Singles:
-        """Shape (1 + q, units)."""
-        return np.ascontiguousarray(np.column_stack([self.tested, self.nuisance]).T, dtype=np.float32)
+        """The tested direction, then the nuisance directions that are not along cells; (1 + q, units)."""
+        others = self.nuisance[:, len(self.plain.cells.values) :]
+        return np.ascontiguousarray(np.column_stack([self.tested, others]).T, dtype=np.float32)
 
     @cached_property
     def squares(self) -> Singles:
@@ -72,18 +82,12 @@ class RobustModel:
 
         Arguments as of `HomoscedasticModel.size`.
         """
-        data = residuals.astype(np.float32)
-        factor = self.squares[:, rows][0] @ data**2
+        data, scale = residuals.astype(np.float32), self.plain.cells.scale
+        explained = self.plain.along_cells(rows, np.round(data * np.float32(scale)).astype(np.int16))
         moved = self.basis[:, rows]
-        signal = (moved[0] @ data) ** 2
-        left = np.float32(1) - signal
-        for direction in moved[1:]:
-            left -= (direction @ data) ** 2
-        factor *= np.maximum(left, LEAST_LEFT)
-        np.maximum(factor, TINY, out=factor)
-        signal *= np.float32(self.df)
-        signal /= factor
-        result: Singles = np.sqrt(signal, out=signal)
+        result: Singles = moved[0] @ data
+        factor, along = self.squares[:, rows][0] @ data**2, moved[1:] @ data
+        studentise(result, factor, explained, along, np.float32(self.df), LEAST_LEFT, TINY)
         return result
 
     def step(self, residuals: Floats, chunk_bytes: int) -> int:
@@ -122,4 +126,8 @@ def critical_values(sizes: NDArray[Any], confidence: float, exact: bool) -> Floa
     if allowed < exact or allowed >= m:  # the observed one is among all
         return np.full(len(sizes), np.nan)
     place = m - 1 - allowed
-    return np.asarray(np.partition(sizes, place, axis=1)[:, place], dtype=float)
+    found = np.empty(len(sizes))
+    for start in range(0, len(sizes), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        found[part] = np.partition(sizes[part], place, axis=1)[:, place]
+    return found

@@ -16,6 +16,7 @@ from pipeline.run.config.settings import CohortConfig
 from pipeline.run.declared import CLASSES, Inference, Table
 from pipeline.run.plain_text import counted
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.groups.members import interval_of_g
 
 TOTAL = "all"
 
@@ -40,6 +41,8 @@ TESTS_COLUMNS = {
     "statistic": "t; for sex the odds ratio of being female",
     "p": "Two-sided p, uncorrected; a large p does not show that the classes are alike",
     "hedges_g": "Difference in pooled standard deviations, positive class minus negative; n/a for sex",
+    "hedges_g_low": "Lower bound of the interval of hedges_g, from the same t",
+    "hedges_g_high": "Upper bound of the interval",
     "n_positive": "Participants of the positive class with a value",
     "n_negative": "Participants of the negative class with a value",
     "note": "Why there is no value, or who was left out",
@@ -49,6 +52,9 @@ DEMOGRAPHIC_TESTS_TABLE = Table(
     filled=("variable",),
     inference=Inference("exploratory", "each variable alone, as a description of the cohort"),
 )  # fmt: skip
+_NOTHING = dict.fromkeys(("test", "statistic", "p", "hedges_g", "hedges_g_low", "hedges_g_high"), np.nan) | {
+    "note": None
+}
 _VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
 
 
@@ -71,14 +77,14 @@ def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     cohort = inputs.config.cohort
     tables = {"demographics": demographics(inputs.scans, cohort)}
     if task_of(cohort).kind.name == TWO_CLASSES:
-        tables["demographic_tests"] = demographic_tests(inputs.scans, cohort)
+        tables["demographic_tests"] = demographic_tests(inputs.scans, cohort, inputs.config.statistics.confidence)
     return tables
 
 
-def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
+def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig, confidence: float = 0.95) -> pd.DataFrame:
     """Tests of differences between the classes, one row per variable, with participants as units.
 
-    Participants with scans of both classes are left out and counted in the note.
+    Participants with scans of both classes are left out and counted in the note. `confidence` is that of the intervals.
     """
     frame = pd.DataFrame([_facts(scan) for scan in scans], columns=["participant_id", "label", *_VARIABLES])
     classes = frame.groupby("participant_id")["label"].nunique()
@@ -92,32 +98,29 @@ def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFra
     rows = []
     for variable in _VARIABLES:
         a, b = (values.loc[values["label"] == name, variable].dropna() for name in (cohort.positive, cohort.negative))
-        found = _fisher(a, b) if variable == "female" else _welch(a, b)
+        found = _fisher(a, b) if variable == "female" else _welch(a, b, confidence)
         notes = [note for note in (found.pop("note"), left_out) if note]
         rows.append({"variable": variable, **found, "n_positive": len(a), "n_negative": len(b),
                      "note": "; ".join(notes) or None})  # fmt: skip
     return pd.DataFrame(rows, columns=list(TESTS_COLUMNS))
 
 
-def _welch(a: pd.Series, b: pd.Series) -> dict[str, Any]:
-    found: dict[str, Any] = {"test": "Welch's t", "statistic": np.nan, "p": np.nan, "hedges_g": np.nan, "note": None}
+def _welch(a: pd.Series, b: pd.Series, confidence: float = 0.95) -> dict[str, Any]:
+    found: dict[str, Any] = _NOTHING | {"test": "Welch's t"}
     alike = [np.ptp(one) <= 1e-12 * np.abs(one).max() for one in (a.to_numpy(float), b.to_numpy(float)) if len(one)]
     if min(len(a), len(b)) < 2 or all(alike):
         return {**found, "note": "fewer than two values in a class, or all values are equal"}
     result = stats.ttest_ind(a, b, equal_var=False)
     values = np.concatenate([a, b]).astype(float)[:, None]
-    g = hedges_g(values, np.arange(len(values)) < len(a))[0]
-    return {**found, "statistic": float(result.statistic), "p": float(result.pvalue), "hedges_g": float(g)}
+    g = hedges_g(values, np.arange(len(values)) < len(a))
+    critical = stats.t.isf((1 - confidence) / 2, result.df)
+    low, high = interval_of_g(g, np.zeros(len(values), np.intp), np.array([result.statistic]), critical)
+    return {**found, "statistic": float(result.statistic), "p": float(result.pvalue), "hedges_g": float(g[0]),
+            "hedges_g_low": float(low[0]), "hedges_g_high": float(high[0])}  # fmt: skip
 
 
 def _fisher(a: pd.Series, b: pd.Series) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "test": "Fisher's exact",
-        "statistic": np.nan,
-        "p": np.nan,
-        "hedges_g": np.nan,
-        "note": None,
-    }
+    found: dict[str, Any] = _NOTHING | {"test": "Fisher's exact"}
     if not len(a) or not len(b):
         return {**found, "note": "no value in a class"}
     table = [[int((x > 0.5).sum()), int((x <= 0.5).sum())] for x in (a, b)]

@@ -119,13 +119,15 @@ def _demographics(run: RunRecord) -> PageTable | None:
             found = table[(table["label"] == label) & (table["variable"] == variable)]
             row[label] = _mean_sd(found.iloc[0], decimals) if len(found) else MISSING
         if variable in tests.index:
-            row |= tests.loc[variable, ["p", "hedges_g", "test"]].to_dict()
+            row |= tests.loc[variable, ["p", "hedges_g", "hedges_g_low", "hedges_g_high", "test"]].to_dict()
         rows.append(row)
     people = table.drop_duplicates("label").set_index("label")["n_participants"]
     columns = [Column("title", "Per participant")]
     columns += [Column(label, f"{label}, n = {number(people[label])}") for label in labels]
     columns += [
         numeric("hedges_g", "Hedges' g", fixed, "difference in standard deviations"),
+        numeric("hedges_g_low", "from", fixed),
+        numeric("hedges_g_high", "to", fixed),
         numeric("p", "Uncorrected p", p_cell),
     ]
     columns += [Column("test", "Test", remark)]
