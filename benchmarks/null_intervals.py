@@ -19,7 +19,7 @@ from pipeline.statistics.progression.hazards import hazard_per_sd
 from pipeline.statistics.progression.prediction import progression_table
 from pipeline.statistics.shortcuts.site_prediction import Scans, _predictions
 
-SEED, PEOPLE, DRAWS = 43, 60, 1_000
+SEED, PEOPLE, DRAWS, SIMULATED = 43, 60, 1_000, 1_000
 STRENGTH = {"age": 0.0, "mmse": 0.5, "hippocampus/tiv": 1.0, "model": 2.0}
 """Weight of the risk in each predictor, beside noise of variance 1."""
 
@@ -104,10 +104,10 @@ def predicted(rng: Generator, n: int, shift: float) -> tuple[float, float, float
 
 @cache
 def true_accuracy(n: int, shift: float) -> float:
-    """Mean over 1,000 cohorts: what a classifier trained on so many people achieves in others."""
+    """Mean over `SIMULATED` cohorts: what a classifier trained on so many people achieves in others."""
     if shift == 0:
         return 0.5
-    return float(np.mean([predicted(generator(SEED, "true accuracy", n, i), n, shift)[0] for i in range(1_000)]))
+    return float(np.mean([predicted(generator(SEED, "true accuracy", n, i), n, shift)[0] for i in range(SIMULATED)]))
 
 
 def site_accuracy(rng: Generator) -> Found:
@@ -115,7 +115,7 @@ def site_accuracy(rng: Generator) -> Found:
     for n, shift in ((40, 0.0), (40, 0.6), (100, 0.0), (100, 0.6)):
         _, low, high = predicted(rng, n, shift)
         true = true_accuracy(n, shift)
-        named = f"balanced accuracy of site, {n} people, truly {true:.2f}"
+        named = f"balanced accuracy, {n} people, sites {f'{shift:g} SD apart' if shift else 'alike'}"
         found[named] = misses(np.array([low], float), np.array([high], float), true)
     return found
 

@@ -189,7 +189,7 @@ def section(rows: list[Row], m: int, turns: int) -> str:
     lines += [
         "",
         "nilearn gives family-wise p; Heatlas gives uncorrected p, family-wise p and the false discovery rate in the "
-        "time shown, and intervals with the studentised t. That is the t of the tables: it holds its level where people "
+        "time shown, and intervals with the studentised t. That is the t of the tables: it holds its level if people "
         "differ in variance, and takes two matrix products where the plain t takes one. With the permutations that "
         "nilearn drew (remade from its seed) and the plain t, the largest differences are:",
         "",

@@ -96,7 +96,7 @@ def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:
             lines.append(f"| {case.tables} | {test} | {case.data} | {count:,} | {rate:.1%} | {good} |")
     lines += [
         "",
-        "Intervals of 95 %, where the true value is 0:",
+        "Intervals of 95 %, where the true value is known (0 unless stated):",
         "",
         "| 95 % interval | data sets | misses the true value |",
         "|---|---|---|",

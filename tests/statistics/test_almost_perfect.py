@@ -68,14 +68,14 @@ def test_mirrored_groups_of_one_size_are_as_extreme_as_the_observed_ones(name: s
 
 
 def test_a_column_without_variance_to_divide_by_does_not_decide_for_the_others() -> None:
-    """Two of four groups do not vary and have a block of their own: F has no error in any permutation."""
+    """Two of four groups do not vary, differ, and are a block each: F has no error in any permutation."""
     rng = np.random.default_rng(0)
     group = np.repeat([0, 1, 2, 3], 6)
     y = rng.normal(size=(24, 3)) + (group == 1)[:, None]
-    y[group > 1, 1] = 1 / 3
+    y[group > 1, 1] = group[group > 1] / 3
     tested = (group[:, None] == [1, 2, 3]).astype(float)
     design = Design(tested, np.ones((24, 1)), np.arange(24), {}, ("a", "b", "c", "Intercept"), {})
-    units = Exchangeability.free(24).in_blocks((group > 1).tolist())
+    units = Exchangeability.free(24).in_blocks(np.maximum(group, 1).tolist())
     both, alone = (
         freedman_lane(y[:, columns], design, units, 99, np.random.default_rng(0), group.tolist())
         for columns in ([0, 1, 2], [0, 2])
@@ -84,3 +84,14 @@ def test_a_column_without_variance_to_divide_by_does_not_decide_for_the_others()
     assert "no variance" in str(both.problems[1])
     for name in ("statistic", "p", "p_fwe"):
         np.testing.assert_allclose(getattr(both, name)[[0, 2]], getattr(alone, name), rtol=1e-12)
+
+
+def test_groups_that_neither_vary_nor_differ_are_no_effect() -> None:
+    """Two of three groups are constant and equal, the third varies about the same mean: F is 0, not without bound."""
+    rng = np.random.default_rng(0)
+    group, third = np.repeat([0, 1, 2], 8), rng.normal(size=8)
+    y = np.concatenate([np.zeros(16), third - third.mean()])
+    design = Design((group[:, None] == [1, 2]).astype(float), np.ones((24, 1)), np.arange(24), {}, ("a", "b", "1"), {})
+    found = freedman_lane(y, design, Exchangeability.free(24), 99, rng, group.tolist())
+    assert abs(found.statistic[0]) < 1e-12
+    assert found.p[0] > 0.9

@@ -12,25 +12,30 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import null_intervals
 import null_networks
 import null_people
 import null_relevance
 import pytest
 import type_one_error
-from null_networks import INTERVALS
 from scipy.stats import binom
-from type_one_error_tables import CASES, LIMITS, rates
+from type_one_error_tables import CASES, INTERVALS, LIMITS, rates
 
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks" / "statistics.md").read_text(encoding="utf-8")
 ROWS = [re.split(r" \| ", line.strip("| ")) for line in PAGE.splitlines() if line.startswith("| ")]
 EVERY = CASES | INTERVALS
 PERMUTATIONS, DATA_SETS, PLANTED, CHANCE = 99, 600, 20, 0.001
-FEWER = {"site prediction": 200, "fairness": 200, "networks: fairness": 200, "scans: fairness": 150}
+FEWER = {
+    "site prediction": 200, "fairness": 200, "networks: fairness": 200, "scans: fairness": 150,
+    "site prediction: intervals": 200, "Cox: intervals": 200,
+}  # fmt: skip
 """Data sets of cases that take long."""
 
 
 @pytest.fixture(autouse=True)
 def fewer_permutations(monkeypatch) -> None:
+    monkeypatch.setattr(null_intervals, "DRAWS", 500)
+    monkeypatch.setattr(null_intervals, "SIMULATED", 200)
     for module in (null_relevance, null_people, null_networks):
         monkeypatch.setattr(module, "M", PERMUTATIONS)
         monkeypatch.setattr(module, "FAST", replace(module.FAST, permutations=PERMUTATIONS))

@@ -111,6 +111,8 @@ def _welch(a: pd.Series, b: pd.Series, confidence: float = 0.95) -> dict[str, An
     if min(len(a), len(b)) < 2 or all(alike):
         return {**found, "note": "fewer than two values in a class, or all values are equal"}
     result = stats.ttest_ind(a, b, equal_var=False)
+    if not np.isfinite(result.statistic):
+        return {**found, "note": "values are too close together, or too large, for a variance"}
     values = np.concatenate([a, b]).astype(float)[:, None]
     g = hedges_g(values, np.arange(len(values)) < len(a))
     critical = stats.t.isf((1 - confidence) / 2, result.df)

@@ -69,12 +69,14 @@ class Conversions:
         return self.frame["competing"].to_numpy(float)
 
     def scalar(self, predictor: str) -> Floats:
-        """Value of the model's log odds or of a comparator; NaN where unknown."""
+        """Value of the model's log odds or of a comparator; NaN where unknown or infinite."""
         if predictor == MODEL:
-            return log_odds(self.frame)
-        if predictor == "hippocampus/tiv":
-            return (self.frame["hippocampus_mm3"] / self.frame["tiv_mm3"]).to_numpy(float)
-        return self.frame[predictor].to_numpy(float)
+            values = log_odds(self.frame)
+        elif predictor == "hippocampus/tiv":
+            values = (self.frame["hippocampus_mm3"] / self.frame["tiv_mm3"]).to_numpy(float)
+        else:
+            values = self.frame[predictor].to_numpy(float)
+        return np.where(np.isfinite(values), values, np.nan)
 
     @property
     def network(self) -> NDArray[np.intp]:

@@ -104,7 +104,8 @@ class Predictor:
 def predictors(cohort: Conversions, hold: bool = False) -> Iterator[Predictor]:
     """The model, its comparators, then every region of every map (with `hold`, within networks)."""
     network = cohort.network if hold and len(np.unique(cohort.network)) > 1 else None
-    relevance = cohort.relevance if network is None else centred_within(cohort.relevance, network)
+    relevance = np.where(np.isfinite(cohort.relevance), cohort.relevance, np.nan)
+    relevance = relevance if network is None else centred_within(relevance, network)
     for name in (MODEL, *COMPARATORS):
         yield Predictor(name, None, None, cohort.scalar(name))
     for m, map_name in enumerate(cohort.maps):

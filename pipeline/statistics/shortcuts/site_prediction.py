@@ -130,10 +130,10 @@ def _at_large_sites(frame: pd.DataFrame, target: str, fewest: int) -> NDArray[np
 
 
 def scaled_within(sums: Floats, fold: NDArray[Any]) -> Floats:
-    """Scale to mean 0 and variance 1 in each fold; missing regions, and those constant in a fold, become 0."""
+    """Scale to mean 0 and variance 1 in each fold; missing or infinite values, and those constant in a fold, become 0."""
     result = np.zeros_like(sums)
     for one in np.unique(fold):
-        values = np.where(np.isnan(sums[fold == one]), 0.0, sums[fold == one])
+        values = np.where(np.isfinite(sums[fold == one]), sums[fold == one], 0.0)
         spread = values.std(axis=0)
         flat = spread <= 1e-12 * np.abs(values).max(axis=0)
         result[fold == one] = np.where(flat, 0.0, (values - values.mean(axis=0)) / np.where(flat, 1.0, spread))
