@@ -132,13 +132,12 @@ class StudentisedModel:
         wald = np.empty(signal.shape[:2])
         least = NO_SPREAD / len(self.groups)
         regular = np.linalg.eigvalsh(covariance)[..., 0] > least
-        # Directions without error count for nothing if they have no signal, and make the statistic unbounded if they do.
+        # Directions without error count for nothing if they have no signal; else the statistic is unbounded.
         errors, axes = np.linalg.eigh(covariance[~regular])
         along = (np.swapaxes(axes, -1, -2) @ signal[~regular][..., None])[..., 0]
         endless = np.where(np.abs(along) <= NO_SPREAD, 0.0, np.inf)
-        wald[~regular] = np.where(errors <= least, endless, along**2 / np.where(errors <= least, 1.0, errors)).sum(
-            axis=-1
-        )
+        finite = along**2 / np.where(errors <= least, 1.0, errors)
+        wald[~regular] = np.where(errors <= least, endless, finite).sum(axis=-1)
         solved = np.linalg.solve(covariance[regular], signal[regular][..., None])[..., 0]
         wald[regular] = (signal[regular] * solved).sum(axis=-1)
         correction = 1 + 2 * (k - 1) / (k * (k + 2)) * self._welch(variances)

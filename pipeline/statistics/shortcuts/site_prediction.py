@@ -130,7 +130,7 @@ def _at_large_sites(frame: pd.DataFrame, target: str, fewest: int) -> NDArray[np
 
 
 def scaled_within(sums: Floats, fold: NDArray[Any]) -> Floats:
-    """Scale to mean 0 and variance 1 in each fold; missing or infinite values, and those constant in a fold, become 0."""
+    """Scale to mean 0 and variance 1 in each fold; unknown or infinite values, and those constant there, become 0."""
     result = np.zeros_like(sums)
     for one in np.unique(fold):
         values = np.where(np.isfinite(sums[fold == one]), sums[fold == one], 0.0)
