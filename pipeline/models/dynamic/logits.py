@@ -1,0 +1,77 @@
+"""From pooled evidence to logits: ``logits = x / T + b``, with a temperature T and a bias b that are not trained.
+
+A dynamic linear network without biases gives 0 to an empty input. The bias says what probability that is: with
+``b = log(1 / (C - 1))`` each of C classes has the probability 1 / C where nothing speaks for or against it. The
+temperature lowers the bound of the logits, so that a network has to align its weights with the input to be sure.
+
+Contributions add up to ``logit - b``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.run.errors import UsageError
+
+
+def bias_of_chance(outputs: int, prior: float | None = None) -> float:
+    """Logit bias of a network with so many outputs.
+
+    Parameters
+    ----------
+    outputs : int
+        C classes: ``log(1 / (C - 1))``, which for two classes is 0.
+    prior : float, optional
+        Needed for a single class: ``logit(prior)``, its probability where nothing speaks for or against it.
+
+    Raises
+    ------
+    UsageError
+        For a single class without a prior between 0 and 1.
+
+    Examples
+    --------
+    >>> bias_of_chance(2), round(bias_of_chance(10), 4), bias_of_chance(1, prior=0.5)
+    (0.0, -2.1972, 0.0)
+    """
+    if outputs > 1:
+        return math.log(1 / (outputs - 1))
+    if prior is None or not 0 < prior < 1:
+        raise UsageError("a single logit has no chance level of its own: give the prior probability of its class.")
+    return math.log(prior) - math.log1p(-prior)
+
+
+class LogitLayer(nn.Module):
+    """``x / temperature + bias``; both are buffers, so that they are stored with the weights.
+
+    Parameters
+    ----------
+    temperature : float
+        Above 0. May be set from data later, see `pipeline.models.dynamic.calibration`.
+    bias : float
+        From `bias_of_chance` for classes; 0 for a number.
+
+    Examples
+    --------
+    >>> LogitLayer(4.0, bias=1.0)(torch.tensor([[8.0, 0.0]])).tolist()
+    [[3.0, 1.0]]
+    """
+
+    temperature: Tensor
+    bias: Tensor
+
+    def __init__(self, temperature: float = 1.0, bias: float = 0.0) -> None:
+        super().__init__()
+        if not 0 < temperature < math.inf:
+            raise UsageError(f"temperature = {temperature!r}: it must be above 0.")
+        self.register_buffer("temperature", torch.tensor(float(temperature)))
+        self.register_buffer("bias", torch.tensor(float(bias)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.temperature + self.bias
+
+    def extra_repr(self) -> str:
+        return f"temperature={float(self.temperature):g}, bias={float(self.bias):g}"
