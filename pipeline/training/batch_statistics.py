@@ -10,6 +10,8 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pipeline.models.dynamic.norms import RUNNING, DynamicNorm
+
 MOMENTUM = 0.1
 """PyTorch's default."""
 
@@ -17,5 +19,6 @@ MOMENTUM = 0.1
 def prepare_step(model: nn.Module) -> None:
     """Set the momentum for the next batch: 1/n for batch n, at least `MOMENTUM`."""
     for module in model.modules():
-        if isinstance(module, _BatchNorm) and module.num_batches_tracked is not None:
+        own = isinstance(module, DynamicNorm) and module.kind in RUNNING
+        if own or (isinstance(module, _BatchNorm) and module.num_batches_tracked is not None):
             module.momentum = max(MOMENTUM, 1 / (int(module.num_batches_tracked) + 1))

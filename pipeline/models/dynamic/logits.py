@@ -50,9 +50,12 @@ class LogitLayer(nn.Module):
     Parameters
     ----------
     temperature : float
-        Above 0. May be set from data later, see `pipeline.models.dynamic.calibration`.
+        Above 0.
     bias : float
         From `bias_of_chance` for classes; 0 for a number.
+    initial_size : float, optional
+        Root mean square that ``x / temperature`` is to have before training: the temperature is then set from data
+        by `pipeline.models.dynamic.calibration`. None: it stays as given.
 
     Examples
     --------
@@ -63,8 +66,9 @@ class LogitLayer(nn.Module):
     temperature: Tensor
     bias: Tensor
 
-    def __init__(self, temperature: float = 1.0, bias: float = 0.0) -> None:
+    def __init__(self, temperature: float = 1.0, bias: float = 0.0, initial_size: float | None = None) -> None:
         super().__init__()
+        self.initial_size = initial_size
         if not 0 < temperature < math.inf:
             raise UsageError(f"temperature = {temperature!r}: it must be above 0.")
         self.register_buffer("temperature", torch.tensor(float(temperature)))

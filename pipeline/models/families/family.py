@@ -60,9 +60,9 @@ class Family:
     seen_side : callable
         ``seen_side(side, settings)``: voxels of an axis, counted from the first, that reach a feature.
     encoding : str
-        How a scan enters: ``intensity``, one channel of intensities.
+        How a scan enters: ``intensity``, one channel of intensities, or ``pair``, each intensity v as [v, 1 - v].
     loss : str
-        Usual loss.
+        Usual loss for classes: ``cross-entropy`` or ``off-target`` (`pipeline.training.objectives`).
     refused : mapping of str to str
         Attribution methods that are not defined for the family, each with the reason.
     needs : mapping of str to mapping

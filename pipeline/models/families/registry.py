@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.models.families import founding_geometry as geometry
+from pipeline.models.families.bcos.records import BCOS_FAMILIES
 from pipeline.models.families.family import Family, Shape
 from pipeline.models.families.monai import MONAI_FAMILIES
 from pipeline.run.config.networks import FoundingConfig, ModelConfig
@@ -50,7 +51,7 @@ FOUNDING = Family(
     },
 )
 
-FAMILIES: Mapping[str, Family] = {family.name: family for family in (FOUNDING, *MONAI_FAMILIES)}
+FAMILIES: Mapping[str, Family] = {family.name: family for family in (FOUNDING, *MONAI_FAMILIES, *BCOS_FAMILIES)}
 
 
 def family_of(settings: ModelConfig) -> Family:

@@ -24,6 +24,11 @@ class ModelConfig:
         shared = {field.name for field in dataclasses.fields(ModelConfig)}
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in shared}
 
+    @property
+    def usual(self) -> Mapping[str, Mapping[str, Any]]:
+        """Settings of other sections that suit the family better than their defaults, by section."""
+        return {}
+
     def checks(self) -> list[tuple[bool, str]]:
         """Checks of values: whether each passes, and the message if it fails."""
         return []
@@ -110,9 +115,62 @@ class EfficientNetConfig(ModelConfig):
         return [_is_share("dropout", self.dropout), _is_share("drop_connect", self.drop_connect)]
 
 
+@dataclass(frozen=True)
+class BcosConfig(ModelConfig):
+    """What the B-cos families share."""
+
+    b: float = 2.0
+    """Exponent of all layers. 1 is linear; the larger, the less a unit answers to what is not along its weights."""
+    norm: Literal["none", "batch", "layer", "instance", "group", "position", "all"] = "position"
+    """Normalisation after each layer; ``none`` multiplies by constants that are measured before training."""
+    norm_bias: bool = False
+    """Whether norms add a trained constant and subtract running means. Maps then no longer add up."""
+    background: Literal["null", "dark"] = "null"
+    """What intensities of 0 become, as everywhere outside the brain: [0, 0], or [0, 1] as in the source."""
+    initial_logits: float = 0.5
+    """Root mean square of the logits before training, from which the temperature follows: half is twice as warm."""
+
+    @property
+    def usual(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "training": {
+                "learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0, "clip_gradients": 0.01,
+            },
+            "attribution": {"methods": ("inherent", "expected-gradients")},
+        }  # fmt: skip
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            (1 <= self.b <= 8, "model.b must lie between 1 and 8"),
+            (1e-3 <= self.initial_logits <= 10, "model.initial_logits must lie between 0.001 and 10"),
+            (not (self.norm == "none" and self.norm_bias), 'model.norm_bias needs a model.norm other than "none"'),
+        ]
+
+
+@dataclass(frozen=True)
+class BcosSimpleConfig(BcosConfig):
+    """The plain B-cos network: a stack of convolutions."""
+
+    architecture: Literal["bcos-simple"] = "bcos-simple"
+    norm: Literal["none", "batch", "layer", "instance", "group", "position", "all"] = "none"
+    channels: tuple[int, ...] = (8, 8, 16, 16, 16, 32, 32, 32)
+    strides: tuple[int, ...] = (2, 1, 2, 1, 1, 2, 1, 1)
+    max_out: int = 2
+    """Units per channel, of which the largest counts; 1 for plain B-cos."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            *super().checks(),
+            (len(self.channels) == len(self.strides), "model.channels and model.strides must be equally long"),
+            (_all_positive(self.channels), "model.channels must name at least one layer, each 1 or more"),
+            (_all_positive(self.strides), "model.strides must name at least one layer, each 1 or more"),
+            (1 <= self.max_out <= 16, "model.max_out must lie between 1 and 16"),
+        ]
+
+
 NETWORKS: Mapping[str, type[ModelConfig]] = {
     name: record
-    for record in (FoundingConfig, ResNetConfig, DenseNetConfig, SEResNetConfig, EfficientNetConfig)
+    for record in (FoundingConfig, ResNetConfig, DenseNetConfig, SEResNetConfig, EfficientNetConfig, BcosSimpleConfig)
     for name in get_args(get_type_hints(record)["architecture"])
 }
 """The record of settings of every family, by the name in ``[model] architecture``."""

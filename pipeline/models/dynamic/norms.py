@@ -1,0 +1,134 @@
+"""Normalisations for dynamic linear networks: one module, whose kind says which axes share a mean and a variance.
+
+=========  ==================  ===========================
+kind       axes (of B, C, ...) statistics in evaluation
+=========  ==================  ===========================
+batch      B and voxels        running, over batches
+layer      C and voxels        of the volume itself
+instance   voxels              of the volume itself
+group      part of C, voxels   of the volume itself
+position   C                   of the voxel itself
+all        B, C and voxels     running, over batches
+=========  ==================  ===========================
+
+``y = weight (x - mean) / sqrt(variance + eps)``. The division is a dynamic factor; the mean is linear in x and stays so.
+A map is complete if nothing constant is added: no bias, and no running mean, which is why ``batch`` and ``all`` do not
+subtract it unless asked to. The variance is about the mean either way. Source: Böhle, Singh, Fritz & Schiele 2024.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.models.dynamic.explanation_mode import DynamicLinear
+from pipeline.run.errors import UsageError
+
+Kind = Literal["batch", "layer", "instance", "group", "position", "all"]
+RUNNING: tuple[Kind, ...] = ("batch", "all")
+"""Kinds whose statistics are those of the training data."""
+
+
+class DynamicNorm(DynamicLinear):
+    """A normalisation that is linear in its input once its scale is held.
+
+    Parameters
+    ----------
+    kind : str
+        See the module.
+    channels : int
+    centred : bool, optional
+        Whether the mean is subtracted; by default unless it is a running one.
+    bias : bool
+        Whether a learned constant is added, which breaks completeness.
+    groups : int
+        Of ``group``.
+    eps : float
+        Added to the variance, so that an empty background stays exactly 0.
+    momentum : float
+        Of the running statistics.
+
+    Raises
+    ------
+    UsageError
+        For an unknown kind, or channels that the groups do not divide.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(
+        self,
+        kind: Kind,
+        channels: int,
+        centred: bool | None = None,
+        bias: bool = False,
+        groups: int = 2,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if kind not in get_args(Kind):
+            raise UsageError(f"norm = {kind!r}: allowed are {', '.join(get_args(Kind))}.")
+        if kind == "group" and channels % groups:
+            raise UsageError(f'norm = "group": {channels} channels are not divided by {groups} groups.')
+        self.kind, self.groups, self.eps, self.momentum = kind, groups, eps, momentum
+        self.centred = kind not in RUNNING if centred is None else centred
+        size = 1 if kind == "all" else channels
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
+        if kind in RUNNING:
+            self.register_buffer("running_mean", torch.zeros(size))
+            self.register_buffer("running_var", torch.ones(size))
+            self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalised activations (B, C, ...), any number of spatial axes."""
+        if self.kind == "group":
+            return self._affine(self._normalised(x.unflatten(1, (self.groups, -1))).flatten(1, 2))
+        return self._affine(self._normalised(x))
+
+    def why_not_linear(self) -> str | None:
+        if self.kind in RUNNING and self.centred and self.training:
+            return "it subtracts the mean of the batch, which couples its volumes; call model.eval() first"
+        return None
+
+    def extra_repr(self) -> str:
+        return f"{self.kind}, centred={self.centred}, bias={self.bias is not None}, eps={self.eps:g}"
+
+    def _axes(self, x: Tensor) -> tuple[int, ...]:
+        voxels = tuple(range(2, x.dim()))
+        return {
+            "batch": (0, *voxels), "layer": (1, *voxels), "instance": voxels, "group": voxels, "position": (1,),
+            "all": (0, 1, *voxels),
+        }[self.kind]  # fmt: skip
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        if self.kind in RUNNING and not self.training:
+            mean, variance = _per_channel(self.running_mean, x), _per_channel(self.running_var, x)
+        else:
+            wide = x if x.dtype == torch.float64 else x.float()  # squares of half precision overflow
+            variance, mean = torch.var_mean(wide, self._axes(x), correction=0, keepdim=True)
+            if self.kind in RUNNING and self.mode != "replay":
+                self._track(mean.detach(), variance.detach(), x.numel() // variance.numel())
+        scale = self.held(torch.rsqrt(variance + self.eps)).to(x.dtype)
+        return (x - mean.to(x.dtype)) * scale if self.centred else x * scale
+
+    def _affine(self, x: Tensor) -> Tensor:
+        x = x * _per_channel(self.weight, x)
+        return x if self.bias is None else x + _per_channel(self.bias, x)
+
+    def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Running statistics as PyTorch keeps them, with the variance of the sample."""
+        self.num_batches_tracked += 1
+        self.running_mean.lerp_(mean.flatten().to(self.running_mean), self.momentum)
+        unbiased = variance.flatten() * (count / max(count - 1, 1))
+        self.running_var.lerp_(unbiased.to(self.running_var), self.momentum)
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """Values (C,) or (1,) as they broadcast over x (B, C, ...)."""
+    return values.view(1, -1, *[1] * (x.dim() - 2))

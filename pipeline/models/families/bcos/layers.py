@@ -1,0 +1,182 @@
+"""B-cos layers (Böhle, Fritz & Schiele 2022): linear layers that answer only to inputs along their weights.
+
+``B-cos(x; w) = ŵᵀx |cos(x, ŵ)|^(B-1)``, with ŵ = w / ‖w‖: a linear map whose rows are scaled down where the input points
+elsewhere. The answer is at most ‖x‖, which only an input along w reaches. B = 1 is a linear layer with weights of norm 1.
+There is no bias and no activation is needed.
+
+In explanation mode the scale is held, so that gradients are rows of the layer's matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeline.models.dynamic.explanation_mode import DynamicLinear
+from pipeline.run.errors import UsageError
+
+NORM_EPS = 1e-6
+"""Added to the squared norm of a patch, so that an empty one has a slope."""
+LEAST_COSINE = 1e-6
+"""Smaller |cos| count as this one: the power has an infinite slope at 0 for B < 2."""
+
+Sides3 = tuple[int, int, int]
+Sides = int | Sides3
+
+
+def unit_rows(weight: Tensor) -> Tensor:
+    """Filters (N, ...) of norm 1; an empty one stays empty."""
+    return functional.normalize(weight.flatten(1), dim=1).view_as(weight)
+
+
+def patch_sums(x: Tensor, kernel: Sides3, stride: Sides3, padding: Sides3, dilation: Sides3 = (1, 1, 1)) -> Tensor:
+    """Sums (B, C, d, h, w) over the patches of a convolution with zero padding.
+
+    One axis after the other, as sums of shifted slices: ten times as fast as pooling on a CPU, and for any dilation.
+
+    Examples
+    --------
+    >>> patch_sums(torch.ones(1, 1, 3, 3, 3), (3, 3, 1), (2, 1, 1), (1, 1, 0))[0, 0, :, :, 0].tolist()
+    [[4.0, 6.0, 4.0], [4.0, 6.0, 4.0]]
+    """
+    for axis, (k, s, p, d) in enumerate(zip(kernel, stride, padding, dilation, strict=True), 2):
+        if (k, s, p) == (1, 1, 0):
+            continue
+        around = [0] * 2 * (4 - axis) + [p, p]
+        wide = functional.pad(x, around) if p else x
+        last = (wide.shape[axis] - d * (k - 1) - 1) // s * s + 1
+        places = [slice(d * shift, d * shift + last, s) for shift in range(k)]
+        slices = [wide[(slice(None),) * axis + (place,)] for place in places]
+        x = sum(slices[1:], slices[0])
+    return x
+
+
+def bcos_scale(linear: Tensor, norm: Tensor, b: float) -> Tensor:
+    """The dynamic scale ``|linear / norm|^(b - 1)`` of unit-norm linear responses.
+
+    Parameters
+    ----------
+    linear : Tensor
+        Responses of unit-norm filters.
+    norm : Tensor
+        Norms of their inputs, which broadcast.
+    b : float
+        At least 1.
+
+    Examples
+    --------
+    >>> bcos_scale(torch.tensor([3.0, -4.0]), torch.tensor(5.0), 2.0)
+    tensor([0.6000, 0.8000])
+    """
+    cosine = linear.abs() / norm
+    return cosine if b == 2 else cosine.clamp(min=LEAST_COSINE) ** (b - 1)
+
+
+class _Bcos(DynamicLinear):
+    """What B-cos layers share: weights, B, and the largest of several units."""
+
+    def __init__(self, shape: Sequence[int], b: float, max_out: int) -> None:
+        super().__init__()
+        if not 1 <= b < math.inf:
+            raise UsageError(f"b = {b!r}: the exponent of a B-cos layer must be 1 or more.")
+        if max_out < 1:
+            raise UsageError(f"max_out = {max_out!r}: a B-cos layer needs 1 or more units per output.")
+        self.b, self.max_out = float(b), max_out
+        self.weight = nn.Parameter(torch.empty(shape))
+        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="linear")
+
+    def _largest(self, linear: Tensor, axis: int) -> Tensor:
+        """The largest linear response of each output's units; the scale, applied later, does not change their order."""
+        return linear if self.max_out == 1 else linear.unflatten(axis, (-1, self.max_out)).amax(axis + 1)
+
+    def _scaled(self, linear: Tensor, norm: Tensor) -> Tensor:
+        return linear * self.held(bcos_scale(linear, norm, self.b))
+
+
+class BcosConv3d(_Bcos):
+    """B-cos convolution over volumes (B, C, D, H, W), with zero padding.
+
+    Parameters
+    ----------
+    in_channels, out_channels, kernel_size, stride, padding, dilation, groups
+        As of `torch.nn.Conv3d`. There is never a bias.
+    b : float
+        Exponent, 1 or more.
+    max_out : int
+        Units per output channel, of which the largest counts (MaxOut; Goodfellow et al. 2013).
+
+    Raises
+    ------
+    UsageError
+        For an exponent below 1, fewer than one unit, or channels that the groups do not divide.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sides = 3,
+        stride: Sides = 1,
+        padding: Sides = 0,
+        dilation: Sides = 1,
+        groups: int = 1,
+        b: float = 2.0,
+        max_out: int = 1,
+    ) -> None:
+        if in_channels % groups or out_channels % groups:
+            raise UsageError(f"groups = {groups}: it must divide {in_channels} and {out_channels} channels.")
+        self.kernel_size, self.stride, self.padding = _three(kernel_size), _three(stride), _three(padding)
+        self.dilation, self.groups = _three(dilation), groups
+        self.in_channels, self.out_channels = in_channels, out_channels
+        super().__init__((out_channels * max_out, in_channels // groups, *self.kernel_size), b, max_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        linear = functional.conv3d(
+            x, unit_rows(self.weight), None, self.stride, self.padding, self.dilation, self.groups
+        )
+        linear = self._largest(linear, 1)
+        return linear if self.b == 1 else self._scaled(linear, self.patch_norm(x))
+
+    def patch_norm(self, x: Tensor) -> Tensor:
+        """Norm of the patch below each output voxel, (B, 1 or `out_channels`, ...): the root of pooled squares."""
+        wide = x if x.dtype == torch.float64 else x.float()  # squares of half precision overflow
+        squares = wide.square().unflatten(1, (self.groups, -1)).sum(2)
+        sums = patch_sums(squares, self.kernel_size, self.stride, self.padding, self.dilation)
+        norm = (sums + NORM_EPS).sqrt().to(x.dtype)
+        return norm if self.groups == 1 else norm.repeat_interleave(self.out_channels // self.groups, 1)
+
+    def extra_repr(self) -> str:
+        shape = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        return f"{shape}, padding={self.padding}, groups={self.groups}, b={self.b:g}, max_out={self.max_out}"
+
+
+class BcosLinear(_Bcos):
+    """B-cos linear layer over the last axis of (..., features); see `BcosConv3d`.
+
+    Examples
+    --------
+    >>> layer = BcosLinear(2, 1)
+    >>> with torch.no_grad():
+    ...     _ = layer.weight.copy_(torch.tensor([[2.0, 0.0]]))
+    >>> round(layer(torch.tensor([[3.0, 4.0]])).item(), 4)  # 3 times cos = 3 / 5
+    1.8
+    """
+
+    def __init__(self, in_features: int, out_features: int, b: float = 2.0, max_out: int = 1) -> None:
+        self.in_features, self.out_features = in_features, out_features
+        super().__init__((out_features * max_out, in_features), b, max_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        linear = self._largest(functional.linear(x, unit_rows(self.weight)), x.dim() - 1)
+        return linear if self.b == 1 else self._scaled(linear, (x.square().sum(-1, keepdim=True) + NORM_EPS).sqrt())
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, b={self.b:g}, max_out={self.max_out}"
+
+
+def _three(value: Sides) -> Sides3:
+    return (value, value, value) if isinstance(value, int) else value

@@ -1,0 +1,50 @@
+"""Parts that the B-cos networks are put together from: one convolution with its norm, and the last stage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from pipeline.models.contract import StagedModel
+from pipeline.models.dynamic.calibration import Scaled
+from pipeline.models.dynamic.encoding import InputEncoding
+from pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from pipeline.models.dynamic.norms import DynamicNorm
+from pipeline.models.families.bcos.layers import BcosConv3d
+from pipeline.models.families.family import Architecture, Shape
+from pipeline.run.config.networks import BcosConfig
+
+ENCODED = 2
+"""Channels of an encoded volume."""
+
+
+def normalisation(channels: int, settings: BcosConfig) -> nn.Module:
+    """The norm of a run's settings; nothing for ``none``."""
+    if settings.norm == "none":
+        return nn.Identity()
+    groups = math.gcd(2, channels)
+    return DynamicNorm(settings.norm, channels, settings.norm_bias or None, settings.norm_bias, groups)
+
+
+def normalised(layer: nn.Module, channels: int, settings: BcosConfig) -> nn.Module:
+    """A layer and the norm of its output, or a gain that keeps its signals alive where there is no norm."""
+    if settings.norm == "none":
+        return Scaled(layer)
+    return nn.Sequential(layer, normalisation(channels, settings))
+
+
+def head(channels: int, outputs: int, settings: BcosConfig, max_out: int = 1) -> nn.Sequential:
+    """Classify each voxel of the last features, then average, then make logits; B-cos layers need this order."""
+    classifier = BcosConv3d(channels, outputs, 1, b=settings.b, max_out=max_out)
+    bias = bias_of_chance(outputs) if outputs > 1 else 0.0
+    logits = LogitLayer(bias=bias, initial_size=settings.initial_logits)
+    return nn.Sequential(classifier, nn.AdaptiveAvgPool3d(1), nn.Flatten(), logits)
+
+
+def staged(stages: Sequence[nn.Module], shape: Shape, settings: BcosConfig) -> StagedModel:
+    """The network: the encoding of intensities first, then the stages."""
+    model = StagedModel([InputEncoding(settings.background), *stages])
+    model.architecture = Architecture(settings, shape)
+    return model

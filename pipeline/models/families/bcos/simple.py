@@ -1,0 +1,29 @@
+"""The plain B-cos network: a stack of B-cos convolutions with MaxOut, a classifier of voxels, and their average.
+
+Source: Böhle, Fritz & Schiele 2022, nine layers; in three dimensions with a stride at the first layer.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from pipeline.models.contract import StagedModel
+from pipeline.models.families.bcos.layers import BcosConv3d
+from pipeline.models.families.bcos.parts import ENCODED, head, normalised, staged
+from pipeline.models.families.family import Shape
+from pipeline.run.config.networks import BcosSimpleConfig
+
+KERNEL = 3
+
+
+def build(shape: Shape, settings: BcosSimpleConfig, outputs: int) -> StagedModel:
+    """The network for a grid. Stages: the encoding, one per convolution, the head."""
+    layers: list[nn.Module] = []
+    before = ENCODED
+    for channels, stride in zip(settings.channels, settings.strides, strict=True):
+        layer = BcosConv3d(
+            before, channels, KERNEL, stride, KERNEL // 2, b=settings.b, max_out=settings.max_out
+        )  # fmt: skip
+        layers.append(normalised(layer, channels, settings))
+        before = channels
+    return staged([*layers, head(before, outputs, settings, settings.max_out)], shape, settings)

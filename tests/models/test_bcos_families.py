@@ -1,0 +1,117 @@
+"""B-cos networks: rows of W(x) at every stage, completeness in float32, settings that are refused."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from explicit_matrices import matrix_of, product
+from pipeline.models.contract import StagedModel
+from pipeline.models.dynamic.bias_guard import require_bias_free
+from pipeline.models.dynamic.calibration import calibrate
+from pipeline.models.dynamic.encoding import InputEncoding
+from pipeline.models.dynamic.explanation_mode import explanation_mode, forget
+from pipeline.models.dynamic.linear_map import dynamic_weights
+from pipeline.models.dynamic.logits import LogitLayer
+from pipeline.models.families.bcos.records import BCOS_FAMILIES
+from pipeline.models.families.registry import build_network
+from pipeline.run.config.networks import BcosConfig, BcosSimpleConfig
+from pipeline.training.batch_statistics import prepare_step
+
+TINY: dict[str, BcosConfig] = {
+    "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1)),
+}
+
+
+def network(settings: BcosConfig, shape: tuple[int, int, int], outputs: int = 3) -> tuple[StagedModel, Tensor]:
+    """A calibrated network in evaluation mode, whose norms have weights of their own, and volumes with a background."""
+    torch.manual_seed(6)
+    model = build_network(settings, shape, outputs)
+    volumes = torch.rand(2, 1, *shape)
+    volumes[..., :2] = 0
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            parameter.data = torch.rand_like(parameter) + 0.5
+    prepare_step(model)
+    calibrate(model.train(), volumes)
+    return model.eval(), volumes
+
+
+def test_every_family_is_here():
+    assert list(TINY) == [family.name for family in BCOS_FAMILIES]
+
+
+def logit_bias(model: StagedModel) -> float:
+    (layer,) = (module for module in model.modules() if isinstance(module, LogitLayer))
+    return float(layer.bias)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_contributions_add_up_at_every_stage(name):
+    settings = TINY[name]
+    side = {f.name: f for f in BCOS_FAMILIES}[name].smallest_side(settings)
+    model, volumes = network(settings, (side, side + 2, side + 1))
+    model, a = model.double(), volumes.double()
+    require_bias_free(model)
+    for stage, after in enumerate(model.stages[:-1], 1):
+        a = after(a).detach()
+        rest = torch.nn.Sequential(*model.stages[stage:])
+        for unit in range(3):
+            rows = dynamic_weights(model, lambda x, rest=rest, unit=unit: rest(x)[:, unit], a)
+            expected = rest(a)[:, unit] - logit_bias(model)
+            torch.testing.assert_close((rows * a).flatten(1).sum(1), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer", "instance", "group", "position", "all"])
+@pytest.mark.parametrize("b", [1.0, 1.5, 2.0, 2.5])
+def test_the_simple_network_is_complete_in_float32_for_every_norm(norm, b):
+    model, volumes = network(BcosSimpleConfig(channels=(4, 6, 6), strides=(2, 1, 1), norm=norm, b=b), (9, 7, 8))
+    pairs = model.stages[0](volumes)
+    rest = torch.nn.Sequential(*model.stages[1:])
+    rows = dynamic_weights(model, lambda x: rest(x)[:, 1], pairs)
+    contributions = rows * pairs
+    error = contributions.flatten(1).double().sum(1) - (rest(pairs)[:, 1].double() - logit_bias(model))
+    assert float((error.detach() / contributions.double().abs().flatten(1).sum(1)).abs().max()) < 1e-5
+    assert torch.equal(contributions[..., :2], torch.zeros_like(contributions[..., :2]))
+
+
+def test_rows_are_the_product_of_the_matrices_of_the_layers():
+    """The factors of a pass are kept; with them each stage is a matrix, written out from unit vectors."""
+    settings = BcosSimpleConfig(channels=(2, 3), strides=(1, 2), norm="position", max_out=1)
+    model, volumes = network(settings, (4, 3, 4))
+    model, first = model.double(), model.double().stages[0](volumes[:1].double())
+    rest = torch.nn.Sequential(*model.stages[1:])
+    with explanation_mode(model, "record"), torch.no_grad():
+        bounds = [first]
+        for stage in model.stages[1:]:
+            bounds.append(stage(bounds[-1]))
+
+    def replayed(stage: torch.nn.Module, unit: Tensor) -> Tensor:
+        with explanation_mode(stage, "replay"), torch.no_grad():
+            return stage(unit) - (logit_bias(model) if stage is model.stages[-1] else 0)
+
+    stages = zip(model.stages[1:], bounds[:-1], strict=True)
+    expected = product([matrix_of(lambda unit, s=stage: replayed(s, unit), a) for stage, a in stages])
+    forget(model)
+    rows = [dynamic_weights(model, lambda x, u=unit: rest(x)[:, u], first).flatten() for unit in range(3)]
+    torch.testing.assert_close(torch.stack(rows), expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(expected @ first.flatten(), model(volumes[:1].double())[0] - logit_bias(model))
+
+
+def test_the_background_says_nothing_unless_it_is_dark():
+    settings = {"null": BcosSimpleConfig(), "dark": BcosSimpleConfig(background="dark")}
+    for background, one in settings.items():
+        model, volumes = network(one, (17, 17, 18))
+        assert isinstance(model.stages[0], InputEncoding)
+        rest = torch.nn.Sequential(*model.stages[1:])
+        pairs = model.stages[0](volumes)
+        share = (dynamic_weights(model, lambda x, rest=rest: rest(x)[:, 1], pairs) * pairs)[..., :2].abs().sum()
+        assert (float(share) == 0) == (background == "null")
+
+
+def test_classify_then_pool_is_another_network_than_pool_then_classify():
+    for b in (1.0, 2.0):
+        model, volumes = network(BcosSimpleConfig(channels=(3,), strides=(1,), b=b, max_out=1), (4, 5, 3))
+        classifier, pool, *_, logits = model.stages[-1]
+        features = torch.nn.Sequential(*model.stages[:-1])(volumes)
+        other = logits(classifier(pool(features)).flatten(1))
+        assert torch.allclose(other, model(volumes), rtol=1e-4, atol=1e-6) == (b == 1)
