@@ -26,7 +26,7 @@ from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.people.balance import BALANCE_COLUMNS, balance_sentence
 from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.sharing.manifest import write_comparison
-from pipeline.run.config.files import load_config
+from pipeline.run.config.files import load_config, usual_sentence
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
 from pipeline.run.layout.folder import (
@@ -81,6 +81,8 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
             log.info("%s", description)
             for note in ready.notes:
                 log.warning("note: %s", note)
+            if said := usual_sentence(config):
+                log.info("%s", said)
             if said := balance_sentence(ready.balance):
                 log.info("%s", said)
             work = _begin(layout, source.input, config, cohort, ready, executor)

@@ -82,9 +82,9 @@ class Entry:
 
 
 def last_spatial_stage(model: nn.Module) -> int:
-    """Boundary after the last stage with a 3D convolution; 0 if there is none."""
+    """Boundary after the last stage with a 3D convolution, the output aside; 0 if there is none."""
     stages = list(model.stages) if isinstance(model, StagedModel) else list(model.children())
     with_convolution = [
-        number for number, stage in enumerate(stages, 1) if any(isinstance(m, nn.Conv3d) for m in stage.modules())
+        number for number, stage in enumerate(stages[:-1], 1) if any(weight.dim() == 5 for weight in stage.parameters())
     ]
     return with_convolution[-1] if with_convolution else 0

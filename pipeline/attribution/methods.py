@@ -56,8 +56,8 @@ class Propagation(Protocol):
 class Relative(Protocol):
     """A method that explains a volume relative to a reference."""
 
-    def reference_value(self, view: NetworkView) -> Tensor:
-        """The explained value of the reference, one per volume: (B,)."""
+    def reference_value(self, view: NetworkView) -> Tensor | None:
+        """The explained value of the reference, one per volume: (B,); None where the settings ask for no reference."""
         ...
 
 

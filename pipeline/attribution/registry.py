@@ -16,6 +16,7 @@ from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from pipeline.attribution.gradient.guided_backprop import GuidedBackprop
 from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from pipeline.attribution.gradient.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
+from pipeline.attribution.inherent.contributions import Inherent
 from pipeline.attribution.lrp.methods import Lrp
 from pipeline.attribution.perturbation.lime import Lime
 from pipeline.attribution.perturbation.occlusion import Occlusion, RegionOcclusion
@@ -67,6 +68,10 @@ ENTRIES: Sequence[Entry] = (
     Entry(
         RegionShapley, "Shapley value of each atlas region, of the evidence relative to the mean control; in logits",
         usual_start="evidence",
+    ),
+    Entry(
+        Inherent, "contributions of a network that is one linear map for each scan, less those of controls; exact, in "
+        "logits", usual_start="evidence",
     ),
 )  # fmt: skip
 

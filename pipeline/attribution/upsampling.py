@@ -9,7 +9,7 @@ true centres, and constant beyond the outermost ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,14 @@ from pipeline.attribution.graph.planner import carried
 from pipeline.attribution.graph.pooling import triple
 from pipeline.attribution.graph.tracing import Concatenate, Gate, Sum, trace
 from pipeline.attribution.network_view import NetworkView
+from pipeline.models.dynamic.calibration import Gain
+from pipeline.models.dynamic.encoding import InputEncoding
+from pipeline.models.dynamic.explanation_mode import DynamicLinear
 from pipeline.run.errors import UsageError
 
 POINTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh,
-    nn.BatchNorm3d, nn.InstanceNorm3d, nn.GroupNorm, nn.Dropout, nn.Dropout3d, nn.Identity,
+    nn.BatchNorm3d, nn.InstanceNorm3d, nn.GroupNorm, nn.Dropout, nn.Dropout3d, nn.Identity, InputEncoding, Gain,
 )  # fmt: skip
 """Layers that preserve the position of values."""
 
@@ -51,12 +54,13 @@ def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> Centres:
 
 def _after(name: str, layer: nn.Module, centres: Centres) -> Centres:
     """Centres of the outputs of a layer, given those of its inputs."""
-    if isinstance(layer, POINTWISE):
+    dynamic = isinstance(layer, DynamicLinear)  # a convolution, or a norm or attention, which move no value
+    if isinstance(layer, POINTWISE) or (dynamic and not hasattr(layer, "kernel_size")):
         return centres
     if isinstance(layer, nn.ConstantPad3d):
         before = layer.padding[-2::-2]  # torch starts with the last axis
         return tuple((offset - pad * step, step) for (offset, step), pad in zip(centres, before, strict=True))
-    if isinstance(layer, nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d):
+    if dynamic or isinstance(layer, nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d):
         return tuple(
             (offset + shift * step, step * stride)
             for (offset, step), (shift, stride) in zip(centres, _window(layer), strict=True)
@@ -89,7 +93,7 @@ def _unknown(name: str, layer: nn.Module) -> UsageError:
     )
 
 
-def _window(layer: nn.Conv3d | nn.MaxPool3d | nn.AvgPool3d) -> list[tuple[float, int]]:
+def _window(layer: Any) -> list[tuple[float, int]]:
     """Per axis: the centre of the first window relative to the first voxel, and the stride."""
     kernel, stride = triple(layer.kernel_size), triple(layer.stride)
     dilation = triple(getattr(layer, "dilation", 1))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.reference.references import Reference
+from pipeline.attribution.reference.references import Memory, Reference
 from pipeline.models.inputs import NetworkInput, read_network_volume
 from pipeline.models.storage import LoadedModel, load_model
 from pipeline.run.errors import BadInputError
@@ -68,7 +68,7 @@ class Network:
             )
         volumes = [_volume(one.files, one.digest, loaded.input) for one in self.controls]
         logits = [_logits(self, one, device) for one in self.controls]
-        return Reference(torch.cat(volumes).to(device), people, torch.cat(logits))
+        return Reference(torch.cat(volumes).to(device), people, torch.cat(logits), _memory(self, device))
 
 
 @functools.lru_cache(maxsize=8)
@@ -81,6 +81,12 @@ def _model(files: FoldFiles, weights_digest: str, device: torch.device) -> Loade
 def _volume(files: ScanFiles, digest: str, spec: NetworkInput) -> Tensor:
     """(1, 1, D, H, W); kept by a process, half a gigabyte at most at 1 mm, since folds share most controls."""
     return torch.from_numpy(read_network_volume(files, spec))[None, None]
+
+
+@functools.lru_cache(maxsize=8)
+def _memory(network: Network, device: torch.device) -> Memory:
+    """What methods keep of a network's controls: a map or two; scans of one fold mostly have the same controls."""
+    return {}
 
 
 @functools.lru_cache(maxsize=4096)

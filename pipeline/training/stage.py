@@ -46,9 +46,9 @@ STAGE = "training"
 
 HISTORY_COLUMNS = {
     "epoch": "Number of the epoch, from 1",
-    "train_loss": "Weighted cross-entropy over the training part during the epoch (with dropout and augmentation)",
+    "train_loss": "Weighted cross-entropy (binary, without off-targets, where that is the loss) over the training part during the epoch (with dropout and augmentation)",
     "train_balanced_accuracy": "Balanced accuracy over the training part during the epoch",
-    "validation_loss": "Weighted cross-entropy over the validation part after the epoch",
+    "validation_loss": "The same over the validation part after the epoch",
     "validation_balanced_accuracy": "Balanced accuracy over the validation part after the epoch",
     "best": "true for the epoch whose weights are kept",
 }
@@ -238,7 +238,7 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
     with kept_memory(), repeatable(device, task.seed, config.threads):
         training = _load(task, "training", task.fold.train, device)
         validation = _load(task, "validation", task.fold.validation, device)
-        objective = objective_of(kind, config, training.targets)
+        objective = objective_of(kind, config, training.targets, family_of(task.config.model).loss)
         model = _fresh_network(task).to(device)
         shared = synchronised(model, ranks, device)
         resumption = Resumption(task.checkpoint, key)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from pipeline.models.dynamic.calibration import calibrate, needs_calibration
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import UsageError
 from pipeline.run.work.seeds import derived_seed, generator
@@ -22,6 +23,7 @@ from pipeline.training.augmentation.flips_and_shifts import augment
 from pipeline.training.augmentation.further import FurtherAugmentation
 from pipeline.training.batch_statistics import prepare_step
 from pipeline.training.checkpoints import Checkpoint, EpochRecord, read_checkpoint, write_checkpoint
+from pipeline.training.clipping import clip_units
 from pipeline.training.numerics import mixed_precision
 from pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 from pipeline.training.parallel import ALONE, Ranks
@@ -83,16 +85,23 @@ def learning_rate(config: TrainingConfig, epoch: int) -> float:
     """Learning rate of an epoch, counted from 1.
 
     ``cosine`` decreases from the configured rate to 0 over ``max_epochs`` (Loshchilov & Hutter 2017, without restarts).
+    The epochs of a warm-up come before it, and rise to the configured rate in equal steps.
 
     Examples
     --------
     >>> settings = TrainingConfig(learning_rate=0.1, learning_rate_schedule="cosine", max_epochs=20)
     >>> [round(learning_rate(settings, epoch), 4) for epoch in (1, 11, 20)]
     [0.1, 0.05, 0.0006]
+    >>> warm = TrainingConfig(learning_rate=0.1, learning_rate_schedule="cosine", max_epochs=24, warmup_epochs=4)
+    >>> [round(learning_rate(warm, epoch), 4) for epoch in (1, 4, 5, 15, 24)]
+    [0.02, 0.08, 0.1, 0.05, 0.0006]
     """
+    done = epoch - 1 - config.warmup_epochs
+    if done < 0:
+        return config.learning_rate * epoch / (config.warmup_epochs + 1)
     if config.learning_rate_schedule == "constant":
         return config.learning_rate
-    return config.learning_rate * (1 + math.cos(math.pi * (epoch - 1) / config.max_epochs)) / 2
+    return config.learning_rate * (1 + math.cos(math.pi * done / (config.max_epochs - config.warmup_epochs))) / 2
 
 
 def train(
@@ -134,7 +143,9 @@ def train(
     optimiser = torch.optim.Adam(model.parameters(), config.learning_rate, weight_decay=config.weight_decay)
     selection, history, best = Selection(), [], {}
     known = read_checkpoint(resumption.path, resumption.key)
-    if known is not None:
+    if known is None:
+        _calibrated(model, training, config)
+    else:
         model.load_state_dict(known.weights)
         _restore_moments(optimiser, known.moments)
         selection, history, best = known.selection, list(known.history), dict(known.best_weights)
@@ -155,6 +166,14 @@ def train(
             state = Checkpoint(selection, tuple(history), model.state_dict(), best, moments)
             write_checkpoint(resumption.path, resumption.key, state)
     return Trained(selection, tuple(history), best)
+
+
+def _calibrated(model: nn.Module, training: LabelledVolumes, config: TrainingConfig) -> None:
+    """Let constants that a network takes from data be those of one batch, spread over the training part."""
+    if needs_calibration(model):
+        places = np.linspace(0, len(training) - 1, min(len(training), config.batch_size)).round().astype(int)
+        prepare_step(model)
+        calibrate(model.train(), training.batch(places)[0].float())
 
 
 def _epoch(
@@ -196,6 +215,8 @@ def _train_epoch(
             weight = len(share) * ranks.count / len(step)
             (losses * weight).backward()  # type: ignore[no-untyped-call]
             logged.append({name: value.detach()[: len(share)] for name, value in values.items()})
+        if config.clip_gradients:
+            clip_units(network.parameters(), config.clip_gradients)
         optimiser.step()
         optimiser.zero_grad()
     return setup.objective.measures(ranks.gathered(_joined(logged)))

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-USUAL = "expectedGradients"
-"""Name of the evidence map that a run makes by default."""
+FIRST = ("inherent", "expectedGradients")
+"""Evidence maps that lead before others: the exact one of networks that have it, then the one made by default."""
 
 
 def leading_map(names: Sequence[str], evidence: Collection[str], usual: str, verdicts: pd.DataFrame | None) -> str:
@@ -27,7 +27,7 @@ def leading_map(names: Sequence[str], evidence: Collection[str], usual: str, ver
     Returns
     -------
     str
-        Of the evidence maps (expected gradients first) and then `usual`, the first that passed the evaluation; without
+        Of the evidence maps (inherent and expected gradients first) and then `usual`, the first that passed the evaluation; without
         an evaluation, or if none of them passed, the first.
 
     Examples
@@ -38,7 +38,8 @@ def leading_map(names: Sequence[str], evidence: Collection[str], usual: str, ver
     >>> leading_map(["lrpB000", "deeplift", "expectedGradients"], verdicts["map"].tolist(), "lrpB000", verdicts)
     'deeplift'
     """
-    candidates = sorted((name for name in names if name in evidence), key=lambda name: name != USUAL)
+    places = {name: place for place, name in enumerate(FIRST)}
+    candidates = sorted((name for name in names if name in evidence), key=lambda name: places.get(name, len(FIRST)))
     candidates.append(usual)
     return next((name for name in candidates if has_passed(verdicts, name)), candidates[0])
 

@@ -15,6 +15,7 @@ from pipeline.attribution.registry import METHODS
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.registry import FAMILIES, build_network
 from pipeline.run.config.networks import (
+    BcosSimpleConfig,
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
@@ -22,7 +23,7 @@ from pipeline.run.config.networks import (
     ResNetConfig,
     SEResNetConfig,
 )
-from pipeline.run.errors import UsageError
+from pipeline.run.errors import BadInputError, UsageError
 
 SMALL: dict[str, ModelConfig] = {
     "founding": FoundingConfig(channels=(3, 4), pools=(2, 3), hidden_units=5),
@@ -31,6 +32,7 @@ SMALL: dict[str, ModelConfig] = {
     "densenet121": DenseNetConfig(first_channels=2, growth=1),
     "seresnet50": SEResNetConfig(),
     "efficientnet-b0": EfficientNetConfig(),
+    "bcos-simple": BcosSimpleConfig(channels=(3, 4, 4), strides=(2, 1, 2)),
 }
 QUICK: dict[str, dict[str, Any]] = {
     "integrated-gradients": {"steps": 2, "tolerance": 1e9},
@@ -105,7 +107,7 @@ def test_a_finite_map_on_the_grid_of_the_input_or_a_refusal(name: str, method: s
     if method in ("score-cam", "ablation-cam"):  # a pass per channel, of which the last stage has up to thousands
         stage = {"densenet121": 1, "seresnet50": 1, "efficientnet-b0": 2}.get(name, stage)
     answer = attribute(model, volume, 1, built, stage)
-    if method == "deeplift":
+    if method in ("deeplift", "inherent"):
         assert answer.reference_value is not None
         difference = answer.start_value - answer.reference_value
         torch.testing.assert_close(answer.values.flatten(1).sum(1), difference, rtol=1e-3, atol=1e-4)
@@ -122,5 +124,5 @@ def test_what_is_refused_would_not_have_worked(name: str) -> None:
     for method in FAMILIES[name].refused:
         entry = METHODS[method]
         given = {"reference": Reference(volume, ("sub-1",))} if entry.needs_reference else {}
-        with pytest.raises(UsageError):
+        with pytest.raises((UsageError, BadInputError)):
             attribute(model, volume, 1, entry.record(**given), entry.stage_of(model))

@@ -7,6 +7,7 @@ complete add up to the evidence of the volume less that of its reference.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +17,10 @@ from torch import Tensor
 from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.targets import start_values
 from pipeline.run.errors import BadInputError, UsageError
+
+
+Memory = dict[Hashable, tuple[object, Tensor]]
+"""What was made of the volumes of a reference, by question, and the network that it was made with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +35,8 @@ class Reference:
         Participants, one per volume.
     logits : Tensor or None
         (R, K), what the network answers to them, where that is known; saves R forward passes per volume explained.
+    memory : dict
+        Of `remembered`; may be shared by references to the same volumes.
 
     Raises
     ------
@@ -40,6 +47,7 @@ class Reference:
     volumes: Tensor
     people: tuple[str, ...]
     logits: Tensor | None = field(default=None, repr=False)
+    memory: Memory = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.volumes.dim() != 5 or not len(self.volumes):
@@ -64,6 +72,12 @@ class Reference:
 
     def __repr__(self) -> str:
         return f"Reference({', '.join(self.people)})"
+
+    def remembered(self, question: Hashable, network: object, made: Callable[[], Tensor]) -> Tensor:
+        """What a method makes of these volumes alone, made once per question and network; the latest network is kept."""
+        if question not in self.memory or self.memory[question][0] != network:
+            self.memory[question] = network, made()
+        return self.memory[question][1]
 
     @cached_property
     def mean(self) -> Tensor:

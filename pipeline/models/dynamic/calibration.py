@@ -19,18 +19,29 @@ from pipeline.models.dynamic.logits import LogitLayer
 from pipeline.run.errors import UsageError
 
 
-class Scaled(nn.Module):
-    """A layer, and a constant gain on its output, stored as a buffer."""
+class Gain(nn.Module):
+    """A constant factor, stored as a buffer."""
 
     gain: Tensor
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layer = layer
         self.register_buffer("gain", torch.tensor(1.0))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.layer(x)) * self.gain
+        return x * self.gain
+
+
+class Scaled(nn.Sequential):
+    """A layer, and a gain on its output."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__(layer, Gain())
+
+    @property
+    def gain(self) -> Tensor:
+        """The factor."""
+        return torch.as_tensor(self[1].gain)
 
 
 def root_mean_square(x: Tensor) -> float:

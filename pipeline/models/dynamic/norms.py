@@ -88,7 +88,8 @@ class DynamicNorm(DynamicLinear):
     def forward(self, x: Tensor) -> Tensor:
         """Normalised activations (B, C, ...), any number of spatial axes."""
         if self.kind == "group":
-            return self._affine(self._normalised(x.unflatten(1, (self.groups, -1))).flatten(1, 2))
+            parts = x.unflatten(1, (self.groups, -1))  # type: ignore[no-untyped-call]
+            return self._affine(self._normalised(parts).flatten(1, 2))
         return self._affine(self._normalised(x))
 
     def why_not_linear(self) -> str | None:

@@ -35,6 +35,13 @@ class Architecture:
     input_shape: Shape
 
 
+NOT_INHERENT = {
+    "inherent": "it reads the map that a dynamic linear network is for one scan, and these layers are not dynamic "
+    'linear. Use expected-gradients, or a B-cos network (architecture = "bcos-simple")'
+}
+"""Refused by all other families."""
+
+
 def _all_seen(side: int, _: Any) -> int:
     return side
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.models.families.family import Architecture, Family, Shape
+from pipeline.models.families.family import NOT_INHERENT, Architecture, Family, Shape
 from pipeline.run.config.networks import (
     DenseNetConfig,
     EfficientNetConfig,
@@ -129,7 +129,7 @@ def _family(
     return Family(
         name, build, smallest, require_fits, described=lambda _: described,
         covering_side=lambda side, settings: max(side, smallest(settings)),
-        refused=refused or {}, needs=needs or {},
+        refused={**(refused or {}), **NOT_INHERENT}, needs=needs or {},
     )  # fmt: skip
 
 

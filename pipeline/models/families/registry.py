@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.models.families import founding_geometry as geometry
 from pipeline.models.families.bcos.records import BCOS_FAMILIES
-from pipeline.models.families.family import Family, Shape
+from pipeline.models.families.family import NOT_INHERENT, Family, Shape
 from pipeline.models.families.monai import MONAI_FAMILIES
 from pipeline.run.config.networks import FoundingConfig, ModelConfig
 
@@ -47,7 +47,8 @@ FOUNDING = Family(
     seen_side=lambda side, settings: geometry.seen_side(side, settings.pools),
     refused={
         "cam": "CAM needs global average pooling and one linear layer after the last stage, and this network has a "
-        "hidden layer there. Use grad-cam"
+        "hidden layer there. Use grad-cam",
+        **NOT_INHERENT,
     },
 )
 

@@ -124,7 +124,7 @@ def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
     """Check the settings of one source and put them over those of the sources before it.
 
     A source that names another architecture than those before it starts from the defaults of that architecture: the
-    pools of a preset mean nothing to a ResNet.
+    pools of a preset mean nothing to a ResNet. So it does in other sections, for what the architecture usually has there.
     """
     model = new.get("model")
     if isinstance(model, Mapping):
@@ -133,7 +133,33 @@ def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
         new = {**new, "model": {"architecture": known, **model}}
         if new["model"]["architecture"] != known:
             values["model"] = {name: value for name, value in before.items() if name == "field_of_view"}
+            _merge(values, usual_settings(new["model"]["architecture"]))
     _merge(values, _checked(Config, new, "", source))
+
+
+def usual_settings(architecture: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Settings of other sections that an architecture usually has; none for an unknown one, which is refused later."""
+    known = isinstance(architecture, str) and architecture in NETWORKS
+    return NETWORKS[architecture](architecture=architecture).usual if known else {}
+
+
+def usual_sentence(config: Config) -> str:
+    """Settings of other sections that a run has because of its architecture; empty if there are none.
+
+    Examples
+    --------
+    >>> usual_sentence(load_config())
+    ''
+    >>> usual_sentence(load_config(overrides={"model": {"architecture": "bcos-simple"}}))[:75]
+    'usual for bcos-simple and not set otherwise: training.learning_rate = 0.001'
+    """
+    kept = [
+        f"{section}.{name} = {toml_value(value)}"
+        for section, values in usual_settings(config.model.architecture).items()
+        for name, value in values.items()
+        if getattr(getattr(config, section), name) == value
+    ]
+    return f"usual for {config.model.architecture} and not set otherwise: {', '.join(kept)}" if kept else ""
 
 
 def network_settings(values: Mapping[str, Any], source: str) -> ModelConfig:

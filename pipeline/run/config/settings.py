@@ -175,6 +175,13 @@ class TrainingConfig:
     flip_probability: float = 0.5
     max_shift_voxels: int = 2
     balance_classes: bool = True
+    loss: Literal["usual", "cross-entropy", "binary-cross-entropy", "off-target"] = "usual"
+    """For classes; ``usual`` is that of the architecture: off-target for B-cos networks, cross-entropy for others. With
+    ``off-target`` a wrong class is to have no evidence; with ``binary-cross-entropy``, evidence against it."""
+    clip_gradients: float = 0.0
+    """Largest gradient of a unit, as a share of the size of its weights (adaptive clipping); 0 for no limit."""
+    warmup_epochs: int = 0
+    """First epochs, over which the learning rate rises from 0 in equal steps."""
     control: Literal["none", "binarised"] = "none"
     """``binarised``: networks see brain masks instead of images, and can use only the contour of the brain extraction;
     a control run, not for conclusions."""
@@ -313,6 +320,8 @@ def _problems(config: Config) -> list[str]:
         (1 <= training.batch_size <= 100_000, "training.batch_size must lie between 1 and 100,000"),
         (1 <= training.min_epochs <= training.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
         (training.patience >= 1, "training.patience must be 1 or more"),
+        (0 <= training.clip_gradients <= 100, "training.clip_gradients must lie between 0 and 100"),
+        (0 <= training.warmup_epochs < training.max_epochs, "training.warmup_epochs must lie in 0..max_epochs - 1"),
         (0 <= training.flip_probability <= 1, "training.flip_probability must lie in [0, 1]"),
         (training.max_shift_voxels >= 0, "training.max_shift_voxels must be 0 or more"),
         (1 <= training.threads <= 1024, "training.threads must lie between 1 and 1,024"),

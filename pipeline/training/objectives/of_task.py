@@ -7,12 +7,27 @@ import torch
 from pipeline.cohort.people.tasks import Task
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.training.objectives.classification import class_weights, classification
+from pipeline.training.objectives.off_target import binary
 from pipeline.training.objectives.records import Objective
 from pipeline.training.objectives.regression import Scale, regression
 
 
-def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor) -> Objective:
-    """Cross-entropy for classes, squared error or Huber loss for regression."""
+def objective_of(
+    task: Task, config: TrainingConfig, targets: torch.Tensor, usual: str = "cross-entropy"
+) -> Objective:
+    """The loss of the settings for classes, squared error or Huber loss for regression.
+
+    Parameters
+    ----------
+    task : Task
+    config : TrainingConfig
+    targets : Tensor
+        Of the training part.
+    usual : str
+        Loss for classes where the settings say ``usual``: that of the family of networks.
+    """
     if task.is_number:
         return regression(config.regression_loss, Scale.of(targets))
-    return classification(class_weights(targets, config.balance_classes, len(task.outputs)))
+    weights = class_weights(targets, config.balance_classes, len(task.outputs))
+    name = usual if config.loss == "usual" else config.loss
+    return classification(weights) if name == "cross-entropy" else binary(weights, name == "off-target")

@@ -91,7 +91,10 @@ class _Bcos(DynamicLinear):
 
     def _largest(self, linear: Tensor, axis: int) -> Tensor:
         """The largest linear response of each output's units; the scale, applied later, does not change their order."""
-        return linear if self.max_out == 1 else linear.unflatten(axis, (-1, self.max_out)).amax(axis + 1)
+        if self.max_out == 1:
+            return linear
+        units: Tensor = linear.unflatten(axis, (-1, self.max_out))  # type: ignore[no-untyped-call]
+        return units.amax(axis + 1)
 
     def _scaled(self, linear: Tensor, norm: Tensor) -> Tensor:
         return linear * self.held(bcos_scale(linear, norm, self.b))
@@ -144,7 +147,11 @@ class BcosConv3d(_Bcos):
     def patch_norm(self, x: Tensor) -> Tensor:
         """Norm of the patch below each output voxel, (B, 1 or `out_channels`, ...): the root of pooled squares."""
         wide = x if x.dtype == torch.float64 else x.float()  # squares of half precision overflow
-        squares = wide.square().unflatten(1, (self.groups, -1)).sum(2)
+        squares = wide.square()
+        if self.groups == 1:
+            squares = squares.sum(1, keepdim=True)
+        else:
+            squares = squares.unflatten(1, (self.groups, -1)).sum(2)  # type: ignore[no-untyped-call]
         sums = patch_sums(squares, self.kernel_size, self.stride, self.padding, self.dilation)
         norm = (sums + NORM_EPS).sqrt().to(x.dtype)
         return norm if self.groups == 1 else norm.repeat_interleave(self.out_channels // self.groups, 1)

@@ -1,0 +1,134 @@
+"""Inherent maps: what each voxel contributes by the one linear map that a dynamic linear network is for a scan.
+
+B-cos and CoDA networks compute ``logit - b = W(x) x``. The contribution of a value is its own summand, and the
+contribution of a voxel the sum over its pair [v, 1 - v]. Nothing is estimated, and nothing of the network is left out;
+see Böhle, Fritz & Schiele 2021, 2022. Relative to controls a map is that of the scan less the mean of theirs: it adds up to
+the evidence of the scan less the mean evidence of the controls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.entry import Surroundings
+from pipeline.attribution.gradient.gradients import channel_sum
+from pipeline.attribution.network_view import NetworkView
+from pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value
+from pipeline.models.dynamic.encoding import InputEncoding
+from pipeline.models.dynamic.explanation_mode import dynamic_layers
+from pipeline.models.dynamic.linear_map import Value, dynamic_weights
+from pipeline.run.errors import UsageError
+
+
+def contributions(model: nn.Module, value: Value, features: Tensor) -> Tensor:
+    """``W(a) * a`` (B, C, d, h, w), which sums to the value less what it owes to constants.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Holds all modules that `value` runs through.
+    value : callable
+        What is explained, (B,), of features (B, C, d, h, w).
+    features : Tensor
+    """
+    return dynamic_weights(model, value, features) * features.detach()
+
+
+def contrast(first: int, second: int) -> Callable[[Tensor], Tensor]:
+    """The difference of two logits, as a value: its contributions say what speaks for one class and not the other.
+
+    Examples
+    --------
+    >>> contrast(1, 0)(torch.tensor([[1.0, 4.0]])).tolist()
+    [3.0]
+    """
+    return lambda logits: logits[:, first] - logits[:, second]
+
+
+def mean_corrected(of_classes: Tensor) -> Tensor:
+    """Maps of all classes (classes, ...) less their mean, which explain the logits less their mean.
+
+    Takes away what a network holds to be there for every class alike. Source: Böhle, Singh, Fritz & Schiele 2024.
+
+    Examples
+    --------
+    >>> mean_corrected(torch.tensor([[1.0, 5.0], [3.0, 5.0]])).tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
+    return of_classes - of_classes.mean(0, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Inherent:
+    """Contributions by W(x), signed, summed over channels.
+
+    Parameters
+    ----------
+    reference : Reference or None
+        Given by the run.
+    compare : {"controls", "nothing"}
+        Less the mean map of the controls, or the contributions of the scan alone.
+    """
+
+    name: ClassVar[str] = "inherent"
+
+    reference: Reference | None = None
+    compare: Literal["controls", "nothing"] = "controls"
+
+    def __post_init__(self) -> None:
+        if self.compare not in ("controls", "nothing"):
+            raise UsageError(f"inherent: compare = {self.compare!r}; allowed are 'controls' and 'nothing'.")
+
+    @staticmethod
+    def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:
+        """The controls of the network."""
+        return {"reference": surroundings.reference}
+
+    def require(self, view: NetworkView) -> None:
+        """Refuse a network that is no dynamic linear one, and a value that is not linear in the logits."""
+        if not dynamic_layers(view.model):
+            raise UsageError(
+                "inherent explains networks that are one linear map for each input (B-cos, CoDA), and this one is not. "
+                "Use expected-gradients, or train such a network (heatlas models lists them)."
+            )
+        if view.start == "probability":
+            raise UsageError(
+                "inherent explains logits, which add up, and no probability. Ask for the logit or evidence."
+            )
+
+    def maps(self, view: NetworkView) -> Tensor:
+        """Maps (B, 1, d, h, w) that sum to the value less that of the reference, or less the logit bias."""
+        self.require(view)
+        found = _of(view, view.features)
+        if self.compare == "nothing":
+            return found
+        reference = fitting(self.reference, view.volumes, self.name)
+        version = sum(weight._version for weight in view.model.parameters())  # changes with weights changed in place
+        question = (self.name, view.target, view.start, view.stage)
+        return found - reference.remembered(question, (view.model, version), lambda: _mean_map(reference, view))
+
+    def reference_value(self, view: NetworkView) -> Tensor | None:
+        """Mean value of the reference volumes, (B,); None for a scan alone."""
+        if self.compare == "nothing":
+            return None
+        return mean_value(fitting(self.reference, view.volumes, self.name), view)
+
+
+def _mean_map(reference: Reference, view: NetworkView) -> Tensor:
+    """Mean over the controls of their contributions, (1, 1, d, h, w)."""
+    return torch.cat([_of(view, one) for one in torch.split(features_of(reference, view), 1)]).mean(0, keepdim=True)
+
+
+def _of(view: NetworkView, features: Tensor) -> Tensor:
+    """Contributions of the features of a view, summed over channels; of volumes through their encoding."""
+    if not view.after or not isinstance(view.after[0][1], InputEncoding):
+        return channel_sum(contributions(view.model, view.score, features))
+    encoding, rest = view.after[0][1], replace(view, after=view.after[1:])
+    with torch.no_grad():
+        pairs = encoding(features)
+    return channel_sum(contributions(view.model, rest.score, pairs))
