@@ -13,12 +13,27 @@ from pipeline.models.dynamic.explanation_mode import explanation_mode, forget
 from pipeline.models.dynamic.linear_map import dynamic_weights
 from pipeline.models.dynamic.logits import LogitLayer
 from pipeline.models.families.bcos.records import BCOS_FAMILIES
+from pipeline.models.families.bcos.vit import Positions, sines_of_places
 from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import BcosConfig, BcosSimpleConfig
+from pipeline.run.config.networks import (
+    BcosConfig,
+    BcosConvNeXtConfig,
+    BcosDenseNetConfig,
+    BcosResNetConfig,
+    BcosSimpleConfig,
+    BcosVggConfig,
+    BcosViTConfig,
+)
 from pipeline.training.batch_statistics import prepare_step
 
 TINY: dict[str, BcosConfig] = {
     "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1)),
+    "bcos-resnet18": BcosResNetConfig(width=1 / 32, stem_stride=1),
+    "bcos-densenet121": BcosDenseNetConfig(first_channels=2, growth=1),
+    "bcos-convnext-tiny": BcosConvNeXtConfig(width=1 / 32, depths=(1, 1, 2, 1)),
+    "bcos-vgg11": BcosVggConfig(width=1 / 64),
+    "bcos-vit": BcosViTConfig("bcos-vit", patch=4, dim=12, depth=2, heads=2),
+    "bcos-vit-c": BcosViTConfig(patch=4, dim=12, depth=3, heads=2),
 }
 
 
@@ -45,7 +60,20 @@ def logit_bias(model: StagedModel) -> float:
     return float(layer.bias)
 
 
-@pytest.mark.parametrize("name", TINY)
+def share_of_positions(model: StagedModel, pairs: Tensor, unit: int) -> Tensor | float:
+    """What a vision transformer's answer owes to its positions, by the weights of the tokens that they are added to."""
+    tokens = model.stages[1]
+    if not isinstance(tokens[-1], Positions):
+        return 0.0
+    a, rest = tokens(pairs), torch.nn.Sequential(*model.stages[2:])
+    rows = dynamic_weights(model, lambda x: rest(x)[:, unit], a)
+    return (rows * sines_of_places(a.shape[1], tuple(a.shape[2:]), a)).flatten(1).sum(1)
+
+
+DEEP = ("bcos-resnet18", "bcos-densenet121", "bcos-vgg11", "bcos-convnext-tiny")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in DEEP)) for n in TINY])
 def test_contributions_add_up_at_every_stage(name):
     settings = TINY[name]
     side = {f.name: f for f in BCOS_FAMILIES}[name].smallest_side(settings)
@@ -58,6 +86,9 @@ def test_contributions_add_up_at_every_stage(name):
         for unit in range(3):
             rows = dynamic_weights(model, lambda x, rest=rest, unit=unit: rest(x)[:, unit], a)
             expected = rest(a)[:, unit] - logit_bias(model)
+            if stage == 1:
+                share = share_of_positions(model, a, unit)
+                expected = expected - share
             torch.testing.assert_close((rows * a).flatten(1).sum(1), expected, rtol=1e-9, atol=1e-12)
 
 

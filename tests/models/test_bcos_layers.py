@@ -138,6 +138,15 @@ def test_the_gradient_of_a_unit_has_a_part_along_the_input():
         torch.testing.assert_close(true, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("b", [1.5, 2.0, 2.5])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_first_and_second_derivatives(b, groups):
+    layer, x = conv(2, 4, 2, b=b, groups=groups, max_out=2), noise(1, 2, 2, 3, 2).requires_grad_()
+    call = lambda a, w: torch.func.functional_call(layer, {"weight": w}, (a,))  # noqa: E731
+    assert torch.autograd.gradcheck(call, (x, layer.weight))
+    assert torch.autograd.gradgradcheck(call, (x, layer.weight))
+
+
 def test_an_empty_patch_and_an_empty_filter_have_finite_slopes():
     for b in EXPONENTS:
         layer = conv(2, 3, 3, b=b)

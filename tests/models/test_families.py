@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from pipeline.models.families.bcos.records import BCOS_FAMILIES
 from pipeline.models.families.registry import FAMILIES, build_network, parameter_count
 from pipeline.models.inputs import configured_input
 from pipeline.run.config.networks import NETWORKS, FoundingConfig
@@ -26,7 +27,8 @@ MONAI = {
 
 
 def test_every_network_of_monai_is_compared():
-    assert ["founding", *MONAI] == list(FAMILIES) == list(NETWORKS)
+    dynamic = [family.name for family in BCOS_FAMILIES]
+    assert ["founding", *MONAI, *dynamic] == list(FAMILIES) == list(NETWORKS)
 
 
 @pytest.mark.parametrize("name", MONAI)
@@ -57,7 +59,7 @@ def test_the_smallest_grid_is_the_smallest(name):
     last = []
     with torch.device("meta"):
         model = build_network(settings, (side,) * 3, 2).eval()
-        spatial = [stage for stage in model.stages if any(isinstance(m, torch.nn.Conv3d) for m in stage.modules())]
+        spatial = [stage for stage in model.stages[:-1] if any(weight.dim() == 5 for weight in stage.parameters())]
         spatial[-1].register_forward_hook(lambda module, given, answer: last.append(tuple(answer.shape[2:])))
         for n in (side, side - 1):
             if name != "founding" or n == side:

@@ -11,6 +11,7 @@ from pipeline.models.families.registry import FAMILIES, build_network
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import load_model, require_family, save_model
 from pipeline.run.config.networks import (
+    BcosSimpleConfig,
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
@@ -117,6 +118,7 @@ SETTINGS = {
     "densenet121": DenseNetConfig(first_channels=2, growth=1, dropout=0.1),
     "seresnet50": SEResNetConfig(dropout=0.5),
     "efficientnet-b0": EfficientNetConfig(drop_connect=0.0),
+    "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="batch", background="dark"),
 }
 
 

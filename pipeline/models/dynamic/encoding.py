@@ -50,7 +50,7 @@ class InputEncoding(nn.Module):
         """
         if self.training:
             volumes = volumes.clamp(0, 1)
-        else:
+        elif not volumes.is_meta:  # shapes without values
             _require_unit_range(volumes)
         pairs = torch.cat([volumes, 1 - volumes], dim=1)
         if self.background == "dark":

@@ -40,7 +40,8 @@ def _residual_blocks(settings: ResNetConfig) -> list[int]:
     return {"resnet10": [1, 1, 1, 1], "resnet18": [2, 2, 2, 2]}[settings.architecture]
 
 
-def _resnet(shape: Shape, settings: ResNetConfig, outputs: int) -> StagedModel:
+def resnet(shape: Shape, settings: ResNetConfig, outputs: int) -> StagedModel:
+    """A residual network. Stages: the stem, four groups of blocks, the head."""
     from monai.networks.nets.resnet import ResNet
     from torch import nn
 
@@ -55,7 +56,8 @@ def _resnet(shape: Shape, settings: ResNetConfig, outputs: int) -> StagedModel:
     return _staged([stem, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings)
 
 
-def _densenet(shape: Shape, settings: DenseNetConfig, outputs: int) -> StagedModel:
+def densenet(shape: Shape, settings: DenseNetConfig, outputs: int) -> StagedModel:
+    """DenseNet-121. Stages: the stem, four dense blocks with their transitions, the head."""
     from monai.networks.nets.densenet import DenseNet121
     from torch import nn
 
@@ -142,10 +144,10 @@ def _resnet_text(layers: int) -> str:
 
 
 MONAI_FAMILIES: Sequence[Family] = (
-    _family("resnet10", _resnet, _resnet_side, _resnet_text(10)),
-    _family("resnet18", _resnet, _resnet_side, _resnet_text(18)),
+    _family("resnet10", resnet, _resnet_side, _resnet_text(10)),
+    _family("resnet18", resnet, _resnet_side, _resnet_text(18)),
     _family(
-        "densenet121", _densenet, lambda _: 61,
+        "densenet121", densenet, lambda _: 61,
         "was a DenseNet-121 [@densenet] in three dimensions, as in MONAI [@monai]",
         needs={"lrp": {"batch_norm": "identity"}},  # normalisations come before convolutions and cannot be folded
     ),

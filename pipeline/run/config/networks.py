@@ -115,13 +115,17 @@ class EfficientNetConfig(ModelConfig):
         return [_is_share("dropout", self.dropout), _is_share("drop_connect", self.drop_connect)]
 
 
+Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
+"""Normalisations of dynamic linear networks; see `pipeline.models.dynamic.norms`."""
+
+
 @dataclass(frozen=True)
 class BcosConfig(ModelConfig):
     """What the B-cos families share."""
 
     b: float = 2.0
     """Exponent of all layers. 1 is linear; the larger, the less a unit answers to what is not along its weights."""
-    norm: Literal["none", "batch", "layer", "instance", "group", "position", "all"] = "position"
+    norm: Norm = "batch"
     """Normalisation after each layer; ``none`` multiplies by constants that are measured before training."""
     norm_bias: bool = False
     """Whether norms add a trained constant and subtract running means. Maps then no longer add up."""
@@ -152,11 +156,15 @@ class BcosSimpleConfig(BcosConfig):
     """The plain B-cos network: a stack of convolutions."""
 
     architecture: Literal["bcos-simple"] = "bcos-simple"
-    norm: Literal["none", "batch", "layer", "instance", "group", "position", "all"] = "none"
     channels: tuple[int, ...] = (8, 8, 16, 16, 16, 32, 32, 32)
     strides: tuple[int, ...] = (2, 1, 2, 1, 1, 2, 1, 1)
     max_out: int = 2
     """Units per channel, of which the largest counts; 1 for plain B-cos."""
+
+    @property
+    def layers(self) -> int:
+        """Convolutions, the classifier included."""
+        return len(self.channels) + 1
 
     def checks(self) -> list[tuple[bool, str]]:
         return [
@@ -168,9 +176,97 @@ class BcosSimpleConfig(BcosConfig):
         ]
 
 
+@dataclass(frozen=True)
+class BcosResNetConfig(BcosConfig):
+    """The B-cos ResNet of 18 layers."""
+
+    architecture: Literal["bcos-resnet18"] = "bcos-resnet18"
+    width: float = 0.125
+    """Factor on the channels of every layer; 1 gives 64, 128, 256 and 512."""
+    stem_stride: int = 2
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [*super().checks(), _is_width(self.width), (1 <= self.stem_stride <= 4, "model.stem_stride must lie "
+                "between 1 and 4")]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BcosDenseNetConfig(BcosConfig):
+    """The B-cos DenseNet-121."""
+
+    architecture: Literal["bcos-densenet121"] = "bcos-densenet121"
+    first_channels: int = 16
+    growth: int = 8
+    """Channels that each layer adds."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            *super().checks(),
+            (1 <= self.first_channels <= 512, "model.first_channels must lie between 1 and 512"),
+            (1 <= self.growth <= 128, "model.growth must lie between 1 and 128"),
+        ]
+
+
+@dataclass(frozen=True)
+class BcosConvNeXtConfig(BcosConfig):
+    """The B-cos ConvNeXt-tiny."""
+
+    architecture: Literal["bcos-convnext-tiny"] = "bcos-convnext-tiny"
+    norm: Norm = "position"
+    width: float = 0.125
+    """Factor on the channels; 1 gives 96, 192, 384 and 768."""
+    depths: tuple[int, ...] = (3, 3, 9, 3)
+    """Blocks of the four groups."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        four = len(self.depths) == 4 and _all_positive(self.depths)
+        return [*super().checks(), _is_width(self.width), (four, "model.depths must be four numbers, each 1 or more")]
+
+
+@dataclass(frozen=True)
+class BcosVggConfig(BcosConfig):
+    """The B-cos VGG-11."""
+
+    architecture: Literal["bcos-vgg11"] = "bcos-vgg11"
+    width: float = 0.125
+    """Factor on the channels; 1 gives 64 to 512, and 4096 in the hidden layers."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [*super().checks(), _is_width(self.width)]
+
+
+@dataclass(frozen=True)
+class BcosViTConfig(BcosConfig):
+    """B-cos vision transformers."""
+
+    architecture: Literal["bcos-vit", "bcos-vit-c"] = "bcos-vit-c"
+    norm: Norm = "position"
+    patch: int = 8
+    """Voxels along each axis of a token; of bcos-vit-c a power of 2."""
+    dim: int = 48
+    """Channels of a token, a multiple of 6 and of `heads`."""
+    depth: int = 4
+    """Blocks; bcos-vit-c has one less, and a stem of convolutions."""
+    heads: int = 3
+
+    def checks(self) -> list[tuple[bool, str]]:
+        power = self.patch & (self.patch - 1) == 0
+        return [
+            *super().checks(),
+            (2 <= self.patch <= 64, "model.patch must lie between 2 and 64"),
+            (self.architecture == "bcos-vit" or power, "model.patch must be a power of 2 for bcos-vit-c"),
+            (self.dim >= 6 and self.dim % 6 == 0, "model.dim must be a multiple of 6, for positions along three axes"),
+            (self.heads >= 1 and self.dim % self.heads == 0, "model.dim must be a multiple of model.heads"),
+            (2 <= self.depth <= 64, "model.depth must lie between 2 and 64"),
+        ]
+
+
 NETWORKS: Mapping[str, type[ModelConfig]] = {
     name: record
-    for record in (FoundingConfig, ResNetConfig, DenseNetConfig, SEResNetConfig, EfficientNetConfig, BcosSimpleConfig)
+    for record in (
+        FoundingConfig, ResNetConfig, DenseNetConfig, SEResNetConfig, EfficientNetConfig, BcosSimpleConfig,
+        BcosResNetConfig, BcosDenseNetConfig, BcosConvNeXtConfig, BcosVggConfig, BcosViTConfig,
+    )
     for name in get_args(get_type_hints(record)["architecture"])
 }
 """The record of settings of every family, by the name in ``[model] architecture``."""
@@ -178,6 +274,10 @@ NETWORKS: Mapping[str, type[ModelConfig]] = {
 
 def _all_positive(values: tuple[int, ...]) -> bool:
     return len(values) > 0 and min(values) >= 1
+
+
+def _is_width(value: float) -> tuple[bool, str]:
+    return 1 / 64 <= value <= 4, "model.width must lie between 0.015625 and 4"
 
 
 def _is_share(name: str, value: float) -> tuple[bool, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from pipeline.models.contract import StagedModel
 from pipeline.models.dynamic.calibration import Scaled
@@ -33,6 +33,17 @@ def normalised(layer: nn.Module, channels: int, settings: BcosConfig) -> nn.Modu
     if settings.norm == "none":
         return Scaled(layer)
     return nn.Sequential(layer, normalisation(channels, settings))
+
+
+class Residual(nn.Module):
+    """A block added to its own input."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.block(x)  # type: ignore[no-any-return]
 
 
 def head(channels: int, outputs: int, settings: BcosConfig, max_out: int = 1) -> nn.Sequential:

@@ -31,11 +31,21 @@ REFUSED: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def _family(name: str, smallest: Callable[[Any], int], described: Callable[[Any], str]) -> Family:
-    module = f"pipeline.models.families.bcos.{name.removeprefix('bcos-').partition('-')[0].rstrip('0123456789')}"
+Geometry = Callable[[Any], int]
+"""A number of voxels, from settings."""
+
+
+def _family(
+    name: str, place: str, smallest: Geometry, described: Callable[[Any], str], step: Geometry = lambda _: 1
+) -> Family:
+    """A family whose network is built by the function of a module, ``module.function``.
+
+    `step` is the edge of the windows that tile the input without overlap: what does not fill one stays unseen.
+    """
+    module, _, function = place.rpartition(".")
 
     def build(shape: Shape, settings: Any, outputs: int) -> StagedModel:
-        made: StagedModel = import_module(module).build(shape, settings, outputs)
+        made: StagedModel = getattr(import_module(f"{__package__}.{module}"), function)(shape, settings, outputs)
         return made
 
     def require_fits(shape: Shape, settings: Any) -> None:
@@ -48,18 +58,46 @@ def _family(name: str, smallest: Callable[[Any], int], described: Callable[[Any]
 
     return Family(
         name, build, smallest, require_fits, described,
-        covering_side=lambda side, settings: max(side, smallest(settings)),
+        covering_side=lambda side, settings: max(-(-side // step(settings)) * step(settings), smallest(settings)),
+        seen_side=lambda side, settings: side // step(settings) * step(settings),
         encoding="pair", loss="off-target", refused=REFUSED,
     )  # fmt: skip
 
 
-def _simple_text(settings: Any) -> str:
-    return (
-        f"was a B-cos network [@bcos] of {len(settings.channels) + 1} convolutions in three dimensions "
-        f"(B = {settings.b:g}, MaxOut of {settings.max_out}), which takes each intensity v as the pair [v, 1 − v]"
-    )
+def _said(network: str, cited: str = "bcos_vit") -> Callable[[Any], str]:
+    """The sentence of the methods section."""
+
+    def described(settings: Any) -> str:
+        norm = "without normalisation" if settings.norm == "none" else f"with {settings.norm} normalisation"
+        norm += " and trained biases" if settings.norm_bias else " and no bias" if settings.norm != "none" else ""
+        return (
+            f"was {network.format(settings=settings)} as a B-cos network [@{cited}] in three dimensions (B = "
+            f"{settings.b:g}), {norm}, which takes each intensity v as the pair [v, 1 − v]"
+        )
+
+    return described
 
 
 BCOS_FAMILIES: Sequence[Family] = (
-    _family("bcos-simple", lambda settings: math.prod(settings.strides) + 1, _simple_text),
-)
+    _family(
+        "bcos-simple", "simple.build", lambda settings: math.prod(settings.strides) + 1,
+        _said("a stack of {settings.layers} convolutions (MaxOut of {settings.max_out})", "bcos"),
+    ),
+    _family(
+        "bcos-resnet18", "of_monai.build_resnet", lambda settings: 16 * settings.stem_stride + 1,
+        _said("a residual network of 18 layers [@resnet]"),
+    ),
+    _family("bcos-densenet121", "of_monai.build_densenet", lambda _: 61, _said("a DenseNet-121 [@densenet]")),
+    _family(
+        "bcos-convnext-tiny", "convnext.build", lambda _: 64, _said("a ConvNeXt-tiny [@convnext]"), lambda _: 4
+    ),
+    _family("bcos-vgg11", "vgg.build", lambda _: 64, _said("a VGG-11 [@vgg]")),
+    _family(
+        "bcos-vit", "vit.build", lambda settings: 2 * settings.patch,
+        _said("a vision transformer of {settings.depth} blocks [@vit]"), lambda settings: settings.patch,
+    ),
+    _family(
+        "bcos-vit-c", "vit.build", lambda settings: settings.patch + 1,
+        _said("a vision transformer of {settings.depth} blocks [@vit], one of them a stem of convolutions [@vit_c],"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,32 @@
+"""Small calibrated B-cos networks in float64 with volumes that have a background, for tests of inherent maps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pipeline.attribution.reference.references import Reference
+from pipeline.models.contract import StagedModel
+from pipeline.models.dynamic.calibration import calibrate
+from pipeline.models.families.registry import build_network
+from pipeline.run.config.networks import BcosSimpleConfig
+
+SHAPE = (6, 8, 7)
+
+
+def scans(count: int, seed: int = 1) -> Tensor:
+    v = torch.rand(count, 1, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    v[:, :, :2] = 0
+    return v
+
+
+def bcos(outputs: int = 3, norm: str = "position", **settings: object) -> StagedModel:
+    torch.manual_seed(11)
+    config = BcosSimpleConfig(channels=(4, 5), strides=(2, 1), norm=norm, **settings)  # type: ignore[arg-type]
+    model = build_network(config, SHAPE, outputs).double()
+    calibrate(model, scans(4, seed=9))
+    return model.eval()
+
+
+def healthy(count: int = 3) -> Reference:
+    return Reference(scans(count, seed=5), tuple(f"sub-{place}" for place in range(count)))

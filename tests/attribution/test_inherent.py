@@ -1,0 +1,119 @@
+"""Inherent maps: they add up exactly at every stage, compare with controls, and are refused where nothing is inherent."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from inherent_toys import bcos, healthy, scans
+from torch import Tensor, nn
+
+from pipeline.attribution.gradient.gradients import InputTimesGradient
+from pipeline.attribution.inherent.contributions import Inherent, contrast, contributions, mean_corrected
+from pipeline.attribution.methods import attribute, require_defined
+from pipeline.models.contract import StagedModel
+from pipeline.models.dynamic.explanation_mode import dynamic_layers
+from pipeline.models.dynamic.linear_map import dynamic_weights
+from pipeline.models.dynamic.logits import LogitLayer
+from pipeline.run.errors import BadInputError, UsageError
+
+
+def sums(values: Tensor) -> Tensor:
+    return values.flatten(1).sum(1)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("norm", ["none", "position"])
+def test_contributions_add_up_to_the_logit_less_its_bias(stage: int, norm: str) -> None:
+    model, x = bcos(norm=norm), scans(2)
+    answer = attribute(model, x, 2, Inherent(compare="nothing"), stage, at_input_grid=False)
+    (layer,) = (module for module in model.modules() if isinstance(module, LogitLayer))
+    torch.testing.assert_close(sums(answer.values), model(x)[:, 2] - layer.bias, rtol=1e-9, atol=0)
+    assert answer.reference_value is None
+    assert all(module.mode == "off" for _, module in dynamic_layers(model))
+
+
+@pytest.mark.parametrize("start", ["logit", "evidence"])
+@pytest.mark.parametrize("stage", [0, 2])
+def test_relative_to_controls_they_add_up_to_the_difference(start: str, stage: int) -> None:
+    model, x, reference = bcos(), scans(2), healthy()
+    answer = attribute(model, x, 1, Inherent(reference), stage, start, at_input_grid=False)  # type: ignore[arg-type]
+    assert answer.reference_value is not None
+    torch.testing.assert_close(sums(answer.values), answer.start_value - answer.reference_value, rtol=1e-9, atol=1e-12)
+    alone = attribute(model, x, 1, Inherent(compare="nothing"), stage, start, at_input_grid=False)  # type: ignore[arg-type]
+    each = [
+        attribute(model, one[None], 1, Inherent(compare="nothing"), stage, start, at_input_grid=False).values  # type: ignore[arg-type]
+        for one in reference.volumes
+    ]
+    torch.testing.assert_close(answer.values, alone.values - torch.cat(each).mean(0, keepdim=True), rtol=1e-12, atol=0)
+
+
+def test_a_control_is_explained_by_nothing_but_its_distance_to_the_others() -> None:
+    reference = healthy()
+    maps = [attribute(bcos(), one[None], 1, Inherent(reference)).values for one in reference.volumes]
+    torch.testing.assert_close(torch.cat(maps).sum(0), torch.zeros_like(maps[0][0]), rtol=0, atol=1e-15)
+
+
+def test_the_map_is_the_pair_times_its_weights_and_not_input_times_gradient() -> None:
+    model, x = bcos(), scans(1)
+    pairs, rest = model.stages[0](x), nn.Sequential(*model.stages[1:])
+    weights = dynamic_weights(model, lambda a: rest(a)[:, 1], pairs)
+    expected = x * weights[:, :1] + (x > 0) * (1 - x) * weights[:, 1:]
+    answer = attribute(model, x, 1, Inherent(compare="nothing")).values
+    torch.testing.assert_close(answer, expected, rtol=1e-12, atol=0)
+    assert torch.equal(answer[:, :, :2], torch.zeros_like(answer[:, :, :2]))
+    other = attribute(model, x, 1, InputTimesGradient()).values
+    assert not torch.allclose(sums(other), sums(answer), rtol=0.05)
+
+
+def test_a_regression_has_evidence_too() -> None:
+    model, x, reference = bcos(outputs=1), scans(2), healthy()
+    answer = attribute(model, x, 0, Inherent(reference), start="evidence")
+    difference = model(x)[:, 0] - model(reference.volumes)[:, 0].mean()
+    torch.testing.assert_close(sums(answer.values), difference, rtol=1e-9, atol=1e-12)
+
+
+def test_differences_of_classes_and_maps_less_their_mean() -> None:
+    model, x = bcos(), scans(2)
+    rest = nn.Sequential(*model.stages[1:])
+    pairs, logits = model.stages[0](x), model(x)
+    delta = contributions(model, lambda a: contrast(2, 0)(rest(a)), pairs)
+    torch.testing.assert_close(sums(delta), logits[:, 2] - logits[:, 0], rtol=1e-9, atol=1e-12)
+    each = torch.stack([contributions(model, lambda a, u=u: rest(a)[:, u], pairs) for u in range(3)])
+    torch.testing.assert_close(delta, each[2] - each[0], rtol=1e-9, atol=1e-12)
+    corrected = mean_corrected(each)
+    expected = (logits - logits.mean(1, keepdim=True)).T
+    torch.testing.assert_close(corrected.flatten(2).sum(2), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_what_controls_contribute_is_made_once_per_network() -> None:
+    model, reference, passes = bcos(), healthy(), []
+    method = Inherent(dataclasses.replace(reference, logits=model(reference.volumes).detach()))
+    model.stages[0].register_forward_hook(lambda *_: passes.append(1))
+    first = attribute(model, scans(1), 1, method)
+    assert len(passes) == 2 + 3  # the answer and the map of the scan, and a map of each control
+    again = attribute(model, scans(1), 1, method)
+    assert len(passes) == 5 + 2
+    assert torch.equal(again.values, first.values)
+    with torch.no_grad():
+        next(model.parameters()).mul_(-1)
+    fresh = Inherent(healthy())
+    torch.testing.assert_close(attribute(model, scans(1), 1, method).values, attribute(model, scans(1), 1, fresh).values)
+
+
+def test_other_networks_and_probabilities_are_refused() -> None:
+    plain = StagedModel([nn.Sequential(nn.Conv3d(1, 2, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten())]).double().eval()
+    with pytest.raises(UsageError, match=r"inherent explains networks that are one linear map.*Use expected-gradients"):
+        require_defined(plain, (6, 8, 7), Inherent(), 0, "evidence")
+    with pytest.raises(UsageError, match="no probability"):
+        attribute(bcos(), scans(1), 1, Inherent(healthy()), start="probability")
+    with pytest.raises(UsageError, match="was given none"):
+        attribute(bcos(), scans(1), 1, Inherent())
+    with pytest.raises(UsageError, match="compare = 'air'"):
+        Inherent(compare="air")  # type: ignore[arg-type]
+
+
+def test_volumes_outside_the_unit_interval_are_refused() -> None:
+    with pytest.raises(BadInputError, match="intensities from 0 to 1"):
+        attribute(bcos(), 2 * scans(1), 1, Inherent(compare="nothing"))
