@@ -19,7 +19,8 @@ MOMENTUM = 0.1
 def prepare_step(model: nn.Module) -> None:
     """Set the momentum for the next batch: 1/n for batch n, at least `MOMENTUM`."""
     for module in model.modules():
-        if isinstance(module, _BatchNorm) and module.num_batches_tracked is not None:
-            module.momentum = max(MOMENTUM, 1 / (int(module.num_batches_tracked) + 1))
-        elif isinstance(module, DynamicNorm) and module.kind in RUNNING:
-            module.momentum = max(MOMENTUM, 1 / (int(module.num_batches_tracked) + 1))
+        tracked = None
+        if isinstance(module, _BatchNorm) or (isinstance(module, DynamicNorm) and module.kind in RUNNING):
+            tracked = module.num_batches_tracked
+        if tracked is not None:
+            module.momentum = max(MOMENTUM, 1 / (int(tracked) + 1))  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """Adaptive gradient clipping: no unit changes by more than a share of its own size in one step.
 
-Gradients of B-cos networks are smaller than those of others, by an amount that depends on B; a share of the weights needs
-no tuning. Source: Brock, De, Smith & Simonyan 2021.
+Gradients of B-cos networks are smaller than those of others, by an amount that depends on B; a share of the weights
+needs no tuning. Source: Brock, De, Smith & Simonyan 2021.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ LEAST_NORM = 1e-3
 
 
 def unit_norms(values: Tensor) -> Tensor:
-    """Norm of each output unit, (units, 1, ...): over all axes but the first; of a vector its own norm.
+    """Norm of each output unit, (units, 1, ...): over all axes but the first; of a vector (1,), its own.
 
     Examples
     --------
     >>> unit_norms(torch.tensor([[3.0, 4.0], [0.0, 2.0]])).tolist()
     [[5.0], [2.0]]
     """
-    if values.dim() < 2:
-        return values.norm()
-    return values.flatten(1).norm(dim=1).view(-1, *[1] * (values.dim() - 1))
+    rows = values.flatten(1) if values.dim() > 1 else values[None]
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms.view(-1, *[1] * (values.dim() - 1))
 
 
 @torch.no_grad()

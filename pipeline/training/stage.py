@@ -46,7 +46,8 @@ STAGE = "training"
 
 HISTORY_COLUMNS = {
     "epoch": "Number of the epoch, from 1",
-    "train_loss": "Weighted cross-entropy (binary, without off-targets, where that is the loss) over the training part during the epoch (with dropout and augmentation)",
+    "train_loss": "Weighted cross-entropy over the training part during the epoch (with dropout and augmentation); "
+    "where the loss is binary cross-entropy, that, without off-targets",
     "train_balanced_accuracy": "Balanced accuracy over the training part during the epoch",
     "validation_loss": "The same over the validation part after the epoch",
     "validation_balanced_accuracy": "Balanced accuracy over the validation part after the epoch",

@@ -27,8 +27,8 @@ def leading_map(names: Sequence[str], evidence: Collection[str], usual: str, ver
     Returns
     -------
     str
-        Of the evidence maps (inherent and expected gradients first) and then `usual`, the first that passed the evaluation; without
-        an evaluation, or if none of them passed, the first.
+        Of the evidence maps (inherent and expected gradients first) and then `usual`, the first that passed the
+        evaluation; without an evaluation, or if none of them passed, the first.
 
     Examples
     --------

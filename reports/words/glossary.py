@@ -42,6 +42,9 @@ GLOSSARY: Sequence[Term] = (
     Term("reference", "Reference", ("reference scans",),
          "What an evidence map compares a scan with: scans of {negative} from the training part of the network, or "
          "their mean."),
+    Term("inherent", "Inherent", ("inherent",),
+         "Map of a network that is one linear map of its input for each scan (B-cos, CoDA): the summand of each voxel, "
+         "read off and not estimated; less the mean of the controls' maps."),
     Term("completeness", "Completeness error", ("completeness error",),
          "Sum of an evidence map minus the difference in evidence that it should add up to; 0 for a complete map."),
     Term("sum", "Sum", ("relevance sum",), "All relevance inside a region."),

@@ -157,11 +157,23 @@ def _task(run: RunRecord) -> str:
     return f"The contrast was {task.column}, {' against '.join(reversed(task.outputs))}"
 
 
+_LOSSES = {
+    "cross-entropy": "cross-entropy", "binary-cross-entropy": "binary cross-entropy of each class",
+    "off-target": "binary cross-entropy of each class with off-targets [@bcos_vit]",
+}  # fmt: skip
+
+
+def loss_in_words(run: RunRecord) -> str:
+    """The loss of a training with classes."""
+    asked = run.config.training.loss
+    return _LOSSES[family_of(run.config.model).loss if asked == "usual" else asked]
+
+
 def _loss(run: RunRecord) -> str:
     """The loss of the training."""
     training = run.config.training
     if not run.task.is_number:
-        return "cross-entropy" + (" weighted by class" if training.balance_classes else "")
+        return loss_in_words(run) + (" weighted by class" if training.balance_classes else "")
     name = "squared error" if training.regression_loss == "mse" else "Huber's loss"
     return f"{name} of the target in standard deviations of the training part"
 
@@ -204,7 +216,7 @@ def _training(run: RunRecord) -> str:
         f"{'a box around the brain' if model.field_of_view == 'brain' else 'the whole template grid'}, each image "
         f"scaled to the range 0 to 1 inside its brain mask. Training used Adam [@adam] (learning rate "
         f"{training.learning_rate:g}{_SCHEDULES[training.learning_rate_schedule]}, "
-        f"weight decay {training.weight_decay:g}), {_loss(run)}"
+        f"weight decay {training.weight_decay:g}{_clipping(training.clip_gradients)}), {_loss(run)}"
     )
     best = "lowest validation mean absolute error" if run.task.is_number else "highest validation balanced accuracy"
     text += (
@@ -221,6 +233,10 @@ def _training(run: RunRecord) -> str:
     if training.repeats > 1:
         text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
     return text
+
+
+def _clipping(share: float) -> str:
+    return f", gradients of each unit clipped at {share:g} of its weights [@clipping]" if share else ""
 
 
 _SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}
@@ -252,6 +268,11 @@ def _attribution(run: RunRecord) -> str:
             f"such a map are evidence in {run.evidence_unit} and add up to the evidence of the scan"
             f"{'' if run.task.is_number else ' (the difference of the logits)'} less that of these controls, up to an "
             "error that is reported."
+        )
+    if any(name.startswith("inherent") for name in run.map_names):
+        text += (
+            " Inherent maps are the contributions of the network itself, which is one linear map of its encoded input "
+            "for each scan [@bcos]; nothing is estimated."
         )
     known = (*run.lrp_names, GUIDED_MAP, *run.evidence_maps)
     others = [map_title(name) for name in run.map_names if name not in known]

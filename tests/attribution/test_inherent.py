@@ -1,4 +1,4 @@
-"""Inherent maps: they add up exactly at every stage, compare with controls, and are refused where nothing is inherent."""
+"""Inherent maps: they add up at every stage, compare with controls, and are refused where nothing is inherent."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def test_what_controls_contribute_is_made_once_per_network() -> None:
     with torch.no_grad():
         next(model.parameters()).mul_(-1)
     fresh = Inherent(healthy())
-    torch.testing.assert_close(attribute(model, scans(1), 1, method).values, attribute(model, scans(1), 1, fresh).values)
+    torch.testing.assert_close(
+        attribute(model, scans(1), 1, method).values, attribute(model, scans(1), 1, fresh).values
+    )
 
 
 def test_other_networks_and_probabilities_are_refused() -> None:

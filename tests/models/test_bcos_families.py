@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from explicit_matrices import matrix_of, product
 from torch import Tensor
 
-from explicit_matrices import matrix_of, product
 from pipeline.models.contract import StagedModel
 from pipeline.models.dynamic.bias_guard import require_bias_free
 from pipeline.models.dynamic.calibration import calibrate
@@ -27,7 +27,7 @@ from pipeline.run.config.networks import (
 from pipeline.training.batch_statistics import prepare_step
 
 TINY: dict[str, BcosConfig] = {
-    "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1)),
+    "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="none", max_out=2),
     "bcos-resnet18": BcosResNetConfig(width=1 / 32, stem_stride=1),
     "bcos-densenet121": BcosDenseNetConfig(first_channels=2, growth=1),
     "bcos-convnext-tiny": BcosConvNeXtConfig(width=1 / 32, depths=(1, 1, 2, 1)),
@@ -43,7 +43,7 @@ def network(settings: BcosConfig, shape: tuple[int, int, int], outputs: int = 3)
     model = build_network(settings, shape, outputs)
     volumes = torch.rand(2, 1, *shape)
     volumes[..., :2] = 0
-    for name, parameter in model.named_parameters():
+    for parameter in model.parameters():
         if parameter.dim() == 1:
             parameter.data = torch.rand_like(parameter) + 0.5
     prepare_step(model)
@@ -95,7 +95,7 @@ def test_contributions_add_up_at_every_stage(name):
 @pytest.mark.parametrize("norm", ["none", "batch", "layer", "instance", "group", "position", "all"])
 @pytest.mark.parametrize("b", [1.0, 1.5, 2.0, 2.5])
 def test_the_simple_network_is_complete_in_float32_for_every_norm(norm, b):
-    model, volumes = network(BcosSimpleConfig(channels=(4, 6, 6), strides=(2, 1, 1), norm=norm, b=b), (9, 7, 8))
+    model, volumes = network(BcosSimpleConfig(channels=(4, 6), strides=(2, 1), norm=norm, b=b, max_out=2), (9, 7, 8))
     pairs = model.stages[0](volumes)
     rest = torch.nn.Sequential(*model.stages[1:])
     rows = dynamic_weights(model, lambda x: rest(x)[:, 1], pairs)

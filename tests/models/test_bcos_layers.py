@@ -2,13 +2,14 @@
 
 import copy
 import math
+from itertools import pairwise
 
 import pytest
 import torch
+from explicit_matrices import matrix_of, patches
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explicit_matrices import matrix_of, patches
 from pipeline.models.dynamic.explanation_mode import explanation_mode
 from pipeline.models.families.bcos.layers import BcosConv3d, BcosLinear, bcos_scale, unit_rows
 from pipeline.run.errors import UsageError
@@ -73,7 +74,7 @@ def test_only_an_input_along_the_weights_reaches_the_norm(b):
 def test_a_larger_exponent_answers_less():
     x = noise(4, 2, 4, 4, 4)
     sizes = [conv(2, 3, 3, b=b)(x).abs() for b in (1.0, 1.5, 2.0, 3.0)]
-    assert all(bool((after <= before * (1 + 1e-5)).all()) for before, after in zip(sizes, sizes[1:], strict=False))
+    assert all(bool((after <= before * (1 + 1e-5)).all()) for before, after in pairwise(sizes))
 
 
 def test_exponent_one_is_a_convolution_with_filters_of_norm_one():
@@ -188,7 +189,7 @@ def test_alignment_grows_with_the_exponent():
             loss = functional.softplus(-wanted) + 0.5 * functional.softplus(unwanted)
             best.append(float(torch.rad2deg(angles[loss.argmin()])))
         gaps.append(abs(best[0] - best[1]))
-    assert all(after < before for before, after in zip(gaps, gaps[1:], strict=False))
+    assert all(after < before for before, after in pairwise(gaps))
     assert gaps[0] > 90
     assert gaps[-1] < 1
 

@@ -1,12 +1,13 @@
 """Norms of dynamic linear networks: PyTorch as an oracle, the completeness matrix with its failures, gains, biases."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
+from explicit_matrices import matrix_of
 from torch import Tensor, nn
 
-from explicit_matrices import matrix_of
 from pipeline.models.dynamic.bias_guard import bias_of, bias_terms, require_bias_free
 from pipeline.models.dynamic.calibration import Scaled, calibrate, needs_calibration, root_mean_square
 from pipeline.models.dynamic.explanation_mode import explanation_mode
@@ -163,7 +164,7 @@ class Positions(nn.Module):
 )
 def test_every_kind_of_constant_is_found(module, found):
     assert found in bias_terms(nn.Sequential(module))
-    with pytest.raises(UsageError, match="constants that no voxel carries: .*0.*Remove them"):
+    with pytest.raises(UsageError, match=r"constants that no voxel carries: .*0.*Remove them"):
         require_bias_free(nn.Sequential(module))
 
 
@@ -179,7 +180,7 @@ def test_slopes_and_bias_free_layers_pass():
 def stack(b: float) -> nn.Sequential:
     torch.manual_seed(4)
     sizes = [2, 6, 6, 6, 6, 6, 6, 6, 6]
-    layers = [Scaled(BcosConv3d(i, o, 3, 1, 1, b=b, max_out=2)) for i, o in zip(sizes, sizes[1:], strict=False)]
+    layers = [Scaled(BcosConv3d(i, o, 3, 1, 1, b=b, max_out=2)) for i, o in pairwise(sizes)]
     last = [Scaled(BcosConv3d(6, 2, 1, b=b, max_out=2)), nn.AdaptiveAvgPool3d(1), nn.Flatten()]
     return nn.Sequential(*layers, *last, LogitLayer(bias=-1.0, initial_size=0.5))
 

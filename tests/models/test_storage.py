@@ -11,7 +11,12 @@ from pipeline.models.families.registry import FAMILIES, build_network
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import load_model, require_family, save_model
 from pipeline.run.config.networks import (
+    BcosConvNeXtConfig,
+    BcosDenseNetConfig,
+    BcosResNetConfig,
     BcosSimpleConfig,
+    BcosVggConfig,
+    BcosViTConfig,
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
@@ -118,7 +123,13 @@ SETTINGS = {
     "densenet121": DenseNetConfig(first_channels=2, growth=1, dropout=0.1),
     "seresnet50": SEResNetConfig(dropout=0.5),
     "efficientnet-b0": EfficientNetConfig(drop_connect=0.0),
-    "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="batch", background="dark"),
+    "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="none", background="dark"),
+    "bcos-resnet18": BcosResNetConfig(width=1 / 32),
+    "bcos-densenet121": BcosDenseNetConfig(first_channels=2, growth=1),
+    "bcos-convnext-tiny": BcosConvNeXtConfig(width=1 / 32),
+    "bcos-vgg11": BcosVggConfig(width=1 / 64),
+    "bcos-vit": BcosViTConfig("bcos-vit", dim=12),
+    "bcos-vit-c": BcosViTConfig(dim=12),
 }
 
 

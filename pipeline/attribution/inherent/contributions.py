@@ -1,9 +1,9 @@
 """Inherent maps: what each voxel contributes by the one linear map that a dynamic linear network is for a scan.
 
 B-cos and CoDA networks compute ``logit - b = W(x) x``. The contribution of a value is its own summand, and the
-contribution of a voxel the sum over its pair [v, 1 - v]. Nothing is estimated, and nothing of the network is left out;
-see Böhle, Fritz & Schiele 2021, 2022. Relative to controls a map is that of the scan less the mean of theirs: it adds up to
-the evidence of the scan less the mean evidence of the controls.
+contribution of a voxel the sum over its pair [v, 1 - v]. Nothing is estimated, and nothing of the network is left
+out; see Böhle, Fritz & Schiele 2021, 2022. Relative to controls a map is that of the scan less the mean of theirs: it
+adds up to the evidence of the scan less the mean evidence of the controls.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.targets import start_values
 from pipeline.run.errors import BadInputError, UsageError
 
-
 Memory = dict[Hashable, tuple[object, Tensor]]
 """What was made of the volumes of a reference, by question, and the network that it was made with."""
 
@@ -74,7 +73,7 @@ class Reference:
         return f"Reference({', '.join(self.people)})"
 
     def remembered(self, question: Hashable, network: object, made: Callable[[], Tensor]) -> Tensor:
-        """What a method makes of these volumes alone, made once per question and network; the latest network is kept."""
+        """What a method makes of these volumes alone, once per question and network; kept for the latest network."""
         if question not in self.memory or self.memory[question][0] != network:
             self.memory[question] = network, made()
         return self.memory[question][1]

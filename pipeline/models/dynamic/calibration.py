@@ -1,9 +1,10 @@
 """Constants that keep signals alive in networks without normalisation: gains of layers, and the temperature.
 
-A B-cos layer gives less than it gets, the less the larger B and the patch; over nine layers nothing is left that float32
-could hold. So each output is multiplied by a constant. It is measured on a batch of training volumes with fresh weights
-and stored with the network; a constant is linear, so maps stay complete. The sources print constants for two dimensions
-(Böhle, Fritz & Schiele 2022); patches of three dimensions hold more, and those constants would not fit.
+A B-cos layer gives less than it gets, the less the larger B and the patch; over nine layers nothing is left that
+float32 could hold. So each output is multiplied by a constant. It is measured on a batch of training volumes with
+fresh weights and stored with the network; a constant is linear, so maps stay complete. The sources print constants
+for two dimensions (Böhle, Fritz & Schiele 2022); patches of three dimensions hold more, and those constants would not
+fit.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def _set_temperature(name: str) -> Callable[[Any, Any, Tensor], Tensor]:
 def _positive(value: float, name: str) -> float:
     if not 1e-30 < value < 1e30:
         raise UsageError(
-            f"layer {name}: its signals cannot be brought to a useful size (factor {value:g}); the volumes are empty, or "
-            "B is too large for the patches. Lower model.b or choose a norm (model.norm)."
+            f"layer {name}: its signals cannot be brought to a useful size (factor {value:g}): the volumes are empty, "
+            "or B is too large for the patches. Lower model.b or choose a norm (model.norm)."
         )
     return value

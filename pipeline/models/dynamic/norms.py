@@ -11,9 +11,10 @@ position   C                   of the voxel itself
 all        B, C and voxels     running, over batches
 =========  ==================  ===========================
 
-``y = weight (x - mean) / sqrt(variance + eps)``. The division is a dynamic factor; the mean is linear in x and stays so.
-A map is complete if nothing constant is added: no bias, and no running mean, which is why ``batch`` and ``all`` do not
-subtract it unless asked to. The variance is about the mean either way. Source: Böhle, Singh, Fritz & Schiele 2024.
+``y = weight (x - mean) / sqrt(variance + eps)``. The division is a dynamic factor; the mean is linear in x and stays
+so. A map is complete if nothing constant is added: no bias, and no running mean, which is why ``batch`` and ``all``
+do not subtract it unless asked to. The variance is about the mean either way. Source: Böhle, Singh, Fritz & Schiele
+2024.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
     """Check the settings of one source and put them over those of the sources before it.
 
     A source that names another architecture than those before it starts from the defaults of that architecture: the
-    pools of a preset mean nothing to a ResNet. So it does in other sections, for what the architecture usually has there.
+    pools of a preset mean nothing to a ResNet. In other sections it starts from what the architecture usually has.
     """
     model = new.get("model")
     if isinstance(model, Mapping):

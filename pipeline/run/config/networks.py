@@ -140,7 +140,7 @@ class BcosConfig(ModelConfig):
             "training": {
                 "learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0, "clip_gradients": 0.01,
             },
-            "attribution": {"methods": ("inherent", "expected-gradients")},
+            "attribution": {"methods": ("inherent",)},
         }  # fmt: skip
 
     def checks(self) -> list[tuple[bool, str]]:
@@ -156,10 +156,10 @@ class BcosSimpleConfig(BcosConfig):
     """The plain B-cos network: a stack of convolutions."""
 
     architecture: Literal["bcos-simple"] = "bcos-simple"
-    channels: tuple[int, ...] = (8, 8, 16, 16, 16, 32, 32, 32)
-    strides: tuple[int, ...] = (2, 1, 2, 1, 1, 2, 1, 1)
-    max_out: int = 2
-    """Units per channel, of which the largest counts; 1 for plain B-cos."""
+    channels: tuple[int, ...] = (8, 8, 16, 16, 32, 32)
+    strides: tuple[int, ...] = (3, 1, 2, 1, 2, 1)
+    max_out: int = 1
+    """Units per channel, of which the largest counts (MaxOut)."""
 
     @property
     def layers(self) -> int:
@@ -264,8 +264,17 @@ class BcosViTConfig(BcosConfig):
 NETWORKS: Mapping[str, type[ModelConfig]] = {
     name: record
     for record in (
-        FoundingConfig, ResNetConfig, DenseNetConfig, SEResNetConfig, EfficientNetConfig, BcosSimpleConfig,
-        BcosResNetConfig, BcosDenseNetConfig, BcosConvNeXtConfig, BcosVggConfig, BcosViTConfig,
+        FoundingConfig,
+        ResNetConfig,
+        DenseNetConfig,
+        SEResNetConfig,
+        EfficientNetConfig,
+        BcosSimpleConfig,
+        BcosResNetConfig,
+        BcosDenseNetConfig,
+        BcosConvNeXtConfig,
+        BcosVggConfig,
+        BcosViTConfig,
     )
     for name in get_args(get_type_hints(record)["architecture"])
 }

@@ -12,9 +12,7 @@ from pipeline.training.objectives.records import Objective
 from pipeline.training.objectives.regression import Scale, regression
 
 
-def objective_of(
-    task: Task, config: TrainingConfig, targets: torch.Tensor, usual: str = "cross-entropy"
-) -> Objective:
+def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor, usual: str = "cross-entropy") -> Objective:
     """The loss of the settings for classes, squared error or Huber loss for regression.
 
     Parameters

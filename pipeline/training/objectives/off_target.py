@@ -1,11 +1,11 @@
 """Binary cross-entropy per class, and the same with off-targets, for networks that explain themselves.
 
 Each class has a sigmoid of its own. Where a wrong class has the target 0, its logit is pushed down for ever, and maps
-fill with what speaks against it. With the off-target 1 / C of C classes, and the logit bias ``log(1 / (C - 1))``, the best
-answer for a wrong class is the bias: no evidence at all. Source: Böhle, Singh, Fritz & Schiele 2024.
+fill with what speaks against it. With the off-target 1 / C of C classes, and the logit bias ``log(1 / (C - 1))``, the
+best answer for a wrong class is the bias: no evidence at all. Source: Böhle, Singh, Fritz & Schiele 2024.
 
-With off-targets the loss cannot reach 0: its floor is ``(C - 1) / C H(1 / C)``, H being the binary entropy; 0.347 for two
-classes. So tables hold the plain loss.
+With off-targets the loss cannot reach 0: its floor is ``(C - 1) / C H(1 / C)``, H being the binary entropy; 0.347 for
+two classes. So tables hold the plain loss.
 """
 
 from __future__ import annotations

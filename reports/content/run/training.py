@@ -11,6 +11,7 @@ import pandas as pd
 from reports.figures.charts import draw_training_curves
 from reports.page.material import Material
 from reports.page.tables import Column, numeric, page_table, text
+from reports.words.methods import loss_in_words
 from reports.words.numbers import count, fixed
 
 SCORES = {"balanced_accuracy": "balanced accuracy", "mae": "mean absolute error"}
@@ -37,7 +38,7 @@ def build(material: Material) -> Mapping[str, Any]:
         rows.append({"fold": fold, **people, **{c.key: model.get(c.key) for c in _COLUMNS[4:]}, **score})
     score_name = SCORES[run.task.kind.score]
     figure = draw_training_curves(run.histories, run.task.kind.score, score_name)
-    loss = "cross-entropy" if not run.task.is_number else run.config.training.regression_loss
+    loss = run.config.training.regression_loss if run.task.is_number else loss_in_words(run).partition(" with ")[0]
     picture = material.gallery.add(
         figure,
         "training_curves",

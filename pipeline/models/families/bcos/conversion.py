@@ -1,10 +1,10 @@
 """Turn a conventional network into a B-cos network (Böhle, Singh, Fritz & Schiele 2024), layer by layer.
 
 Convolutions become B-cos convolutions without bias; batch normalisations lose bias and mean; activations go; maximum
-pooling becomes average pooling; the linear layer behind global pooling becomes a classifier of voxels before it. The first
-layer takes pairs [v, 1 - v]. Weights stay, so a trained network is a start (Arya, Rao, Böhle & Schiele 2024, who raise B
-from 1 to 2 in this way): its first filters are split into halves, w / 2 and -w / 2, which give the same but for a
-constant. Statistics of normalisations no longer fit, and training takes them anew.
+pooling becomes average pooling; the linear layer behind global pooling becomes a classifier of voxels before it. The
+first layer takes pairs [v, 1 - v]. Weights stay, so a trained network is a start (Arya, Rao, Böhle & Schiele 2024,
+who raise B from 1 to 2 in this way): its first filters are split into halves, w / 2 and -w / 2, which give the same
+but for a constant. Statistics of normalisations no longer fit, and training takes them anew.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ def converted(model: StagedModel, settings: BcosConfig, shape: Shape) -> StagedM
     last = [module for module in stages.pop().modules() if isinstance(module, nn.Linear)]
     if len(last) != 1:
         raise UsageError(
-            f"the network cannot be converted: its last stage has {len(last)} linear layers, and a B-cos network has one "
-            "classifier. Convert a network that ends with global average pooling and a linear layer."
+            f"the network cannot be converted: its last stage has {len(last)} linear layers, and a B-cos network has "
+            "one classifier. Convert a network that ends with global average pooling and a linear layer."
         )
     body = nn.ModuleList(stages)
     _convert(body, "stages.", settings)
     _split_first(body)
     classify = head(last[0].in_features, last[0].out_features, settings)
-    with torch.no_grad():
-        classify[0].weight.copy_(last[0].weight[:, :, None, None, None])
+    classifier = classify[0]
+    assert isinstance(classifier, BcosConv3d)
+    classifier.weight.data.copy_(last[0].weight.data[:, :, None, None, None])
     return staged([*body, classify], shape, settings)
 
 

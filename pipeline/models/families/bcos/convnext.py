@@ -1,6 +1,7 @@
-"""B-cos ConvNeXt-tiny: depthwise convolutions over 7 x 7 x 7 voxels, then two layers over channels, added to their input.
+"""B-cos ConvNeXt-tiny: depthwise convolutions over 7 x 7 x 7 voxels and two layers over channels, added to the input.
 
-Source: Liu, Mao, Wu, Feichtenhofer, Darrell & Xie 2022, as B-cos by Böhle, Singh, Fritz & Schiele 2024: no GELU and no bias.
+Source: Liu, Mao, Wu, Feichtenhofer, Darrell & Xie 2022, as B-cos by Böhle, Singh, Fritz & Schiele 2024: no GELU and
+no bias.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """B-cos layers (Böhle, Fritz & Schiele 2022): linear layers that answer only to inputs along their weights.
 
-``B-cos(x; w) = ŵᵀx |cos(x, ŵ)|^(B-1)``, with ŵ = w / ‖w‖: a linear map whose rows are scaled down where the input points
-elsewhere. The answer is at most ‖x‖, which only an input along w reaches. B = 1 is a linear layer with weights of norm 1.
-There is no bias and no activation is needed.
+``B-cos(x; w) = ŵᵀx |cos(x, ŵ)|^(B-1)``, with ŵ = w / ‖w‖: a linear map whose rows are scaled down where the input
+points elsewhere. The answer is at most ‖x‖, which only an input along w reaches. B = 1 is a linear layer with weights
+of norm 1. There is no bias and no activation is needed.
 
 In explanation mode the scale is held, so that gradients are rows of the layer's matrix.
 """
@@ -172,11 +172,8 @@ class BcosConv3d(_Bcos):
     def patch_norm(self, x: Tensor) -> Tensor:
         """Norm of the patch below each output voxel, (B, 1 or `out_channels`, ...): the root of pooled squares."""
         wide = x if x.dtype == torch.float64 else x.float()  # squares of half precision overflow
-        squares = wide.square()
-        if self.groups == 1:
-            squares = squares.sum(1, keepdim=True)
-        else:
-            squares = squares.unflatten(1, (self.groups, -1)).sum(2)  # type: ignore[no-untyped-call]
+        parts: Tensor = wide.square().unflatten(1, (self.groups, -1))  # type: ignore[no-untyped-call]
+        squares = parts.sum(2)
         sums = patch_sums(squares, self.kernel_size, self.stride, self.padding, self.dilation)
         norm = (sums + NORM_EPS).sqrt().to(x.dtype)
         return norm if self.groups == 1 else norm.repeat_interleave(self.out_channels // self.groups, 1)

@@ -81,7 +81,7 @@ def _said(network: str, cited: str = "bcos_vit") -> Callable[[Any], str]:
 BCOS_FAMILIES: Sequence[Family] = (
     _family(
         "bcos-simple", "simple.build", lambda settings: math.prod(settings.strides) + 1,
-        _said("a stack of {settings.layers} convolutions (MaxOut of {settings.max_out})", "bcos"),
+        _said("a stack of {settings.layers} convolutions", "bcos"),
     ),
     _family(
         "bcos-resnet18", "of_monai.build_resnet", lambda settings: 16 * settings.stem_stride + 1,

@@ -1,6 +1,8 @@
-"""The plain B-cos network: a stack of B-cos convolutions with MaxOut, a classifier of voxels, and their average.
+"""The plain B-cos network: a stack of B-cos convolutions, a classifier of voxels, and their average.
 
-Source: Böhle, Fritz & Schiele 2022, nine layers; in three dimensions with a stride at the first layer.
+Source: Böhle, Fritz & Schiele 2022, who have nine layers with MaxOut of two and no normalisation (``norm = "none"``).
+Here the first layer has a stride, for volumes, and layers are normalised: few scans do not train a deep stack
+without.
 """
 
 from __future__ import annotations

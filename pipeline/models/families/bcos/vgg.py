@@ -1,7 +1,7 @@
 """B-cos VGG-11: convolutions and average pooling, and a head of three B-cos layers that runs over every place.
 
-Source: Simonyan & Zisserman 2015, as B-cos by Böhle, Singh, Fritz & Schiele 2024. The first layer of the head has a kernel of
-3 instead of 7 voxels, for the few that a brain has left there.
+Source: Simonyan & Zisserman 2015, as B-cos by Böhle, Singh, Fritz & Schiele 2024. The first layer of the head has a
+kernel of 3 instead of 7 voxels, for the few that a brain has left there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """B-cos vision transformers over tokens in three dimensions: ViT, and ViT_C with a stem of convolutions.
 
-Tokens keep their places in a volume (B, C, d, h, w), so that every stage has a map. Of an attention block only the last
-layer is a B-cos layer; queries, keys and values are linear. Attention weights are dynamic factors, values are not.
-Positions are added as fixed sines and cosines: they carry a part of the answer that belongs to no voxel. A map at the input
-lacks it, and its completeness error is that part; maps of later stages are complete. No class token. Sources: Dosovitskiy
-et al. 2021; Xiao et al. 2021 (stem); as B-cos: Böhle, Singh, Fritz & Schiele 2024.
+Tokens keep their places in a volume (B, C, d, h, w), so that every stage has a map. Of an attention block only the
+last layer is a B-cos layer; queries, keys and values are linear. Attention weights are dynamic factors, values are
+not. Positions are added as fixed sines and cosines: they carry a part of the answer that belongs to no voxel. A map
+at the input lacks it, and its completeness error is that part; maps of later stages are complete. No class token.
+Sources: Dosovitskiy et al. 2021; Xiao et al. 2021 (stem); as B-cos: Böhle, Singh, Fritz & Schiele 2024.
 """
 
 from __future__ import annotations
@@ -76,9 +76,10 @@ def build(shape: Shape, settings: BcosViTConfig, outputs: int) -> StagedModel:
     tokens = nn.Sequential(*_tokeniser(settings), Positions())
     depth = settings.depth - (settings.architecture == "bcos-vit-c")
     bias = bias_of_chance(outputs) if outputs > 1 else 0.0
+    classifier = BcosConv3d(settings.dim, outputs, 1, b=settings.b)
     pool_first = nn.Sequential(
-        nn.AdaptiveAvgPool3d(1), normalisation(settings.dim, settings), BcosConv3d(settings.dim, outputs, 1, b=settings.b),
-        nn.Flatten(), LogitLayer(bias=bias, initial_size=settings.initial_logits),
+        nn.AdaptiveAvgPool3d(1), normalisation(settings.dim, settings), classifier, nn.Flatten(),
+        LogitLayer(bias=bias, initial_size=settings.initial_logits),
     )  # fmt: skip
     return staged([tokens, *[_block(settings) for _ in range(depth)], pool_first], shape, settings)
 
