@@ -11,8 +11,11 @@ from torch import Tensor, nn
 
 from pipeline.attribution.gradient.gradients import InputTimesGradient
 from pipeline.attribution.inherent.contributions import Inherent, contrast, contributions, mean_corrected
+from pipeline.attribution.inherent.inner_features import along, leading_places
+from pipeline.attribution.inherent.rendering import grey_and_opacity, size_at
 from pipeline.attribution.methods import attribute, require_defined
 from pipeline.models.contract import StagedModel
+from pipeline.models.dynamic.encoding import InputEncoding
 from pipeline.models.dynamic.explanation_mode import dynamic_layers
 from pipeline.models.dynamic.linear_map import dynamic_weights
 from pipeline.models.dynamic.logits import LogitLayer
@@ -119,3 +122,50 @@ def test_other_networks_and_probabilities_are_refused() -> None:
 def test_volumes_outside_the_unit_interval_are_refused() -> None:
     with pytest.raises(BadInputError, match="intensities from 0 to 1"):
         attribute(bcos(), 2 * scans(1), 1, Inherent(compare="nothing"))
+
+
+def test_weights_along_the_pair_are_rendered_as_the_intensity() -> None:
+    v = scans(2)
+    pairs = InputEncoding()(v)
+    weights = 3.0 * pairs
+    weights[:, :, 5] *= -1
+    drawn = grey_and_opacity(weights, pairs, 95.0)
+    inside = v[:, 0] > 0
+    inside[:, 5] = False
+    torch.testing.assert_close(drawn[:, 0][inside], v[:, 0][inside], rtol=1e-12, atol=0)
+    assert bool((drawn[:, 1][~inside] == 0).all())
+    sizes = weights.norm(dim=1)
+    for one, of_volume in zip(drawn, sizes, strict=True):
+        most = torch.quantile(of_volume.flatten(), 0.95, interpolation="nearest")
+        torch.testing.assert_close(float(size_at(of_volume, 95.0)), float(most), rtol=0.02, atol=0)
+        expected = (of_volume / size_at(of_volume, 95.0)).clamp(max=1)
+        shown = one[1] > 0
+        torch.testing.assert_close(one[1][shown], expected[shown], rtol=1e-12, atol=0)
+    assert float(drawn.max()) <= 1
+    assert float(drawn.min()) >= 0
+
+
+def test_the_direction_of_a_place_is_explained_like_a_unit() -> None:
+    model, v = bcos(norm="position"), scans(1)
+    pairs = model.stages[0](v)
+    features, rest = nn.Sequential(*model.stages[1:3])(pairs).detach(), nn.Sequential(*model.stages[3:])
+    places = leading_places(model, lambda a: rest(a)[:, 1], features, 5)
+    shares = [place.contribution for place in places]
+    assert shares == sorted(shares, reverse=True)
+    each = attribute(model, v, 1, Inherent(compare="nothing"), 3, at_input_grid=False).values[0, 0]
+    assert shares[0] == pytest.approx(float(each.max()), rel=1e-12)
+    before = nn.Sequential(*model.stages[1:3])
+    for place in places:
+        d, h, w = place.position
+        value = along(place.direction, place.position)
+        found = contributions(model, lambda a, value=value: value(before(a)), pairs)
+        assert float(found.sum()) == pytest.approx(float(features[0, :, d, h, w].norm()), rel=1e-9)
+
+
+def test_regions_and_what_is_outside_add_up() -> None:
+    model, v = bcos(), scans(2)
+    values = attribute(model, v, 1, Inherent(compare="nothing")).values
+    labels = torch.randint(0, 4, v.shape[2:], generator=torch.Generator().manual_seed(3))
+    (layer,) = (module for module in model.modules() if isinstance(module, LogitLayer))
+    total = sum(values[:, 0, labels == region].sum(1) for region in range(4))
+    torch.testing.assert_close(total, model(v)[:, 1] - layer.bias, rtol=1e-9, atol=1e-12)
