@@ -18,14 +18,12 @@ from pipeline.attribution.graph.planner import carried
 from pipeline.attribution.graph.pooling import triple
 from pipeline.attribution.graph.tracing import Concatenate, Gate, Sum, trace
 from pipeline.attribution.network_view import NetworkView
-from pipeline.models.dynamic.calibration import Gain
-from pipeline.models.dynamic.encoding import InputEncoding
 from pipeline.models.dynamic.explanation_mode import DynamicLinear
 from pipeline.run.errors import UsageError
 
 POINTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh,
-    nn.BatchNorm3d, nn.InstanceNorm3d, nn.GroupNorm, nn.Dropout, nn.Dropout3d, nn.Identity, InputEncoding, Gain,
+    nn.BatchNorm3d, nn.InstanceNorm3d, nn.GroupNorm, nn.Dropout, nn.Dropout3d, nn.Identity,
 )  # fmt: skip
 """Layers that preserve the position of values."""
 
@@ -55,7 +53,8 @@ def receptive_centres(layers: Sequence[tuple[str, nn.Module]]) -> Centres:
 def _after(name: str, layer: nn.Module, centres: Centres) -> Centres:
     """Centres of the outputs of a layer, given those of its inputs."""
     dynamic = isinstance(layer, DynamicLinear)  # a convolution, or a norm or attention, which move no value
-    if isinstance(layer, POINTWISE) or (dynamic and not hasattr(layer, "kernel_size")):
+    stays = isinstance(layer, POINTWISE) or getattr(layer, "keeps_places", False)
+    if stays or (dynamic and not hasattr(layer, "kernel_size")):
         return centres
     if isinstance(layer, nn.ConstantPad3d):
         before = layer.padding[-2::-2]  # torch starts with the last axis

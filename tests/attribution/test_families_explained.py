@@ -41,7 +41,7 @@ SMALL: dict[str, ModelConfig] = {
     "bcos-resnet18": BcosResNetConfig(width=1 / 32, stem_stride=1),
     "bcos-densenet121": BcosDenseNetConfig(first_channels=2, growth=1),
     "bcos-convnext-tiny": BcosConvNeXtConfig(width=1 / 32, depths=(1, 1, 1, 1)),
-    "bcos-vgg11": BcosVggConfig(width=1 / 64),
+    "bcos-vgg11": BcosVggConfig(width=1 / 16),
     "bcos-vit": BcosViTConfig("bcos-vit", patch=4, dim=12, depth=2, heads=2),
     "bcos-vit-c": BcosViTConfig(patch=4, dim=12, depth=2, heads=2),
 }

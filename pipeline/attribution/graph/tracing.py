@@ -17,8 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from pipeline.models.dynamic.calibration import Gain
-from pipeline.models.dynamic.encoding import InputEncoding
 from pipeline.models.dynamic.explanation_mode import DynamicLinear
 from pipeline.models.dynamic.logits import LogitLayer
 from pipeline.run.errors import UsageError
@@ -28,7 +26,7 @@ PASSED = (nn.ReLU, nn.Dropout, nn.Dropout3d, nn.Identity, nn.Flatten)
 """Modules that relevance passes unchanged (a flattening only changes its shape)."""
 GATES = (nn.Sigmoid, nn.Softmax, nn.Hardsigmoid)
 """Modules whose output is a gate when multiplied with features; gates get no relevance (Arras et al. 2017)."""
-WHOLE = (DynamicLinear, InputEncoding, Gain, LogitLayer)
+DYNAMIC = (DynamicLinear, LogitLayer)
 """Layers of dynamic linear networks, which no rule looks into."""
 KNOWN = (nn.Conv3d, nn.Linear, nn.BatchNorm3d, nn.MaxPool3d, nn.AdaptiveMaxPool3d, *POOLINGS, *PASSED)
 
@@ -109,7 +107,8 @@ class _Tracer(fx.Tracer):
     """Traces into everything except single layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, KNOWN + GATES + WHOLE) or super().is_leaf_module(m, module_qualified_name)
+        whole = isinstance(m, KNOWN + GATES + DYNAMIC) or getattr(m, "keeps_places", False)
+        return whole or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(model: nn.Module) -> Program:

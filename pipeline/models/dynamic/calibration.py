@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from pipeline.run.errors import UsageError
 class Gain(nn.Module):
     """A constant factor, stored as a buffer."""
 
+    keeps_places: ClassVar[bool] = True
+    """For attribution: values stay at their places in the volume, and no rule looks inside."""
     gain: Tensor
 
     def __init__(self) -> None:

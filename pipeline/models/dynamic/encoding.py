@@ -7,7 +7,7 @@ Source: Böhle, Fritz & Schiele 2021 (for colours); here for one sequence, or se
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ class InputEncoding(nn.Module):
     UsageError
         For another background.
     """
+
+    keeps_places: ClassVar[bool] = True
 
     def __init__(self, background: Background = "null") -> None:
         super().__init__()

@@ -6,6 +6,8 @@ no bias.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,8 @@ LAYER_SCALE = 1e-6
 
 class LayerScale(nn.Module):
     """A trained factor for each channel."""
+
+    keeps_places: ClassVar[bool] = True
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ Sources: Dosovitskiy et al. 2021; Xiao et al. 2021 (stem); as B-cos: Böhle, Sin
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,8 @@ def sines_of_places(dim: int, grid: Shape, like: Tensor) -> Tensor:
 
 class Positions(nn.Module):
     """Adds `sines_of_places`, for any grid."""
+
+    keeps_places: ClassVar[bool] = True
 
     def forward(self, x: Tensor) -> Tensor:
         d, h, w = x.shape[2:]
