@@ -29,6 +29,7 @@ from pipeline.run.config.networks import (
     SEResNetConfig,
 )
 from pipeline.run.errors import BadInputError, UsageError
+from pipeline.training.batch_statistics import prepare_step
 
 SMALL: dict[str, ModelConfig] = {
     "founding": FoundingConfig(channels=(3, 4), pools=(2, 3), hidden_units=5),
@@ -80,6 +81,7 @@ def trained(family: str) -> tuple[StagedModel, torch.Tensor]:
     model = build_network(settings, shape, 2)
     volumes = torch.rand(2, 1, *shape)
     volumes[..., :3] = 0
+    prepare_step(model)
     with torch.no_grad():
         model.train()(volumes)
     return model.eval(), volumes[:1]
