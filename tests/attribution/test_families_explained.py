@@ -95,7 +95,9 @@ def test_every_family_is_here() -> None:
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        pytest.param(name, method, marks=[pytest.mark.slow] * (name in DEEP or (name in WIDE and method in MANY_PASSES)))
+        pytest.param(
+            name, method, marks=[pytest.mark.slow] * (name in DEEP or (name in WIDE and method in MANY_PASSES))
+        )
         for name in FAMILIES
         for method in METHODS
     ],

@@ -10,7 +10,7 @@ from pipeline.models.dynamic.bias_guard import require_bias_free
 from pipeline.models.dynamic.calibration import calibrate
 from pipeline.models.dynamic.encoding import InputEncoding
 from pipeline.models.dynamic.explanation_mode import explanation_mode, forget
-from pipeline.models.dynamic.linear_map import dynamic_weights
+from pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
 from pipeline.models.dynamic.logits import LogitLayer
 from pipeline.models.families.bcos.records import BCOS_FAMILIES
 from pipeline.models.families.bcos.vit import Positions, sines_of_places
@@ -146,3 +146,32 @@ def test_classify_then_pool_is_another_network_than_pool_then_classify():
         features = torch.nn.Sequential(*model.stages[:-1])(volumes)
         other = logits(classifier(pool(features)).flatten(1))
         assert torch.allclose(other, model(volumes), rtol=1e-4, atol=1e-6) == (b == 1)
+
+
+@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
+def test_weights_can_be_differentiated_by_the_parameters(norm):
+    """Rows of W(x) with their graph: the same rows, and slopes along a random direction of all parameters."""
+    model, volumes = network(BcosSimpleConfig(channels=(2, 3), strides=(2, 1), norm=norm, max_out=2), (5, 4, 6), 2)
+    model = model.double()
+    pairs, rest = model.stages[0](volumes.double()), torch.nn.Sequential(*model.stages[1:])
+    probe = torch.randn(pairs.shape, dtype=torch.float64)
+    parameters = list(model.parameters())
+    directions = [torch.randn_like(weight) for weight in parameters]
+
+    def value(a: Tensor) -> Tensor:
+        return rest(a)[:, 1]
+
+    def probed(step: float) -> float:
+        with torch.no_grad():
+            for weight, direction in zip(parameters, directions, strict=True):
+                weight += step * direction
+            found = dynamic_weights(model, value, pairs)
+            for weight, direction in zip(parameters, directions, strict=True):
+                weight -= step * direction
+        return float((found * probe).sum())
+
+    _, rows = differentiable_weights(model, value, pairs)
+    torch.testing.assert_close(rows.detach(), dynamic_weights(model, value, pairs), rtol=1e-12, atol=1e-14)
+    slopes = torch.autograd.grad((rows * probe).sum(), parameters, allow_unused=True)
+    along = sum(float((s * d).sum()) for s, d in zip(slopes, directions, strict=True) if s is not None)
+    assert along == pytest.approx((probed(1e-6) - probed(-1e-6)) / 2e-6, rel=1e-5)

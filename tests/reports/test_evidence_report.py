@@ -77,6 +77,11 @@ def test_one_function_decides_the_leading_map(evidence, passed, leads):
     assert leading_map(MAPS, evidence, "lrpB000", verdicts) == leads
 
 
+def test_the_exact_map_of_a_network_that_has_one_leads():
+    names = ["deeplift", EVIDENCE, "inherent"]
+    assert leading_map(names, names, "inherent", None) == "inherent"
+
+
 def test_a_map_must_pass_on_every_cohort_to_lead():
     verdicts = pd.DataFrame({"map": [EVIDENCE, EVIDENCE, "deeplift"], "passed": [True, False, True]})
     assert leading_map(MAPS, ("deeplift", EVIDENCE), "lrpB000", verdicts) == "deeplift"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from other_user import nobody
 
-from pipeline.run.config.files import PRESETS, config_to_toml, load_config, read_config, toml_value
+from pipeline.run.config.files import PRESETS, config_to_toml, load_config, read_config, toml_value, usual_sentence
 from pipeline.run.config.networks import NETWORKS, ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
@@ -339,3 +339,17 @@ def test_only_the_name_of_a_preset_is_known(tmp_path, preset):
 def test_records_are_frozen():
     with pytest.raises(AttributeError):
         Config().seed = 1  # type: ignore[misc]
+
+
+def test_an_architecture_brings_its_usual_settings_and_every_setting_of_the_file_stays(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[model]\narchitecture = "bcos-simple"\n[training]\nlearning_rate = 0.5\n')
+    config = load_config("demo", path)
+    assert config.attribution.methods == ("inherent",)
+    assert (config.training.learning_rate, config.training.clip_gradients) == (0.5, 0.01)
+    assert config.training.max_epochs == load_config("demo").training.max_epochs
+    assert "attribution.methods" in usual_sentence(config)
+    assert "learning_rate =" not in usual_sentence(config)
+    path.write_text('[model]\nb = 0.5\narchitecture = "bcos-simple"\n')
+    with pytest.raises(UsageError, match=r"model\.b must lie between 1 and 8"):
+        load_config(file=path)
