@@ -22,6 +22,7 @@ from pipeline.attribution.reference.references import Reference, features_of, fi
 from pipeline.models.dynamic.encoding import InputEncoding
 from pipeline.models.dynamic.explanation_mode import dynamic_layers
 from pipeline.models.dynamic.linear_map import Value, dynamic_weights
+from pipeline.models.families.coda.embedding import require_voxel_level
 from pipeline.run.errors import UsageError
 
 
@@ -96,6 +97,8 @@ class Inherent:
                 "inherent explains networks that are one linear map for each input (B-cos, CoDA), and this one is not. "
                 "Use expected-gradients, or train such a network (heatlas models lists them)."
             )
+        if view.at_input:
+            require_voxel_level(view.model)
         if view.start == "probability":
             raise UsageError(
                 "inherent explains logits, which add up, and no probability. Ask for the logit or evidence."

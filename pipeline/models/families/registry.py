@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.models.families import founding_geometry as geometry
 from pipeline.models.families.bcos.records import BCOS_FAMILIES
+from pipeline.models.families.coda.records import CODA_FAMILIES
 from pipeline.models.families.family import NOT_INHERENT, Family, Shape
 from pipeline.models.families.monai import MONAI_FAMILIES
 from pipeline.run.config.networks import FoundingConfig, ModelConfig
@@ -52,7 +53,9 @@ FOUNDING = Family(
     },
 )
 
-FAMILIES: Mapping[str, Family] = {family.name: family for family in (FOUNDING, *MONAI_FAMILIES, *BCOS_FAMILIES)}
+FAMILIES: Mapping[str, Family] = {
+    family.name: family for family in (FOUNDING, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES)
+}
 
 
 def family_of(settings: ModelConfig) -> Family:

@@ -1,0 +1,214 @@
+"""Dynamic alignment units (Böhle, Fritz & Schiele 2021): linear units that compute their weights from the input.
+
+``DAU(x) = w(x)ᵀx`` with ``w(x) = g(A B x + b)``, where B (r, d) reduces a patch of d values to rank r, A (d, r) and the
+vote b (d) make weights of it, and g bounds their norm:
+
+====  ==============================  ===================  ========================
+name  w(x), with u = A B x + b        norm of w            of a layer
+====  ==============================  ===================  ========================
+l2    u / ‖u‖                         1                    B is shared by all units
+sq    u ‖u‖ / (1 + ‖u‖²)              below 1              B is shared by all units
+wb    A B x / (‖A‖ ‖B x‖), no vote    at most 1            each unit has its own B
+====  ==============================  ===================  ========================
+
+So an output is at most the norm of its patch, and reaches it only if the weights point along the patch: a network that
+is trained to give large outputs aligns its weights with what it sees.
+
+Weights of every unit at every voxel would take C k³ values each. They are never made: ``w(x)ᵀx`` is a product of B x
+and Aᵀx in r dimensions, and the norm of u follows from B x and the Gram matrix AᵀA.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from pipeline.models.dynamic.explanation_mode import DynamicLinear
+from pipeline.run.errors import UsageError
+
+Bound = Literal["l2", "sq", "wb"]
+EPS = 1e-12
+"""Added to squared norms, so that the root has a slope at empty patches."""
+VALUES_AT_ONCE = 2**25
+"""Products B x · Aᵀx that are held at a time; of a layer with more, units are computed in chunks."""
+
+Sides3 = tuple[int, int, int]
+
+
+def bounding_scale(bound: Literal["l2", "sq"], squared_norm: Tensor, eps: float = EPS) -> Tensor:
+    """The factor that bounds weights: ``w = factor u``.
+
+    Parameters
+    ----------
+    bound : {"l2", "sq"}
+    squared_norm : Tensor
+        Of unbounded weights u, at least 0.
+    eps : float
+
+    Examples
+    --------
+    >>> squared = torch.tensor([0.25, 4.0])
+    >>> bounding_scale("l2", squared), bounding_scale("sq", squared)  # times ‖u‖: 1, and ‖u‖² / (1 + ‖u‖²)
+    (tensor([2.0000, 0.5000]), tensor([0.4000, 0.4000]))
+    """
+    norm = (squared_norm + eps).sqrt()
+    return 1 / norm if bound == "l2" else norm / (1 + squared_norm)
+
+
+def squared_weight_norm(reduced: Tensor, expand: Tensor, vote: Tensor) -> Tensor:
+    """``‖A B x + b‖²`` without the weights themselves: ``(Bx)ᵀ AᵀA (Bx) + 2 bᵀA Bx + ‖b‖²``.
+
+    Parameters
+    ----------
+    reduced : Tensor
+        B x, (N, r, D, H, W).
+    expand : Tensor
+        Aᵀ of n units, (n, r, d).
+    vote : Tensor
+        b of n units, (n, d).
+
+    Returns
+    -------
+    Tensor
+        (N, n, D, H, W).
+    """
+    units, rank = expand.shape[:2]
+    gram = (expand @ expand.mT).reshape(units * rank, rank, 1, 1, 1)
+    cross = 2 * (expand @ vote[:, :, None]).flatten()
+    products = _by_unit(functional.conv3d(reduced, gram, cross), expand)
+    constant = vote.square().sum(1).view(-1, 1, 1, 1)
+    squared: Tensor = (reduced[:, None] * products).sum(2) + constant
+    return squared.clamp(min=0)
+
+
+class CodaConv3d(DynamicLinear):
+    """Convolution of dynamic alignment units over volumes (B, C, D, H, W), with zero padding of half a kernel.
+
+    In explanation mode B x and the bounding factor are held; what is left, ``Aᵀx`` and ``bᵀx``, is linear, and the
+    gradient of an output is its w(x).
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+    kernel_size : int or tuple of int
+        Odd.
+    stride : int or tuple of int
+    rank : int
+        Of A B; it bounds how many patterns a unit can hold.
+    bound : {"sq", "l2", "wb"}
+        How the norm of weights is bounded; see the module.
+    vote : bool
+        Whether b is trained; never with ``wb``.
+    eps : float
+        Added to squared norms.
+
+    Raises
+    ------
+    UsageError
+        For an unknown bound, a rank below 1, or an even kernel.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sides3 = 3,
+        stride: int | Sides3 = 1,
+        rank: int = 8,
+        bound: Bound = "wb",
+        vote: bool = True,
+        eps: float = EPS,
+    ) -> None:
+        super().__init__()
+        if bound not in get_args(Bound):
+            raise UsageError(f"bound = {bound!r}: allowed are {', '.join(get_args(Bound))}.")
+        if rank < 1:
+            raise UsageError(f"rank = {rank}: a dynamic alignment unit needs a rank of 1 or more.")
+        self.kernel_size, self.stride = _three(kernel_size), _three(stride)
+        if not all(side % 2 for side in self.kernel_size):
+            raise UsageError(f"kernel_size = {kernel_size}: sides must be odd, so that padding keeps the grid.")
+        self.padding = (self.kernel_size[0] // 2, self.kernel_size[1] // 2, self.kernel_size[2] // 2)
+        self.in_channels, self.out_channels, self.rank, self.bound = in_channels, out_channels, rank, bound
+        self.eps, self.values_at_once = eps, VALUES_AT_ONCE
+        patch = (in_channels, *self.kernel_size)
+        own = (out_channels,) if bound == "wb" else ()
+        self.reduce_weight = _uniform((*own, rank, *patch), math.prod(patch))
+        self.expand_weight = _uniform((out_channels, rank, *patch), rank)
+        self.vote_weight = _uniform((out_channels, *patch), rank) if vote and bound != "wb" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Responses (B, `out_channels`, ...), in float32 at least: products of three factors leave half precision."""
+        with torch.autocast(x.device.type, enabled=False):
+            x = x if x.dtype == torch.float64 else x.float()
+            reduced = None if self.bound == "wb" else self.held(self._conv(x, self.reduce_weight))
+            chunk = self._units_at_once(x)
+            if chunk >= self.out_channels:
+                return self._responses(x, reduced, slice(None))
+            parts = [slice(start, start + chunk) for start in range(0, self.out_channels, chunk)]
+            return torch.cat([self._again(partial(self._responses, units=part), x, reduced) for part in parts], 1)
+
+    def _responses(self, x: Tensor, reduced: Tensor | None, units: slice) -> Tensor:
+        """Responses of some units."""
+        expand = self.expand_weight[units]
+        if reduced is None:
+            own = _by_unit(self.held(self._conv(x, self.reduce_weight[units].flatten(0, 1))), expand)
+            size = expand.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+            scale = (own.square().sum(2) + self.eps).rsqrt() / size
+            return self._aligned(x, own, expand) * self.held(scale)
+        patterns = expand.flatten(2)
+        vote = patterns.new_zeros(len(patterns), patterns.shape[2])
+        if self.vote_weight is not None:
+            vote = self.vote_weight[units].flatten(1)
+        bound: Literal["l2", "sq"] = "l2" if self.bound == "l2" else "sq"
+        scale = bounding_scale(bound, squared_weight_norm(reduced, patterns, vote), self.eps)
+        answer = self._aligned(x, reduced[:, None], expand)
+        if self.vote_weight is not None:
+            answer = answer + self._conv(x, self.vote_weight[units])
+        return answer * self.held(scale)
+
+    def _aligned(self, x: Tensor, reduced: Tensor, expand: Tensor) -> Tensor:
+        """``(B x)ᵀ (Aᵀ x)`` of n units; `reduced` is (B, n or 1, r, ...)."""
+        products: Tensor = reduced * _by_unit(self._conv(x, expand.flatten(0, 1)), expand)
+        return products.sum(2)
+
+    def _conv(self, x: Tensor, filters: Tensor) -> Tensor:
+        return functional.conv3d(x, filters, None, self.stride, self.padding)
+
+    def _units_at_once(self, x: Tensor) -> int:
+        voxels = math.prod(-(-side // step) for side, step in zip(x.shape[2:], self.stride, strict=True))
+        return max(1, self.values_at_once // (x.shape[0] * self.rank * voxels))
+
+    def _again(self, work: Callable[..., Tensor], *given: Tensor | None) -> Tensor:
+        """The work, whose inner values are computed again in the backward pass rather than kept.
+
+        Not while factors are recorded or replayed, which must happen once.
+        """
+        if self.mode in ("record", "replay") or not torch.is_grad_enabled():
+            return work(*given)
+        answer: Tensor = checkpoint(work, *given, use_reentrant=False, preserve_rng_state=False)
+        return answer
+
+    def extra_repr(self) -> str:
+        shape = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        return f"{shape}, rank={self.rank}, bound={self.bound}, vote={self.vote_weight is not None}"
+
+
+def _uniform(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:
+    """As PyTorch starts convolutions: uniform up to one over the root of the values that are summed."""
+    return nn.Parameter(torch.empty(shape).uniform_(-1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in)))
+
+
+def _by_unit(values: Tensor, expand: Tensor) -> Tensor:
+    """Channels (B, n r, ...) as (B, n, r, ...), for the units whose filters are (n, r, ...)."""
+    return values.view(values.shape[0], *expand.shape[:2], *values.shape[2:])
+
+
+def _three(value: int | Sides3) -> Sides3:
+    return (value, value, value) if isinstance(value, int) else value
