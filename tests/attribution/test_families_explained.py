@@ -21,6 +21,8 @@ from pipeline.run.config.networks import (
     BcosSimpleConfig,
     BcosVggConfig,
     BcosViTConfig,
+    CodaSConfig,
+    CodaSWbConfig,
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
@@ -45,6 +47,8 @@ SMALL: dict[str, ModelConfig] = {
     "bcos-vgg11": BcosVggConfig(width=1 / 16),
     "bcos-vit": BcosViTConfig("bcos-vit", patch=4, dim=12, depth=2, heads=2),
     "bcos-vit-c": BcosViTConfig(patch=4, dim=12, depth=2, heads=2),
+    "coda-s": CodaSConfig(units=(3, 4), ranks=(2, 2, 3), kernels=(3, 3, 1), strides=(2, 2, 1)),
+    "coda-s-wb": CodaSWbConfig(units=(3, 4), ranks=(2, 2, 3), kernels=(3, 3, 1), strides=(2, 2, 1)),
 }
 DEEP = ("bcos-resnet18", "bcos-densenet121", "bcos-convnext-tiny", "bcos-vgg11")
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in DEEP)) for name in FAMILIES]

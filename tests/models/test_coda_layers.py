@@ -32,8 +32,9 @@ def explicit_weights(one: CodaConv3d, x: Tensor) -> Tensor:
     p = patches(x, side, step, side // 2).permute(0, 2, 3, 4, 1, 5).flatten(4)
     found = []
     for unit in range(one.out_channels):
-        a = one.expand_weight[unit].flatten(1).T
-        b = (one.reduce_weight[unit] if one.bound == "wb" else one.reduce_weight).flatten(1)
+        own = slice(unit * one.rank, (unit + 1) * one.rank)
+        a = one.expand_weight[own].flatten(1).T
+        b = (one.reduce_weight[own] if one.bound == "wb" else one.reduce_weight).flatten(1)
         u = p @ b.T @ a.T
         if one.bound == "wb":
             found.append(u / (torch.linalg.matrix_norm(a) * torch.linalg.vector_norm(p @ b.T, dim=-1, keepdim=True)))
@@ -99,7 +100,7 @@ def pair(first: str, second: str, rank: int) -> list[CodaConv3d]:
     a, b = noise(*made[0].expand_weight.shape), noise(rank, 2, 3, 3, 3, seed=8)
     for one in made:
         one.expand_weight.data = a
-        one.reduce_weight.data = b.expand(units, *b.shape).clone() if one.bound == "wb" else b
+        one.reduce_weight.data = b.repeat(units, 1, 1, 1, 1) if one.bound == "wb" else b
     return made
 
 
@@ -120,7 +121,7 @@ def test_without_a_vote_the_weights_are_a_capsule():
     x, one = noise(7, 6), layer(6, 2, 1, rank=3, bound="sq", vote=False)
     with explanation_mode(one):
         for unit in range(2):
-            v = one.expand_weight[unit].flatten(1).T @ one.reduce_weight.flatten(1)
+            v = one.expand_weight[3 * unit : 3 * unit + 3].flatten(1).T @ one.reduce_weight.flatten(1)
             size = (x @ v.T).norm(dim=1, keepdim=True)
             capsule = size**2 / (1 + size**2) * (x @ v.T) / size
             volumes = x.view(7, 6, 1, 1, 1).requires_grad_()
@@ -277,6 +278,6 @@ def test_one_unit_learns_the_templates_as_principal_components(bound):
         optimiser.zero_grad()
         (-one(x).mean()).backward()
         optimiser.step()
-    span = torch.linalg.qr(one.expand_weight[0].flatten(1).T.detach()).Q
+    span = torch.linalg.qr(one.expand_weight.flatten(1).T.detach()).Q
     truth = torch.linalg.qr(templates.T).Q
     assert float(torch.linalg.svdvals(span.T @ truth).min()) > 0.98

@@ -9,7 +9,7 @@ import string
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline.run.config.networks import FoundingConfig, ModelConfig
+from pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import UsageError
 
@@ -178,6 +178,8 @@ class TrainingConfig:
     loss: Literal["usual", "cross-entropy", "binary-cross-entropy", "off-target"] = "usual"
     """For classes; ``usual`` is that of the architecture: off-target for B-cos networks, cross-entropy for others. With
     ``off-target`` a wrong class is to have no evidence; with ``binary-cross-entropy``, evidence against it."""
+    weight_penalty: float = 0.0
+    """Times the mean absolute weight that a B-cos or CoDA network gives its input, added to the loss: sparser maps."""
     clip_gradients: float = 0.0
     """Largest gradient of a unit, as a share of the size of its weights (adaptive clipping); 0 for no limit."""
     warmup_epochs: int = 0
@@ -320,6 +322,11 @@ def _problems(config: Config) -> list[str]:
         (1 <= training.batch_size <= 100_000, "training.batch_size must lie between 1 and 100,000"),
         (1 <= training.min_epochs <= training.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
         (training.patience >= 1, "training.patience must be 1 or more"),
+        (0 <= training.weight_penalty <= 1000, "training.weight_penalty must lie between 0 and 1,000"),
+        (
+            not training.weight_penalty or isinstance(config.model, (BcosConfig, CodaConfig)),
+            f"training.weight_penalty needs a B-cos or CoDA network, and {config.model.architecture!r} is neither",
+        ),
         (0 <= training.clip_gradients <= 100, "training.clip_gradients must lie between 0 and 100"),
         (0 <= training.warmup_epochs < training.max_epochs, "training.warmup_epochs must lie in 0..max_epochs - 1"),
         (0 <= training.flip_probability <= 1, "training.flip_probability must lie in [0, 1]"),

@@ -6,10 +6,12 @@ import torch
 
 from pipeline.cohort.people.tasks import Task
 from pipeline.run.config.settings import TrainingConfig
+from pipeline.run.errors import UsageError
 from pipeline.training.objectives.classification import class_weights, classification
 from pipeline.training.objectives.off_target import binary
 from pipeline.training.objectives.records import Objective
 from pipeline.training.objectives.regression import Scale, regression
+from pipeline.training.objectives.weight_penalty import with_weight_penalty
 
 
 def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor, usual: str = "cross-entropy") -> Objective:
@@ -25,7 +27,10 @@ def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor, usua
         Loss for classes where the settings say ``usual``: that of the family of networks.
     """
     if task.is_number:
+        if config.weight_penalty:
+            raise UsageError(f"training.weight_penalty is for classes, and {task.column} is a number; set it to 0.")
         return regression(config.regression_loss, Scale.of(targets))
     weights = class_weights(targets, config.balance_classes, len(task.outputs))
     name = usual if config.loss == "usual" else config.loss
-    return classification(weights) if name == "cross-entropy" else binary(weights, name == "off-target")
+    found = classification(weights) if name == "cross-entropy" else binary(weights, name == "off-target")
+    return with_weight_penalty(found, config.weight_penalty)

@@ -82,7 +82,8 @@ def squared_weight_norm(reduced: Tensor, expand: Tensor, vote: Tensor) -> Tensor
     units, rank = expand.shape[:2]
     gram = (expand @ expand.mT).reshape(units * rank, rank, 1, 1, 1)
     cross = 2 * (expand @ vote[:, :, None]).flatten()
-    products = _by_unit(functional.conv3d(reduced, gram, cross), expand)
+    products = functional.conv3d(reduced, gram, cross)
+    products = products.view(len(reduced), units, rank, *reduced.shape[2:])
     constant = vote.square().sum(1).view(-1, 1, 1, 1)
     squared: Tensor = (reduced[:, None] * products).sum(2) + constant
     return squared.clamp(min=0)
@@ -138,45 +139,47 @@ class CodaConv3d(DynamicLinear):
         self.in_channels, self.out_channels, self.rank, self.bound = in_channels, out_channels, rank, bound
         self.eps, self.values_at_once = eps, VALUES_AT_ONCE
         patch = (in_channels, *self.kernel_size)
-        own = (out_channels,) if bound == "wb" else ()
-        self.reduce_weight = _uniform((*own, rank, *patch), math.prod(patch))
-        self.expand_weight = _uniform((out_channels, rank, *patch), rank)
+        own = out_channels if bound == "wb" else 1
+        self.reduce_weight = _uniform((own * rank, *patch), math.prod(patch))
+        self.expand_weight = _uniform((out_channels * rank, *patch), rank)
         self.vote_weight = _uniform((out_channels, *patch), rank) if vote and bound != "wb" else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Responses (B, `out_channels`, ...), in float32 at least: products of three factors leave half precision."""
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast("cuda" if x.is_cuda else "cpu", enabled=False):
             x = x if x.dtype == torch.float64 else x.float()
             reduced = None if self.bound == "wb" else self.held(self._conv(x, self.reduce_weight))
             chunk = self._units_at_once(x)
             if chunk >= self.out_channels:
-                return self._responses(x, reduced, slice(None))
-            parts = [slice(start, start + chunk) for start in range(0, self.out_channels, chunk)]
-            return torch.cat([self._again(partial(self._responses, units=part), x, reduced) for part in parts], 1)
+                return self._responses(x, reduced, 0, self.out_channels)
+            parts = [(start, start + chunk) for start in range(0, self.out_channels, chunk)]
+            answers = [self._again(partial(self._responses, start=a, end=b), x, reduced) for a, b in parts]
+            return torch.cat(answers, 1)
 
-    def _responses(self, x: Tensor, reduced: Tensor | None, units: slice) -> Tensor:
+    def _responses(self, x: Tensor, reduced: Tensor | None, start: int, end: int) -> Tensor:
         """Responses of some units."""
-        expand = self.expand_weight[units]
+        units, rows = slice(start, end), slice(start * self.rank, end * self.rank)
+        expand = self.expand_weight[rows]
+        patterns = expand.reshape(-1, self.rank, expand[0].numel())
+        products = self._by_unit(self._conv(x, expand))
         if reduced is None:
-            own = _by_unit(self.held(self._conv(x, self.reduce_weight[units].flatten(0, 1))), expand)
-            size = expand.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+            own = self._by_unit(self.held(self._conv(x, self.reduce_weight[rows])))
+            size = patterns.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
             scale = (own.square().sum(2) + self.eps).rsqrt() / size
-            return self._aligned(x, own, expand) * self.held(scale)
-        patterns = expand.flatten(2)
+            return (own * products).sum(2) * self.held(scale)
         vote = patterns.new_zeros(len(patterns), patterns.shape[2])
         if self.vote_weight is not None:
             vote = self.vote_weight[units].flatten(1)
         bound: Literal["l2", "sq"] = "l2" if self.bound == "l2" else "sq"
         scale = bounding_scale(bound, squared_weight_norm(reduced, patterns, vote), self.eps)
-        answer = self._aligned(x, reduced[:, None], expand)
+        answer = (reduced[:, None] * products).sum(2)
         if self.vote_weight is not None:
             answer = answer + self._conv(x, self.vote_weight[units])
         return answer * self.held(scale)
 
-    def _aligned(self, x: Tensor, reduced: Tensor, expand: Tensor) -> Tensor:
-        """``(B x)ᵀ (Aᵀ x)`` of n units; `reduced` is (B, n or 1, r, ...)."""
-        products: Tensor = reduced * _by_unit(self._conv(x, expand.flatten(0, 1)), expand)
-        return products.sum(2)
+    def _by_unit(self, values: Tensor) -> Tensor:
+        """Channels (B, n r, ...) of n units as (B, n, r, ...)."""
+        return values.view(values.shape[0], -1, self.rank, *values.shape[2:])
 
     def _conv(self, x: Tensor, filters: Tensor) -> Tensor:
         return functional.conv3d(x, filters, None, self.stride, self.padding)
@@ -203,11 +206,6 @@ class CodaConv3d(DynamicLinear):
 def _uniform(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:
     """As PyTorch starts convolutions: uniform up to one over the root of the values that are summed."""
     return nn.Parameter(torch.empty(shape).uniform_(-1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in)))
-
-
-def _by_unit(values: Tensor, expand: Tensor) -> Tensor:
-    """Channels (B, n r, ...) as (B, n, r, ...), for the units whose filters are (n, r, ...)."""
-    return values.view(values.shape[0], *expand.shape[:2], *values.shape[2:])
 
 
 def _three(value: int | Sides3) -> Sides3:

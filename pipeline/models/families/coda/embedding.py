@@ -6,15 +6,14 @@ patch below it: removing the voxel in the middle does not do what removing the p
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pipeline.run.errors import UsageError
 
 KERNEL = 3
 
 
-class PatchEmbedding(nn.Module):
+class PatchEmbedding(nn.Sequential):
     """Features (B, F, D, H, W) of the patch around each voxel of volumes (B, 1, D, H, W).
 
     Parameters
@@ -23,12 +22,7 @@ class PatchEmbedding(nn.Module):
     """
 
     def __init__(self, filters: int) -> None:
-        super().__init__()
-        self.patches = nn.Conv3d(1, filters, KERNEL, padding=KERNEL // 2, bias=False)
-        self.norm = nn.BatchNorm3d(filters)
-
-    def forward(self, volumes: Tensor) -> Tensor:
-        return torch.as_tensor(self.norm(self.patches(volumes)))
+        super().__init__(nn.Conv3d(1, filters, KERNEL, padding=KERNEL // 2, bias=False), nn.BatchNorm3d(filters))
 
 
 def require_voxel_level(model: nn.Module) -> None:

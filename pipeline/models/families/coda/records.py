@@ -26,7 +26,7 @@ HEAD = (
 SIGNED = "the features of its last stage may be negative, and the formula needs amounts. Use grad-cam"
 REFUSED: Mapping[str, str] = {
     "lrp": RULES, "guided-backpropagation": RULES, "deeplift": RULES, "cam": HEAD,
-    "smoothgrad": NOISE, "smooth-input-x-gradient": NOISE, "smooth-integrated-gradients": NOISE,
+    "smoothgrad": NOISE,
     "grad-cam++": SIGNED, "xgrad-cam": SIGNED, "opti-cam": SIGNED,
 }  # fmt: skip
 BOUNDS = {"sq": "squashed", "l2": "of norm 1", "wb": "of norm 1 or less"}
