@@ -5,8 +5,8 @@
 
 One B-cos convolution against `torch.nn.Conv3d` and against the formulations of B-cos-v2 written for three dimensions;
 CoDA networks against a network of convolutions and ReLUs with as many operations. One thread of the CPU; process CPU
-time of forward and backward pass, in turn, medians of the ratios. Memory is the kernel's high-water mark of a process of
-its own, less what it held before. The bounds of the issue are 1.3 (B-cos) and 3 (CoDA).
+time of forward and backward pass, in turn, medians of the ratios. Memory is the kernel's high-water mark of a process
+of its own, less what it held before. The bounds of the issue are 1.3 (B-cos) and 3 (CoDA).
 """
 
 from __future__ import annotations

@@ -173,7 +173,11 @@ def _loss(run: RunRecord) -> str:
     """The loss of the training."""
     training = run.config.training
     if not run.task.is_number:
-        return loss_in_words(run) + (" weighted by class" if training.balance_classes else "")
+        return (
+            loss_in_words(run)
+            + (" weighted by class" if training.balance_classes else "")
+            + _penalty(training.weight_penalty)
+        )
     name = "squared error" if training.regression_loss == "mse" else "Huber's loss"
     return f"{name} of the target in standard deviations of the training part"
 
@@ -233,6 +237,12 @@ def _training(run: RunRecord) -> str:
     if training.repeats > 1:
         text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
     return text
+
+
+def _penalty(strength: float) -> str:
+    return (
+        f" plus {strength:g} times the mean absolute weight of the true and one wrong class [@coda]" if strength else ""
+    )
 
 
 def _clipping(share: float) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pipeline.attribution.inherent.contributions import Inherent
 from pipeline.attribution.inherent.depths import contributions_by_depth
 from pipeline.attribution.methods import attribute
+from pipeline.cohort.people.tasks import task_of
 from pipeline.models.contract import StagedModel
 from pipeline.models.dynamic.bias_guard import require_bias_free
 from pipeline.models.dynamic.calibration import calibrate, needs_calibration
@@ -24,8 +25,10 @@ from pipeline.models.families.coda.network import PUBLISHED, Layers, stack
 from pipeline.models.families.family import Shape
 from pipeline.models.families.registry import build_network
 from pipeline.run.config.networks import CodaConfig, CodaSConfig, CodaSWbConfig, ResNetConfig
+from pipeline.run.config.settings import CohortConfig, TrainingConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.training.objectives.classification import classification
+from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Batch, Context
 from pipeline.training.objectives.weight_penalty import mean_absolute_weights, with_weight_penalty, wrong_classes
 
@@ -262,6 +265,14 @@ def test_the_penalty_is_added_for_the_true_and_one_wrong_class():
     assert torch.equal(logged["loss"], same["loss"])
     with pytest.raises(UsageError, match="B-cos, CoDA"):
         mean_absolute_weights(StagedModel([nn.Flatten(), nn.Linear(120, 2)]), volumes, targets)
+
+
+def test_a_number_has_no_classes_to_penalise():
+    task = task_of(CohortConfig(target="age"))
+    with pytest.raises(UsageError, match="weight_penalty is for classes, and age is a number"):
+        objective_of(task, TrainingConfig(weight_penalty=0.1), torch.tensor([60.0, 80.0]))
+    classes = objective_of(task_of(CohortConfig()), TrainingConfig(weight_penalty=0.1), torch.tensor([0, 1]))
+    assert classes.facts["weight_penalty"] == 0.1
 
 
 def test_wrong_classes_are_drawn_evenly_from_all_others():

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from pipeline.models.families.bcos.records import BCOS_FAMILIES
+from pipeline.models.families.coda.records import CODA_FAMILIES
 from pipeline.models.families.registry import FAMILIES, build_network, parameter_count
 from pipeline.models.inputs import configured_input
 from pipeline.run.config.networks import NETWORKS, FoundingConfig
@@ -27,7 +28,7 @@ MONAI = {
 
 
 def test_every_network_of_monai_is_compared():
-    dynamic = [family.name for family in BCOS_FAMILIES]
+    dynamic = [family.name for family in (*BCOS_FAMILIES, *CODA_FAMILIES)]
     assert ["founding", *MONAI, *dynamic] == list(FAMILIES) == list(NETWORKS)
 
 

@@ -287,7 +287,7 @@ class CodaConfig(ModelConfig):
     def usual(self) -> Mapping[str, Mapping[str, Any]]:
         return {
             "training": {"learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0},
-            "attribution": {"methods": ("inherent", "expected-gradients")},
+            "attribution": {"methods": ("inherent",)},
         }
 
     def checks(self) -> list[tuple[bool, str]]:

@@ -322,6 +322,14 @@ def _problems(config: Config) -> list[str]:
         (1 <= training.batch_size <= 100_000, "training.batch_size must lie between 1 and 100,000"),
         (1 <= training.min_epochs <= training.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
         (training.patience >= 1, "training.patience must be 1 or more"),
+        (
+            not (
+                isinstance(config.model, CodaConfig)
+                and config.model.embedding
+                and "inherent" in config.attribution.methods
+            ),
+            'with model.embedding, "inherent" has no map of voxels: leave it out of attribution.methods',
+        ),
         (0 <= training.weight_penalty <= 1000, "training.weight_penalty must lie between 0 and 1,000"),
         (
             not training.weight_penalty or isinstance(config.model, (BcosConfig, CodaConfig)),
