@@ -1,0 +1,79 @@
+"""The ledger of inherent maps, and which scans show a feature of an inner layer most."""
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.attribution.inherent.contributions import contrast
+from pipeline.attribution.inherent.inner_features import along
+from pipeline.attribution.inherent.ledger import inherent_ledger
+from pipeline.attribution.inherent.retrieval import ranked, strengths
+from pipeline.models.contract import StagedModel
+from pipeline.models.dynamic.encoding import InputEncoding
+from pipeline.models.dynamic.logits import LogitLayer
+from pipeline.models.families.bcos.layers import BcosConv3d
+from pipeline.models.families.coda.dau import CodaConv3d
+from pipeline.models.families.coda.network import SumPool
+
+
+def volumes() -> Tensor:
+    torch.manual_seed(4)
+    v = torch.rand(2, 1, 4, 5, 3, dtype=torch.float64) * 0.98 + 0.01
+    v[:, :, :, :, :1] = 0
+    return v
+
+
+def network() -> StagedModel:
+    torch.manual_seed(2)
+    layers = [CodaConv3d(2, 5, 3, rank=2, bound="sq"), BcosConv3d(5, 4, 3, 2, 1)]
+    last = nn.Sequential(BcosConv3d(4, 3, 1), SumPool(), LogitLayer(2.0, -0.75))
+    return StagedModel([InputEncoding(), *layers, last]).double().eval()
+
+
+def after(model: StagedModel, stage: int) -> nn.Sequential:
+    return nn.Sequential(*model.stages[stage:])
+
+
+def test_scans_are_ranked_by_where_a_feature_is_strongest():
+    direction = torch.tensor([0.6, 0.8])
+    features = torch.zeros(4, 2, 2, 3, 2)
+    for scan, place, size in ((2, (1, 2, 0), 5.0), (0, (0, 1, 1), 3.0), (3, (1, 0, 1), 4.0)):
+        features[(scan, slice(None), *place)] = size * direction
+    features[1, :, 0, 0, 0] = 9 * torch.tensor([0.8, -0.6])  # another feature
+    found = strengths(features, direction)
+    torch.testing.assert_close(found[:, 1, 0, 1], along(direction, (1, 0, 1))(features))
+    assert ranked(found.round(decimals=4), 3) == ((2, (1, 2, 0), 5.0), (3, (1, 0, 1), 4.0), (0, (0, 1, 1), 3.0))
+
+
+def test_the_ledger_of_a_bias_free_network_holds_the_logit_bias_alone():
+    model = network()
+    pairs, rest = model.stages[0](volumes()), after(model, 1)
+    ledger = inherent_ledger(rest, lambda x: rest(x)[:, 1], pairs)
+    assert list(ledger.constants) == ["2.2"]
+    torch.testing.assert_close(ledger.constants["2.2"], torch.full((2,), -0.75, dtype=torch.float64), rtol=1e-6, atol=0)
+    assert float(ledger.residual.abs().max()) < 1e-14
+    assert bool((ledger.positive >= 0).all() & (ledger.negative <= 0).all())
+    evidence = inherent_ledger(rest, lambda x: contrast(1, 0)(rest(x)), pairs)
+    assert float(evidence.constants.get("2.2", torch.zeros(1)).abs().max()) < 1e-16  # biases cancel
+    torch.testing.assert_close(evidence.contributions, evidence.value, rtol=1e-9, atol=1e-13)
+
+
+def test_the_ledger_lists_what_every_layer_adds():
+    """A stem with biases and running means: by hand, the constants of a path are what it gives for an empty input."""
+    torch.manual_seed(5)
+    norm = nn.BatchNorm3d(3).double()
+    norm.running_mean.uniform_(-1, 1)
+    nn.init.uniform_(norm.bias)
+    model = nn.Sequential(nn.Conv3d(2, 3, 3, padding=1), norm, nn.Conv3d(3, 2, 1), SumPool()).double().eval()
+    pairs = InputEncoding()(volumes())
+    ledger = inherent_ledger(model, lambda x: model(x)[:, 0], pairs)
+    assert list(ledger.constants) == ["0", "1", "2"]
+    assert float(ledger.residual.abs().max()) < 1e-12
+    empty = model(torch.zeros_like(pairs)).detach()[:, 0]
+    torch.testing.assert_close(sum(ledger.constants.values()), empty, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(ledger.contributions, model(pairs).detach()[:, 0] - empty, rtol=1e-10, atol=1e-12)
+    last = float(model[2].bias[0]) * pairs[0, 0].numel()
+    torch.testing.assert_close(ledger.constants["2"], torch.full((2,), last, dtype=torch.float64), rtol=1e-12, atol=0)
+    gated = nn.Sequential(model[0], nn.ReLU(), CodaConv3d(3, 2, 3, rank=2, bound="wb").double(), SumPool()).eval()
+    mixed = inherent_ledger(gated, lambda x: gated(x)[:, 1], pairs)
+    assert list(mixed.constants) == ["0"]
+    assert float(mixed.residual.abs().max()) < 1e-12
