@@ -28,6 +28,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+import torch._dynamo  # loaded by the first checkpointed pass, which is not to count as its memory
 from lrp_measure import forget_peak, peak_resident, resident
 from torch import Tensor, nn
 from torch.nn import functional
