@@ -71,7 +71,7 @@ def test_the_ledger_lists_what_every_layer_adds():
     empty = model(torch.zeros_like(pairs)).detach()[:, 0]
     torch.testing.assert_close(sum(ledger.constants.values()), empty, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(ledger.contributions, model(pairs).detach()[:, 0] - empty, rtol=1e-10, atol=1e-12)
-    last = float(model[2].bias[0]) * pairs[0, 0].numel()
+    last = float(model[2].bias[0].detach()) * pairs[0, 0].numel()
     torch.testing.assert_close(ledger.constants["2"], torch.full((2,), last, dtype=torch.float64), rtol=1e-12, atol=0)
     gated = nn.Sequential(model[0], nn.ReLU(), CodaConv3d(3, 2, 3, rank=2, bound="wb").double(), SumPool()).eval()
     mixed = inherent_ledger(gated, lambda x: gated(x)[:, 1], pairs)

@@ -1,6 +1,6 @@
 """Which scans show a feature of an inner layer most, and where (Böhle, Singh, Fritz & Schiele 2024).
 
-A feature is a direction of the activations of a layer, as `pipeline.attribution.inherent.inner_features` finds those that
+A feature is a direction of the activations of a layer; `pipeline.attribution.inherent.inner_features` finds those that
 lead to a class.
 """
 
