@@ -17,6 +17,8 @@ from pipeline.run.config.networks import (
     BcosSimpleConfig,
     BcosVggConfig,
     BcosViTConfig,
+    CodaSConfig,
+    CodaSWbConfig,
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
@@ -130,6 +132,8 @@ SETTINGS = {
     "bcos-vgg11": BcosVggConfig(width=1 / 64),
     "bcos-vit": BcosViTConfig("bcos-vit", dim=12),
     "bcos-vit-c": BcosViTConfig(dim=12),
+    "coda-s": CodaSConfig(units=(3, 4), ranks=(2, 2, 3), kernels=(3, 3, 1), strides=(2, 2, 1), background="dark"),
+    "coda-s-wb": CodaSWbConfig(units=(3,), ranks=(2, 3), kernels=(3, 1), strides=(2, 1), temperature=2.5, embedding=4),
 }
 
 

@@ -68,6 +68,8 @@ def with_weight_penalty(objective: Objective, strength: float) -> Objective:
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[torch.Tensor, Logged]:
         total, logged = objective.loss(model, batch, context)
+        if not torch.is_grad_enabled():  # validation, whose loss is the plain one
+            return total, logged
         network = model if isinstance(model, StagedModel) else model.module
         if not isinstance(network, StagedModel):
             raise UsageError("a penalty on W(x) needs a network of stages.")
