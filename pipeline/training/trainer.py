@@ -205,13 +205,19 @@ def _train_epoch(
     logged = []
     for step in batches(random.permutation(len(data)), config.batch_size * config.accumulate):
         volumes, _ = data.batch(step)
+        masks = _masks(setup.context, data, step)
+        if masks is not None:  # moved with the volumes, as a second channel
+            volumes = torch.cat([volumes, masks[:, None].to(volumes)], dim=1)
         volumes = augment(volumes, config, random)
+        volumes, masks = volumes[:, :1], None if masks is None else volumes[:, 1].float()
         places = np.arange(len(step))
         for part in np.array_split(places, math.ceil(len(step) / config.batch_size)):
             share = ranks.share(part)
             mine = share if len(share) else part[:1]  # a process without a scan takes part with weight 0
             inputs = further(volumes[mine].float(), step[mine])
-            losses, values = _forward(network, inputs, data, step[mine], setup)
+            losses, values = _forward(
+                network, inputs, data, step[mine], setup, masks=None if masks is None else masks[mine]
+            )
             weight = len(share) * ranks.count / len(step)
             (losses * weight).backward()  # type: ignore[no-untyped-call]
             logged.append({name: value.detach()[: len(share)] for name, value in values.items()})
@@ -240,13 +246,21 @@ def _forward(
     indices: np.ndarray,
     setup: TrainingSetup,
     train: bool = True,
+    masks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Logged]:
     """The objective of some scans."""
     if train:
         prepare_step(network)
     scans = torch.as_tensor(indices, device=data.targets.device)
     with mixed_precision(data.volumes.device, setup.config.precision):
-        return setup.objective.loss(network, Batch(inputs, data.targets[scans], scans), setup.context)
+        return setup.objective.loss(network, Batch(inputs, data.targets[scans], scans, masks), setup.context)
+
+
+def _masks(context: Context, data: LabelledVolumes, step: np.ndarray) -> torch.Tensor | None:
+    """Masks (B, D, H, W) of some scans; None without masks."""
+    if context.masks is None or len(context.masks) == 1:
+        return None if context.masks is None else context.masks.expand(len(step), -1, -1, -1)
+    return context.masks[torch.as_tensor(step, device=data.targets.device)]
 
 
 def _joined(logged: Sequence[Logged]) -> dict[str, torch.Tensor]:

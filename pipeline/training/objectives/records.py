@@ -28,11 +28,14 @@ class Batch:
         Class numbers (int64), or numbers (float32).
     scans : Tensor of int64, shape (B,)
         Positions in the part, which index the context's values per scan.
+    masks : Tensor or None, shape (B, D, H, W)
+        The context's masks of these scans, moved as their volumes were; None in validation and without masks.
     """
 
     volumes: torch.Tensor
     targets: torch.Tensor
     scans: torch.Tensor
+    masks: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,16 @@ class Context:
     teacher : nn.Module or None
         A frozen network, in evaluation mode.
     masks : Tensor or None
-        Regions of each scan, (N, D, H, W), by position in the part.
+        Where maps should be: of each scan, (N, D, H, W), by position in the part, or the same for all, (1, D, H, W).
+    annotated : Tensor of bool or None, shape (N,)
+        Scans whose mask counts; None for all.
     queue : Tensor or None
         Features of earlier batches; an objective may change it in place.
     """
 
     teacher: nn.Module | None = None
     masks: torch.Tensor | None = None
+    annotated: torch.Tensor | None = None
     queue: torch.Tensor | None = None
 
 

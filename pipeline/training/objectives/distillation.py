@@ -1,0 +1,124 @@
+"""Distillation: a student learns the answers of a teacher (KD), and where it looks (e²KD)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeline.run.errors import UsageError
+from pipeline.training.objectives.guidance import Given
+from pipeline.training.objectives.guidance_losses import explanation_distance
+from pipeline.training.objectives.maps_in_training import Explained, explained_batch
+from pipeline.training.objectives.records import Batch, Context, Logged, Objective
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How a student is taught.
+
+    Parameters
+    ----------
+    temperature : float
+        Softens the answers of both.
+    weight : float
+        Of the explanation loss; 0 is plain distillation, to the bit.
+    map : str
+        One of `pipeline.training.objectives.maps_in_training.MAPS`.
+    student_stage, teacher_stage : int
+        Boundaries at which the maps are made; -1 the last stage with voxels.
+    """
+
+    temperature: float = 1.0
+    weight: float = 1.0
+    map: str = "grad-cam"
+    student_stage: int = -1
+    teacher_stage: int = -1
+
+
+def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """``t^2 KL(teacher || student)`` of the softmax of logits (B, K) divided by t, (B,).
+
+    The factor keeps the size of gradients when t changes (Hinton, Vinyals & Dean 2015).
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[0.0, 2.0]])
+    >>> distillation_loss(logits, logits, 5.0).tolist()
+    [0.0]
+    """
+    own = functional.log_softmax(student / temperature, dim=1)
+    other = functional.log_softmax(teacher / temperature, dim=1)
+    return temperature**2 * (other.exp() * (other - own)).sum(1)
+
+
+def multi_label_distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """``t sum_j KL`` of the sigmoid of every logit (B, K) divided by t, (B,), for networks with a binary loss.
+
+    Source: Yang et al. 2023, as in Parchami-Araghi et al. 2024, eq. E.1.
+    """
+    own, other = student / temperature, teacher / temperature
+    yes = torch.sigmoid(other) * (functional.logsigmoid(other) - functional.logsigmoid(own))
+    no = torch.sigmoid(-other) * (functional.logsigmoid(-other) - functional.logsigmoid(-own))
+    return temperature * (yes + no).sum(1)
+
+
+def distilled(task: Objective, distillation: Distillation, binary: bool = False) -> Objective:
+    """Answers and maps of ``context.teacher`` in place of labels, which only validation uses.
+
+    Both networks see the same augmented volumes, and both are asked for the class that the teacher finds. Maps are
+    compared inside the brain, where the input is not 0.
+
+    Parameters
+    ----------
+    task : Objective
+        Gives the values that are logged, and loss and score in validation.
+    distillation : Distillation
+    binary : bool
+        Whether answers are compared output by output, for networks trained with a binary loss.
+
+    Raises
+    ------
+    UsageError
+        When used without a teacher.
+    """
+    of_answers = multi_label_distillation_loss if binary else distillation_loss
+
+    def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
+        if not torch.is_grad_enabled():
+            return task.loss(model, batch, context)
+        if context.teacher is None:
+            raise UsageError("objective: distillation needs a teacher (objective.teacher, the folder of a run).")
+        teacher = _taught(context.teacher, batch.volumes, distillation)
+        if distillation.weight == 0:
+            logits, maps = model(batch.volumes), None
+        else:
+            found = teacher.logits.argmax(1)
+            explained = explained_batch(model, batch.volumes, found, distillation.map, distillation.student_stage)
+            logits, maps = explained.logits, explained.maps
+        if logits.shape != teacher.logits.shape:
+            raise UsageError(
+                f"objective: the teacher has {teacher.logits.shape[1]} outputs and the student {logits.shape[1]}; take "
+                "a teacher of the same task."
+            )
+        total = of_answers(logits.float(), teacher.logits.float(), distillation.temperature).mean()
+        if maps is not None:
+            brain = (batch.volumes[:, 0] != 0).to(maps.dtype)
+            total = total + distillation.weight * explanation_distance(maps, teacher.maps, brain).mean()
+        return total, task.loss(Given(logits), batch, context)[1]
+
+    facts = {**task.facts, "distillation": vars(distillation)}
+    return replace(task, name=f"distilled from a teacher, {task.name}", loss=loss, facts=facts)
+
+
+def _taught(teacher: nn.Module, volumes: Tensor, distillation: Distillation) -> Explained:
+    """Logits and maps of a frozen teacher in evaluation mode, without a graph."""
+    with torch.no_grad():
+        logits = teacher(volumes)
+    if distillation.weight == 0:
+        return Explained(logits, volumes[:, 0])
+    with torch.enable_grad():
+        explained = explained_batch(teacher, volumes, logits.argmax(1), distillation.map, distillation.teacher_stage)
+    return Explained(logits, explained.maps.detach())

@@ -1,0 +1,293 @@
+"""Losses that depend on maps: closed forms, gradients against finite differences, plain training at weight 0."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pipeline.models.contract import StagedModel
+from pipeline.run.errors import UsageError
+from pipeline.training.objectives.classification import classification
+from pipeline.training.objectives.distillation import (
+    Distillation,
+    distillation_loss,
+    distilled,
+    multi_label_distillation_loss,
+)
+from pipeline.training.objectives.guidance import Guidance, guided
+from pipeline.training.objectives.guidance_losses import LOSSES, dilated, energy_share, explanation_distance
+from pipeline.training.objectives.maps_in_training import MAPS, evidence_of, explained_batch
+from pipeline.training.objectives.readable_gradients import DISTANCES, readable
+from pipeline.training.objectives.records import Batch, Context
+
+SHAPE = (6, 7, 5)
+TASK = classification(torch.ones(2))
+
+
+def network(outputs: int = 2, seed: int = 0, norm: bool = True) -> StagedModel:
+    torch.manual_seed(seed)
+    first = [nn.Conv3d(1, 3, 3, padding=1), *([nn.BatchNorm3d(3)] if norm else []), nn.ReLU()]
+    second = [nn.Conv3d(3, 4, 3, stride=2), nn.ReLU()]
+    head = [nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, outputs)]
+    return StagedModel([nn.Sequential(*part) for part in (first, second, head)]).double()
+
+
+def batch(count: int = 3, seed: int = 1) -> Batch:
+    torch.manual_seed(seed)
+    volumes = torch.rand(count, 1, *SHAPE, dtype=torch.float64)
+    return Batch(volumes, torch.arange(count) % 2, torch.arange(count))
+
+
+def mask() -> torch.Tensor:
+    found = torch.zeros(1, *SHAPE, dtype=torch.float64)
+    found[0, 2:4, 3:6, 1:3] = 1
+    return found
+
+
+class TestLosses:
+    def test_an_even_map_has_the_share_of_the_mask_and_scale_does_not_matter(self) -> None:
+        maps = torch.rand(2, *SHAPE, dtype=torch.float64) - 0.3
+        assert energy_share(torch.ones(1, *SHAPE), mask()).item() == pytest.approx(mask().mean().item())
+        np.testing.assert_allclose(energy_share(7 * maps, mask()), energy_share(maps, mask()))
+        larger = energy_share(maps, dilated(mask(), 1))
+        assert (larger >= energy_share(maps, mask())).all()
+
+    def test_the_gradient_of_energy_is_that_of_the_formula(self) -> None:
+        maps = (torch.rand(1, *SHAPE, dtype=torch.float64) - 0.3).requires_grad_()
+        share = energy_share(maps, mask())
+        share.sum().backward()
+        whole = maps.detach().clamp(min=0).sum()
+        wanted = torch.where(mask() == 1, (1 - share) / whole, -share / whole) * (maps > 0)
+        np.testing.assert_allclose(maps.grad, wanted.detach(), atol=1e-15)
+
+    def test_what_each_loss_is_blind_to(self) -> None:
+        inside, outside = mask(), 1 - mask()
+        maps = torch.rand(1, *SHAPE, dtype=torch.float64)
+        maps[0, 2, 3, 1] = 2.0  # the maximum, inside
+        assert LOSSES["l1"](mask(), mask()).item() == 0
+        assert LOSSES["ppce"](mask() + 0.5 * outside, mask()).item() == 0
+        assert LOSSES["ppce"](maps * inside, mask()).item() == pytest.approx(LOSSES["ppce"](maps, mask()).item())
+        assert LOSSES["rrr"](-maps * inside, mask()).item() == 0
+        wanted = ((maps / 2) ** 2 * outside).mean().item()
+        assert LOSSES["rrr"](-maps, mask()).item() == pytest.approx(wanted)
+        assert LOSSES["l1"](maps - 9 * outside, mask()).item() == pytest.approx(((1 - maps / 2) * inside).mean().item())
+
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_a_map_without_positive_values_has_a_finite_loss_and_gradient(self, name: str) -> None:
+        maps = torch.zeros(1, *SHAPE, dtype=torch.float64, requires_grad=True)
+        found = LOSSES[name](maps, mask())
+        found.sum().backward()
+        assert torch.isfinite(found).all()
+        assert torch.isfinite(maps.grad).all()
+
+    def test_maps_are_alike_whatever_their_scale_and_brain_alone_counts(self) -> None:
+        maps = torch.randn(2, *SHAPE, dtype=torch.float64)
+        assert explanation_distance(3 * maps, maps).abs().max() < 1e-12
+        np.testing.assert_allclose(explanation_distance(-maps, maps), 2)
+        changed = maps + 5 * (1 - mask())
+        assert explanation_distance(changed, maps, mask()).abs().max() < 1e-12
+        dead = torch.zeros(1, 4, requires_grad=True)
+        found = explanation_distance(dead, torch.ones(1, 4))
+        found.sum().backward()
+        assert found.item() == 0
+        assert dead.grad.abs().max() == 0
+
+
+@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("stage", [0, 1, -1])
+def test_gradients_of_a_map_reach_the_weights_as_finite_differences_say(kind: str, stage: int) -> None:
+    model, data = network().eval(), batch()
+
+    def value() -> torch.Tensor:
+        return LOSSES["energy"](explained_batch(model, data.volumes, data.targets, kind, stage).maps, mask()).sum()
+
+    found = torch.autograd.grad(value(), list(model.parameters()), allow_unused=True)
+    weight = model.stages[1][0].weight
+    place = next(n for n, one in enumerate(model.parameters()) if one is weight)
+    for index in ((0, 0, 0, 0, 0), (2, 1, 1, 2, 0)):
+        step, sides = 1e-6, []
+        for sign in (1, -1):
+            with torch.no_grad():
+                weight[index] += sign * step
+            sides.append(value().item())
+            with torch.no_grad():
+                weight[index] -= sign * step
+        assert found[place][index].item() == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-5, abs=1e-9)
+
+
+def test_the_map_is_that_of_the_evidence_of_the_own_class() -> None:
+    model, data = network().eval(), batch()
+    explained = explained_batch(model, data.volumes, data.targets, "input-x-gradient", 0)
+    np.testing.assert_allclose(explained.logits.detach(), model(data.volumes).detach())
+    for place, target in enumerate(data.targets.tolist()):
+        leaf = data.volumes[place : place + 1].clone().requires_grad_()
+        logits = model(leaf)[0]
+        (gradient,) = torch.autograd.grad(logits[target] - logits[1 - target], leaf)
+        np.testing.assert_allclose(explained.maps[place].detach(), (leaf * gradient)[0, 0].detach(), atol=1e-14)
+    assert evidence_of(torch.tensor([[3.0]]), torch.tensor([0])).tolist() == [3.0]
+    assert evidence_of(torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([0])).tolist() == [2.5]
+
+
+def test_weight_zero_or_nobody_annotated_trains_as_without_guidance_to_the_bit() -> None:
+    data, context = batch(), Context(masks=mask(), annotated=torch.zeros(3, dtype=torch.bool))
+    everyone = Context(masks=mask())
+    plain = steps(TASK, data, Context())
+    for objective, seen in (
+        (guided(TASK, Guidance(weight=0)), everyone),
+        (guided(TASK, Guidance()), context),
+        (readable(TASK, "cosine", 0), Context()),
+    ):
+        for name, value in steps(objective, data, seen).items():
+            assert torch.equal(value, plain[name]), name
+    moved = steps(guided(TASK, Guidance()), data, everyone)
+    assert any(not torch.equal(value, plain[name]) for name, value in moved.items())
+
+
+def steps(objective, data: Batch, context: Context, count: int = 2) -> dict[str, torch.Tensor]:
+    model = network().train()
+    optimiser = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(count):
+        objective.loss(model, data, context)[0].backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    return dict(model.state_dict())
+
+
+def test_guidance_is_a_mean_over_annotated_scans_of_guided_classes() -> None:
+    model, data = network().eval(), batch()
+    context = Context(masks=mask(), annotated=torch.tensor([True, True, False]))
+    found = guided(TASK, Guidance(weight=2.0, classes=(1,))).loss(model, data, context)[0]
+    maps = explained_batch(model, data.volumes, data.targets, "input-x-gradient", 0).maps
+    wanted = TASK.loss(model, data, context)[0] + 2 * LOSSES["energy"](maps[1:2], mask())[0]
+    assert found.item() == pytest.approx(wanted.item())
+    own = torch.rand(3, *SHAPE, dtype=torch.float64).round()
+    moved = guided(TASK, Guidance()).loss(model, data, Context(masks=own))[0]
+    wanted = TASK.loss(model, data, context)[0] + LOSSES["energy"](maps, own).mean()
+    assert moved.item() == pytest.approx(wanted.item())
+
+
+def test_guided_training_brings_evidence_into_the_mask() -> None:
+    """A strong marker and a weak sign in the mask both tell the classes: guidance moves the map to the mask."""
+    torch.manual_seed(3)
+    volumes = torch.rand(24, 1, *SHAPE, dtype=torch.float64) * 0.2
+    targets = torch.arange(24) % 2
+    volumes[targets == 1, :, 0, 0, 0] = 1.0
+    volumes[targets == 1] += 0.4 * mask()
+    data, context = Batch(volumes, targets, torch.arange(24)), Context(masks=mask())
+    shares = []
+    for objective in (TASK, guided(TASK, Guidance(weight=1.0))):
+        model = network(norm=False).train()
+        optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+        for _ in range(40):
+            objective.loss(model, data, context)[0].backward()
+            optimiser.step()
+            optimiser.zero_grad()
+        explained = explained_batch(model, volumes, targets, "input-x-gradient", 0)
+        shares.append(energy_share(explained.maps[targets == 1], mask()).mean().item())
+    assert shares[1] > shares[0] + 0.1
+
+
+class TestDistillation:
+    def test_a_student_like_its_teacher_has_nothing_to_learn(self) -> None:
+        teacher = network(norm=False).eval()
+        loss, _ = distilled(TASK, Distillation()).loss(copy.deepcopy(teacher), batch(), Context(teacher=teacher))
+        assert loss.item() == pytest.approx(0, abs=1e-12)
+        loss.backward()
+        assert all(weight.grad is None for weight in teacher.parameters())
+
+    def test_both_forms_are_those_of_the_papers_with_the_gradient_of_cross_entropy(self) -> None:
+        student = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+        teacher = torch.randn(4, 3, dtype=torch.float64)
+        t = 3.0
+        p = torch.softmax(teacher / t, 1)
+        entropy = -(p * torch.log_softmax(student / t, 1)).sum(1) * t**2
+        own, other = (torch.autograd.grad(one.sum(), student)[0] for one in
+                      (distillation_loss(student, teacher, t), entropy))  # fmt: skip
+        np.testing.assert_allclose(own, other, atol=1e-14)
+        s, q = torch.sigmoid(student / t), torch.sigmoid(teacher / t)
+        wanted = t * (q * (q / s).log() + (1 - q) * ((1 - q) / (1 - s)).log()).sum(1)
+        np.testing.assert_allclose(
+            multi_label_distillation_loss(student, teacher, t).detach(), wanted.detach(), atol=1e-13
+        )
+
+    def test_the_teacher_stays_as_it_is_and_the_first_layer_of_the_student_learns(self) -> None:
+        teacher, student, data = network(seed=5).eval(), network(seed=6).train(), batch()
+        before = copy.deepcopy(teacher.state_dict())
+        taught = Distillation(weight=5.0, map="input-x-gradient")
+        loss, logged = distilled(TASK, taught).loss(student, data, Context(teacher=teacher))
+        of_answers = distilled(TASK, replace(taught, weight=0.0)).loss(student, data, Context(teacher=teacher))[0]
+        (loss - of_answers).backward()
+        assert student.stages[0][0].weight.grad.abs().max() > 0
+        assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
+        assert set(logged) == {"loss", "output", "target"}
+
+    def test_labels_are_not_used(self) -> None:
+        teacher, student, data = network(seed=5).eval(), network(seed=6, norm=False), batch()
+        other = Batch(data.volumes, 1 - data.targets, data.scans)
+        context, objective = Context(teacher=teacher), distilled(TASK, Distillation())
+        assert objective.loss(student, data, context)[0] == objective.loss(student, other, context)[0]
+
+    def test_a_teacher_of_another_task_or_none_is_refused(self) -> None:
+        objective = distilled(TASK, Distillation(weight=0))
+        with pytest.raises(UsageError, match="the teacher has 3 outputs and the student 2"):
+            objective.loss(network(), batch(), Context(teacher=network(3).eval()))
+        with pytest.raises(UsageError, match=r"needs a teacher \(objective.teacher"):
+            objective.loss(network(), batch(), Context())
+
+
+class TestReadableGradients:
+    @pytest.mark.parametrize("name", DISTANCES)
+    def test_equal_gradients_are_nearest(self, name: str) -> None:
+        own, other = torch.randn(2, 3, *SHAPE, dtype=torch.float64)
+        wanted = {"cosine": -1, "mae": 0, "mse": 0, "intersection": -1}[name]
+        np.testing.assert_allclose(DISTANCES[name](own, own), wanted, atol=1e-12)
+        assert (DISTANCES[name](own, other) > wanted).all()
+
+    def test_the_loss_is_that_of_both_gradients_by_hand(self) -> None:
+        model, data = network(norm=False), batch()
+        found = readable(TASK, "mse", 3.0).loss(model, data, Context())[0]
+        gradients = []
+        for rule in (False, True):
+            leaf = data.volumes.clone().requires_grad_()
+            x = leaf
+            for stage in model.stages:
+                for layer in stage:
+                    x = layer(x)
+                    if rule and isinstance(layer, nn.ReLU):
+                        x.register_hook(lambda gradient: gradient.clamp(min=0))
+            torch.nn.functional.cross_entropy(x.float(), data.targets).backward()
+            gradients.append(leaf.grad)
+        wanted = TASK.loss(model, data, Context())[0] + 3 * ((gradients[0] - gradients[1]).float() ** 2).mean()
+        assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
+
+    def test_statistics_move_once_and_dropout_drops_the_same(self) -> None:
+        model = StagedModel([nn.Sequential(nn.Conv3d(1, 2, 3), nn.BatchNorm3d(2), nn.ReLU()), nn.Sequential(
+            nn.Dropout(0.5), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))]).double().train()  # fmt: skip
+        once, data = copy.deepcopy(model), batch()
+        torch.manual_seed(9)
+        TASK.loss(once, data, Context())
+        after = torch.get_rng_state()
+        torch.manual_seed(9)
+        readable(TASK, "cosine", 1.0).loss(model, data, Context())
+        assert torch.equal(torch.get_rng_state(), after)
+        for name, value in once.state_dict().items():
+            assert torch.equal(value, model.state_dict()[name]), name
+
+    def test_an_activation_without_a_rule_is_named(self) -> None:
+        model = StagedModel([nn.Sequential(nn.Conv3d(1, 2, 3), nn.SiLU()), nn.Sequential(
+            nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))]).double()  # fmt: skip
+        with pytest.raises(UsageError, match="guided gradients are defined for ReLU only, and this network has silu"):
+            readable(TASK, "cosine", 1.0).loss(model, batch(), Context())
+
+
+def test_networks_without_stages_and_stages_without_voxels_are_refused() -> None:
+    data = batch()
+    with pytest.raises(UsageError, match="Linear is not made of stages"):
+        explained_batch(nn.Linear(1, 1), data.volumes, data.targets, "grad-cam", 0)
+    with pytest.raises(UsageError, match=r"objective.stage = 3: this network has voxels at stages 0 to 2"):
+        explained_batch(network(), data.volumes, data.targets, "grad-cam", 3)
