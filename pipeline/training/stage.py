@@ -33,6 +33,7 @@ from pipeline.training.age_gap import with_corrected_gaps
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from pipeline.training.control import control_of
 from pipeline.training.curve import CurveOnTerminal
+from pipeline.training.explanations import context_of, facts_of, with_explanations
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Objective
@@ -207,9 +208,10 @@ def fold_job(
         config.registration.resolution_mm,
     ]
     parameters.append(control_of(config))
+    facts, files_of_explanations = facts_of(config, fold)
     key = unit_key(
-        {scan.name: versions[scan.name] for scan in own},
-        [*parameters, task.seed],
+        {**{scan.name: versions[scan.name] for scan in own}, **files_of_explanations},
+        [*parameters, facts, task.seed],
         train_fold,
     )
     files = layout.fold(fold.index, repeat)
@@ -240,10 +242,12 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         training = _load(task, "training", task.fold.train, device)
         validation = _load(task, "validation", task.fold.validation, device)
         objective = objective_of(kind, config, training.targets, family_of(task.config.model).loss)
+        objective = with_explanations(objective, task.config, kind)
+        context = context_of(task.config, kind, task.spec, task.fold, task.part(task.fold.train), device)
         model = _fresh_network(task).to(device)
         shared = synchronised(model, ranks, device)
         resumption = Resumption(task.checkpoint, key)
-        trained = train(shared, training, validation, objective, config, task.seed, resumption, ranks=ranks)
+        trained = train(shared, training, validation, objective, config, task.seed, resumption, context, ranks)
         if not ranks.leads:
             return
         model = _fresh_network(task).to(device)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
+from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import UsageError
 
@@ -260,6 +261,7 @@ class Config:
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
     model: ModelConfig = field(default_factory=FoundingConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     attribution: AttributionConfig = field(default_factory=AttributionConfig)
     regions: RegionsConfig = field(default_factory=RegionsConfig)
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
@@ -344,6 +346,17 @@ def _problems(config: Config) -> list[str]:
         (1 <= training.accumulate <= 1000, "training.accumulate must lie between 1 and 1,000"),
         (1 <= training.devices <= training.batch_size, "training.devices must lie in 1..batch_size"),
         *training.augmentation.checks(),
+        *config.objective.checks(),
+        (
+            training.devices == 1 or not config.objective.uses_maps,
+            f'training.devices must be 1 where objective.kind = "{config.objective.kind}": its maps are made stage by '
+            "stage",
+        ),
+        (
+            training.augmentation.affine_probability == 0 or config.objective.kind != "guided",
+            'training.augmentation.affine_probability must be 0 where objective.kind = "guided": its masks are not '
+            "moved along",
+        ),
         (
             len(set(config.attribution.methods)) == len(config.attribution.methods) > 0,
             "attribution.methods must name at least one method, each once",

@@ -1,0 +1,65 @@
+"""Settings of training with explanations: section ``[objective]``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What networks learn besides the task: where their maps should be, or what a teacher shows them."""
+
+    kind: Literal["task", "guided", "distilled", "readable-gradients"] = "task"
+    """``task``: nothing else. ``guided``: maps inside a mask. ``distilled``: the answers and maps of a teacher instead
+    of the labels. ``readable-gradients``: input gradients like those of guided backpropagation."""
+    weight: float = 1.0
+    """Of the loss of the maps, relative to that of the task; 0 is the control that trains as long without it."""
+    map: Literal["input-x-gradient", "grad-cam"] = "input-x-gradient"
+    """Map that is guided or compared."""
+    stage: int = 0
+    """Where it is made: 0 at the input, n after stage n of the network, -1 after the last stage with voxels."""
+    loss: Literal["energy", "l1", "ppce", "rrr"] = "energy"
+    """Of guidance: share of positive attribution inside the mask (energy), distance from the mask (l1), more inside
+    (ppce), less outside (rrr)."""
+    regions: tuple[str, ...] = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus")
+    """Bilateral groups of the atlas that make the mask."""
+    mask: str = ""
+    """NIfTI file in template space in place of `regions`; voxels above 0 are inside."""
+    boxes: bool = False
+    """Use the bounding box of each region and side."""
+    dilate_voxels: int = 0
+    """Voxels by which the mask grows on every side."""
+    annotated: float = 1.0
+    """Share of the training participants whose maps are guided."""
+    classes: tuple[str, ...] = ()
+    """Classes whose maps are guided; none for all."""
+    teacher: str = ""
+    """Folder of a finished run of the same people and folds, whose networks teach."""
+    temperature: float = 1.0
+    """Softens the answers of teacher and student."""
+    distance: Literal["cosine", "mae", "mse", "intersection"] = "cosine"
+    """Between the input gradient and the guided one."""
+
+    @property
+    def uses_maps(self) -> bool:
+        """Whether the loss depends on maps or input gradients."""
+        return self.kind != "task" and self.weight > 0
+
+    def checks(self) -> list[tuple[bool, str]]:
+        """Checks of values: whether each passes, and the message if it fails."""
+        return [
+            (0 <= self.weight <= 1e6, "objective.weight must lie between 0 and 1,000,000"),
+            (self.stage >= -1, "objective.stage must be 0 or more, or -1 for the last stage with voxels"),
+            (0 <= self.dilate_voxels <= 50, "objective.dilate_voxels must lie between 0 and 50"),
+            (0 < self.annotated <= 1, "objective.annotated must lie above 0 and up to 1"),
+            (0.01 <= self.temperature <= 1000, "objective.temperature must lie between 0.01 and 1,000"),
+            (
+                self.kind != "guided" or bool(self.regions) or bool(self.mask),
+                "objective.regions must name at least one group where objective.mask names no file",
+            ),
+            (
+                self.kind != "distilled" or bool(self.teacher),
+                'objective.teacher must name the folder of a run where objective.kind = "distilled"',
+            ),
+        ]

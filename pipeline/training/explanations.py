@@ -1,0 +1,232 @@
+"""Training with explanations, as the settings ask: the objective of the task with its maps, masks and teacher."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atlases.images import UNREADABLE
+from atlases.labels import load_atlas
+from atlases.spaces import Grid, require_same_grid
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.tasks import Task, task_of
+from pipeline.cohort.records import Scan
+from pipeline.models.families.registry import build_network, family_of
+from pipeline.models.inputs import NetworkInput, configured_input
+from pipeline.models.storage import load_model
+from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from pipeline.run.work.digests import file_digest
+from pipeline.run.work.seeds import derived_seed
+from pipeline.training.objectives.distillation import Distillation, distilled
+from pipeline.training.objectives.guidance import Guidance, guided
+from pipeline.training.objectives.guidance_losses import dilated
+from pipeline.training.objectives.of_task import objective_of
+from pipeline.training.objectives.readable_gradients import readable
+from pipeline.training.objectives.records import Batch, Context, Objective
+
+
+def with_explanations(objective: Objective, config: Config, task: Task) -> Objective:
+    """The objective of a task as ``[objective]`` changes it; unchanged for the kind ``task``."""
+    wanted = config.objective
+    if wanted.kind == "guided":
+        classes = wanted.classes or task.outputs
+        numbers = () if task.is_number else tuple(task.outputs.index(name) for name in classes)
+        return guided(objective, Guidance(wanted.loss, wanted.map, wanted.stage, wanted.weight, numbers))
+    if wanted.kind == "distilled":
+        taught = Distillation(wanted.temperature, wanted.weight, wanted.map, wanted.stage, wanted.stage)
+        binary = family_of(config.model).loss != "cross-entropy"
+        return distilled(objective, taught, binary)
+    if wanted.kind == "readable-gradients":
+        return readable(objective, wanted.distance, wanted.weight)
+    return objective
+
+
+def context_of(
+    config: Config, task: Task, spec: NetworkInput, fold: Fold, scans: Sequence[Scan], device: torch.device
+) -> Context:
+    """Masks and teacher of the training part of a fold; nothing for other kinds.
+
+    Parameters
+    ----------
+    config : Config
+    task : Task
+    spec : NetworkInput
+        What the network sees.
+    fold : Fold
+    scans : sequence of Scan
+        Of the training part, in the order of its volumes.
+    device : torch.device
+
+    Raises
+    ------
+    UsageError
+        For an unknown region or class, an empty mask, an annotated share of nobody, or a teacher that does not fit.
+    BadInputError
+        If the mask or the teacher cannot be read.
+    """
+    wanted = config.objective
+    if wanted.kind == "guided":
+        unknown = [name for name in wanted.classes if name not in task.outputs]
+        if unknown:
+            raise UsageError(
+                f"objective.classes: {', '.join(unknown)}: no such class; there are {', '.join(task.outputs)}."
+            )
+        masks = torch.from_numpy(mask_of(wanted, config.regions.atlas, spec)).to(device)[None].float()
+        people = annotated_people(fold.train, wanted.annotated, config.seed)
+        return Context(
+            masks=dilated(masks, wanted.dilate_voxels),
+            annotated=torch.tensor([scan.participant_id in people for scan in scans], device=device),
+        )
+    if wanted.kind == "distilled":
+        return Context(teacher=_teacher(teacher_files(wanted, fold), task, spec, fold, device))
+    return Context()
+
+
+def require_explanations(config: Config, split: Split) -> None:
+    """Refuse what cannot be trained with explanations, before any work starts: one step on one empty volume.
+
+    Raises
+    ------
+    UsageError, BadInputError
+        As `context_of`; also for a network whose maps cannot be made at this stage or differentiated twice.
+    """
+    task, spec, device = task_of(config.cohort), configured_input(config), torch.device("cpu")
+    contexts = [context_of(config, task, spec, fold, (), device) for fold in split.folds]
+    network = build_network(config.model, spec.shape, len(task.outputs)).eval()
+    kind = torch.float32 if task.is_number else torch.int64
+    targets = torch.tensor([0.0, 1.0] if task.is_number else range(len(task.outputs)), dtype=kind)
+    objective = with_explanations(objective_of(task, config.training, targets), config, task)
+    batch = Batch(torch.full((1, 1, *spec.shape), 0.5), targets[-1:], torch.zeros(1, dtype=torch.int64))
+    for context in contexts[:1]:
+        objective.loss(network, batch, dataclasses.replace(context, annotated=None))
+
+
+def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
+    """What a training depends on beyond other settings, for its key: settings, and digests of the files they name."""
+    wanted = config.objective
+    if wanted.kind == "task":
+        return None, {}
+    files = {"mask": Path(wanted.mask)} if wanted.kind == "guided" and wanted.mask else {}
+    if wanted.kind == "distilled":
+        files["teacher"] = teacher_files(wanted, fold).weights
+    settings = dataclasses.replace(wanted, mask="", teacher="")
+    atlas = config.regions.atlas if wanted.kind == "guided" and not wanted.mask else None
+    return [settings, atlas], {name: _digest(path) for name, path in files.items()}
+
+
+def mask_of(wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput) -> NDArray[np.bool_]:
+    """Where maps should be, on the grid that the network sees; before dilation.
+
+    Raises
+    ------
+    UsageError
+        For an unknown region, or a mask without a voxel that the network sees.
+    BadInputError
+        For a file that cannot be read or lies on another grid.
+    """
+    if wanted.mask:
+        found = _read_mask(Path(wanted.mask), spec.template_grid)
+    else:
+        atlas = load_atlas(atlas_name, spec.template_grid)
+        groups = atlas.regions.groups
+        for name in wanted.regions:
+            if name not in groups:
+                near = difflib.get_close_matches(name, groups, n=3, cutoff=0.4)
+                raise UsageError(
+                    f"objective.regions: {name}: no such group of {atlas_name}; similar: {', '.join(near) or 'none'}."
+                )
+        numbers = [number for name in wanted.regions for number in groups[name]]
+        parts = [atlas.labels == number for number in numbers]
+        found = np.any([_box(part) if wanted.boxes else part for part in parts], axis=0)
+    seen = found if spec.box is None else spec.box.crop(found)
+    if not seen.any():
+        named = wanted.mask or ", ".join(wanted.regions)
+        raise UsageError(f"objective: the mask ({named}) has no voxel that the network sees.")
+    return np.ascontiguousarray(seen)
+
+
+def _box(part: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Bounding box of a region; nothing of an empty one."""
+    filled = np.zeros_like(part)
+    places = np.nonzero(part)
+    if len(places[0]):
+        filled[tuple(slice(axis.min(), axis.max() + 1) for axis in places)] = True
+    return filled
+
+
+def _read_mask(path: Path, grid: Grid) -> NDArray[np.bool_]:
+    try:
+        image = nib.nifti1.Nifti1Image.from_filename(path)
+        values = np.asanyarray(image.dataobj)
+    except UNREADABLE as error:
+        raise BadInputError(f"objective.mask: {path}: cannot be read ({error}).") from error
+    require_same_grid(Grid.of(image), grid, f"objective.mask ({path.name}) and the template")
+    return np.asarray(values > 0)
+
+
+def annotated_people(people: Sequence[str], share: float, seed: int) -> frozenset[str]:
+    """A share of some people, drawn by a seed; the same person has the same rank in every fold.
+
+    Raises
+    ------
+    UsageError
+        If it is nobody.
+
+    Examples
+    --------
+    >>> len(annotated_people([f"sub-{n}" for n in range(20)], 0.1, seed=1))
+    2
+    """
+    count = round(share * len(people))
+    if count == 0:
+        raise UsageError(
+            f"objective.annotated = {share:g}: of {len(people)} training participants that is nobody; set at least "
+            f"{1 / len(people):.2g}."
+        )
+    return frozenset(sorted(people, key=lambda name: derived_seed(seed, "annotated", name))[:count])
+
+
+def teacher_files(wanted: ObjectiveConfig, fold: Fold) -> FoldFiles:
+    """Files of the teacher of a fold: the network of the same fold of its run."""
+    return RunLayout(Path(wanted.teacher)).fold(fold.index)
+
+
+def _teacher(files: FoldFiles, task: Task, spec: NetworkInput, fold: Fold, device: torch.device) -> torch.nn.Module:
+    loaded = load_model(files, device)
+    if loaded.classes != task.outputs:
+        raise UsageError(
+            f"objective.teacher: {files.weights}: its outputs are {', '.join(loaded.classes)}, those of this run "
+            f"{', '.join(task.outputs)}; take a teacher of the same task."
+        )
+    if loaded.input != spec:
+        raise UsageError(
+            f"objective.teacher: {files.weights}: it sees another grid ({loaded.input.shape}) than this run "
+            f"({spec.shape}); choose the same resolution, field of view and network sizes."
+        )
+    parts = loaded.description["participants"]
+    seen = sorted({*parts["train"], *parts["validation"]} & set(fold.test))
+    if seen:
+        raise UsageError(
+            f"objective.teacher: {files.weights}: it was trained with {len(seen)} people whom this fold tests "
+            f"({', '.join(seen[:3])}); train both runs on the same cohort with the same seed and folds."
+        )
+    for weight in loaded.model.parameters():
+        weight.requires_grad_(False)
+    return loaded.model
+
+
+def _digest(path: Path) -> str:
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read ({error}); finish the run that makes it.") from error

@@ -1,0 +1,190 @@
+"""Masks, annotated people and teachers as ``[objective]`` asks for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+
+from atlases.labels import load_atlas
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.tasks import task_of
+from pipeline.models.families.registry import build_network
+from pipeline.models.inputs import configured_input
+from pipeline.models.storage import save_model
+from pipeline.run.config.files import load_config
+from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.training.explanations import (
+    annotated_people,
+    context_of,
+    facts_of,
+    mask_of,
+    require_explanations,
+    with_explanations,
+)
+from pipeline.training.objectives.classification import classification
+
+FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
+NETWORK = {"channels": [1], "pools": [8], "hidden_units": 2}
+
+
+def config(**objective):
+    return load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": NETWORK, "objective": objective})
+
+
+def test_a_mask_is_the_regions_on_the_part_that_the_network_sees() -> None:
+    own = config(kind="guided", regions=["Hippocampus"])
+    spec = configured_input(own)
+    atlas = load_atlas(own.regions.atlas, spec.template_grid)
+    both = np.isin(atlas.labels, atlas.regions.groups["Hippocampus"])
+    found = mask_of(own.objective, own.regions.atlas, spec)
+    np.testing.assert_array_equal(found, spec.box.crop(both))
+    boxes = mask_of(replace(own.objective, boxes=True), own.regions.atlas, spec)
+    assert (boxes & found).sum() == found.sum() < boxes.sum() < 10 * found.sum()  # one box a side, none across
+    middle = boxes.shape[0] // 2
+    assert not boxes[middle - 1 : middle + 1].any()
+    context = context_of(replace(own, objective=replace(own.objective, dilate_voxels=1)), task_of(own.cohort), spec,
+                         FOLD, (), torch.device("cpu"))  # fmt: skip
+    assert context.masks.shape == (1, *spec.shape)
+    assert context.masks.sum() > found.sum()
+
+
+def test_a_mask_from_a_file_replaces_the_regions(tmp_path) -> None:
+    spec = configured_input(config())
+    values = np.zeros(spec.template_grid.shape, np.uint8)
+    values[20:24, 30:33, 20:22] = 3
+    path = tmp_path / "mask.nii.gz"
+    nib.save(nib.Nifti1Image(values, spec.template_grid.affine), path)
+    wanted = ObjectiveConfig(kind="guided", mask=str(path))
+    np.testing.assert_array_equal(mask_of(wanted, "", spec), spec.box.crop(values) > 0)
+    nib.save(nib.Nifti1Image(values * 0, spec.template_grid.affine), path)
+    with pytest.raises(UsageError, match=r"the mask \(.*mask.nii.gz\) has no voxel that the network sees"):
+        mask_of(wanted, "", spec)
+    nib.save(nib.Nifti1Image(values[:-1], spec.template_grid.affine), path)
+    with pytest.raises(BadInputError, match=r"objective.mask"):
+        mask_of(wanted, "", spec)
+    path.write_bytes(b"no image")
+    with pytest.raises(BadInputError, match=r"mask.nii.gz: cannot be read"):
+        mask_of(wanted, "", spec)
+
+
+def test_annotated_people_are_a_share_and_the_same_in_every_fold() -> None:
+    people = [f"sub-{n}" for n in range(40)]
+    some, fewer = annotated_people(people, 0.5, 7), annotated_people(people, 0.1, 7)
+    assert len(some) == 20
+    assert fewer < some
+    assert annotated_people(people[10:], 0.5, 7) - some <= set(people[10:])
+    assert annotated_people(people, 0.5, 8) != some
+    with pytest.raises(UsageError, match=r"objective.annotated = 0.01: of 40 training participants that is nobody"):
+        annotated_people(people, 0.01, 7)
+
+
+def test_regions_and_classes_that_are_not_there_are_named_with_similar_ones() -> None:
+    own = config(kind="guided", regions=["Hipocampus"])
+    spec, task = configured_input(own), task_of(own.cohort)
+    with pytest.raises(UsageError, match=r"objective.regions: Hipocampus: no such group .* similar: Hippocampus"):
+        context_of(own, task, spec, FOLD, (), torch.device("cpu"))
+    with pytest.raises(UsageError, match=r"objective.classes: MCI: no such class; there are CN, AD"):
+        context_of(config(kind="guided", classes=["MCI"]), task, spec, FOLD, (), torch.device("cpu"))
+
+
+class TestTeacher:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        own = config()
+        spec = configured_input(own)
+        network = build_network(own.model, spec.shape, 2)
+        parts = {"train": list(FOLD.train), "validation": list(FOLD.validation), "test": list(FOLD.test)}
+        save_model(RunLayout(tmp_path).fold(0), network, spec, ("CN", "AD"), {"participants": parts})
+        return tmp_path
+
+    def context(self, folder, fold=FOLD, outputs=None, **model):
+        own = config(kind="distilled", teacher=str(folder))
+        other = load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": {**NETWORK, **model}})
+        task = task_of(own.cohort) if outputs is None else task_of(replace(own.cohort, classes=outputs))
+        return context_of(own, task, configured_input(other), fold, (), torch.device("cpu"))
+
+    def test_it_is_the_frozen_network_of_the_same_fold(self, folder) -> None:
+        teacher = self.context(folder).teacher
+        assert not teacher.training
+        assert not any(weight.requires_grad for weight in teacher.parameters())
+
+    def test_one_that_knows_the_people_of_the_test_part_is_refused(self, folder) -> None:
+        with pytest.raises(UsageError, match=r"was trained with 1 people whom this fold tests \(sub-2\)"):
+            self.context(folder, Fold(0, ("sub-1",), ("sub-3",), ("sub-2",)))
+
+    def test_one_of_other_classes_or_another_grid_is_refused(self, folder) -> None:
+        with pytest.raises(UsageError, match="its outputs are CN, AD, those of this run CN, MCI, AD"):
+            self.context(folder, outputs=("CN", "MCI", "AD"))
+        with pytest.raises(UsageError, match="it sees another grid"):
+            self.context(folder, pools=[9])
+
+    def test_none_is_refused_with_the_remedy(self, tmp_path) -> None:
+        with pytest.raises((BadInputError, UsageError), match=r"finish the run|cannot be read|no such"):
+            facts_of(config(kind="distilled", teacher=str(tmp_path / "nothing")), FOLD)
+
+
+def test_what_a_training_depends_on_is_the_content_of_its_files(tmp_path) -> None:
+    path = tmp_path / "mask.nii.gz"
+    path.write_bytes(b"one")
+    own = config(kind="guided", mask=str(path))
+    first = facts_of(own, FOLD)
+    path.write_bytes(b"two")
+    assert facts_of(own, FOLD) != first
+    assert facts_of(config(), FOLD) == (None, {})
+
+
+def test_settings_reach_the_objective() -> None:
+    task, own = classification(torch.ones(2)), config()
+    assert with_explanations(task, own, task_of(own.cohort)) is task
+    guided = with_explanations(task, config(kind="guided", classes=["AD"], loss="l1"), task_of(own.cohort))
+    assert guided.facts["guidance"] == {"loss": "l1", "map": "input-x-gradient", "stage": 0, "weight": 1.0,
+                                        "classes": (1,)}  # fmt: skip
+    assert "readable gradients" in with_explanations(task, config(kind="readable-gradients"), task_of(own.cohort)).name
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"weight": -1.0}, "objective.weight must lie between 0"),
+        ({"annotated": 0.0}, "objective.annotated must lie above 0"),
+        ({"kind": "distilled"}, "objective.teacher must name the folder"),
+        ({"kind": "guided", "regions": []}, "objective.regions must name at least one group"),
+        ({"stage": -2}, "objective.stage must be 0 or more"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(values, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        config(**values)
+
+
+def test_settings_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"training.devices must be 1"):
+        load_config(overrides={"training": {"devices": 2}, "objective": {"kind": "guided"}})
+    with pytest.raises(UsageError, match="affine_probability must be 0"):
+        load_config(
+            overrides={"training": {"augmentation": {"affine_probability": 0.5}}, "objective": {"kind": "guided"}}
+        )
+
+
+class TestBeforeAnyWork:
+    def require(self, model=None, **objective) -> None:
+        own = {"registration": {"resolution_mm": 4.0}, "model": model or NETWORK, "objective": objective}
+        require_explanations(load_config(overrides=own), Split((FOLD,)))
+
+    def test_what_can_be_trained_passes(self) -> None:
+        self.require(kind="guided", stage=1)
+        self.require(kind="readable-gradients")
+
+    def test_a_stage_without_voxels_and_an_activation_without_a_rule_are_named(self) -> None:
+        with pytest.raises(UsageError, match=r"objective.stage = 4: this network has voxels at stages 0 to 1"):
+            self.require(kind="guided", stage=4)
+        swish = {"registration": {"resolution_mm": 2.0}, "model": {"architecture": "efficientnet-b0"}}
+        own = load_config(overrides={**swish, "objective": {"kind": "readable-gradients"}})
+        with pytest.raises(UsageError, match="this network has silu"):
+            require_explanations(own, Split((FOLD,)))
