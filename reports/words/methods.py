@@ -13,12 +13,13 @@ from typing import Any
 
 from pipeline.cohort.people.balance import STRATUM
 from pipeline.models.families.registry import family_of
+from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.layout.map_names import GUIDED_MAP, map_title
 from pipeline.run.plain_text import plain
 from pipeline.statistics.associations.volume_association import WITHIN
 from reports.read.run_record import RunRecord
 from reports.words.methods_statistics import analyses_text
-from reports.words.numbers import count, listing, number
+from reports.words.numbers import count, listing, number, percent
 from reports.words.references import REFERENCES, Reference
 from reports.words.wording import variable_in_words
 
@@ -234,6 +235,7 @@ def _training(run: RunRecord) -> str:
         text += " With few validation participants many epochs have the same accuracy, and then the loss decides."
     if training.augmentation.is_on:
         text += " Images were augmented further with MONAI (settings in config.toml)."
+    text += _explanations(run.config.objective)
     if training.repeats > 1:
         text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
     return text
@@ -247,6 +249,30 @@ def _penalty(strength: float) -> str:
 
 def _clipping(share: float) -> str:
     return f", gradients of each unit clipped at {share:g} of its weights [@clipping]" if share else ""
+
+
+def _explanations(objective: ObjectiveConfig) -> str:
+    """What networks learned besides the task."""
+    if objective.kind == "task":
+        return ""
+    weight = f"with weight {objective.weight:g}"
+    if objective.kind == "readable-gradients":
+        return (
+            f" The input gradient of the loss was kept like that of guided backpropagation ({objective.distance}, "
+            f"{weight}) [@readable]."
+        )
+    named = {"input-x-gradient": "input times gradient", "grad-cam": "Grad-CAM"}[objective.map]
+    if objective.kind == "distilled":
+        return (
+            " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the "
+            f"labels (temperature {objective.temperature:g}), and its maps of {named} {weight} [@e2kd]."
+        )
+    where = "a given mask" if objective.mask else f"the mask of {listing(list(objective.regions))}"
+    people = "all" if objective.annotated == 1 else percent(objective.annotated)
+    return (
+        f" Maps of {named} were guided into {where} ({objective.loss} loss, {weight}, {people} of the training "
+        "participants) [@guidance]."
+    )
 
 
 _SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}
