@@ -268,7 +268,7 @@ def _explanations(objective: ObjectiveConfig) -> str:
             f"labels (temperature {objective.temperature:g}), and its maps of {named} {weight} [@e2kd]."
         )
     where = "a given mask" if objective.mask else f"the mask of {listing(list(objective.regions))}"
-    people = "all" if objective.annotated == 1 else percent(objective.annotated)
+    people = "all" if objective.annotated == 1 else percent(objective.annotated, 0)
     return (
         f" Maps of {named} were guided into {where} ({objective.loss} loss, {weight}, {people} of the training "
         "participants) [@guidance]."

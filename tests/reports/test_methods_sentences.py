@@ -88,7 +88,8 @@ def test_p_of_change_over_visits_is_not_the_model_s(estimate, said):
      " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the labels "
      "(temperature 2), and its maps of Grad-CAM with weight 1 [@e2kd]."),
     ({"kind": "readable-gradients", "weight": 0.5},
-     " The input gradient of the loss was kept like that of guided backpropagation (cosine, with weight 0.5) [@readable]."),
+     " The input gradient of the loss was kept like that of guided backpropagation (cosine, with weight 0.5) "
+     "[@readable]."),
 ])  # fmt: skip
 def test_what_networks_learned_besides_the_task_is_said(settings, said):
     assert methods._explanations(load_config(overrides={"objective": settings}).objective) == said
