@@ -105,7 +105,9 @@ def require_explanations(config: Config, split: Split) -> None:
     network = build_network(config.model, spec.shape, len(task.outputs)).eval()
     kind = torch.float32 if task.is_number else torch.int64
     targets = torch.tensor([0.0, 1.0] if task.is_number else range(len(task.outputs)), dtype=kind)
-    objective = with_explanations(objective_of(task, config.training, targets), config, task)
+    objective = with_explanations(
+        objective_of(task, config.training, targets, family_of(config.model).loss), config, task
+    )
     batch = Batch(torch.full((1, 1, *spec.shape), 0.5), targets[-1:], torch.zeros(1, dtype=torch.int64))
     for context in contexts[:1]:
         objective.loss(network, batch, dataclasses.replace(context, annotated=None))

@@ -199,7 +199,11 @@ REFUSED = [
         (s, value)
         for s in settings_of_kind(int)
         for value in ("-1", "1.5", "true", '"1"', "9" * 400, "9" * 30)
-        if (s[:2], value) != (("registration", "seed"), "-1")  # the seed of the run
+        if (s[:2], value)
+        not in (
+            (("registration", "seed"), "-1"),
+            (("objective", "stage"), "-1"),  # the seed of the run, the last stage
+        )
     ),
     *((s, value) for s in settings_of_kind(str) for value in (r'"a\u0000b"', r'"a\nb"', r'"\u001b[31m"', "1")),
 ]
