@@ -136,7 +136,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
             labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
             require_labels(fold.index, part, labels, task_of(config.cohort))
     if config.objective.kind != "task":
-        from pipeline.training.explanations import require_explanations  # torch takes a second
+        from pipeline.training.objectives.explanations import require_explanations  # torch takes a second
 
         require_explanations(config, split)
     if "attribution" in stages:

@@ -33,8 +33,8 @@ from pipeline.training.age_gap import with_corrected_gaps
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from pipeline.training.control import control_of
 from pipeline.training.curve import CurveOnTerminal
-from pipeline.training.explanations import context_of, facts_of, with_explanations
 from pipeline.training.numerics import repeatable
+from pipeline.training.objectives.explanations import context_of, facts_of, with_explanations
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Objective
 from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised

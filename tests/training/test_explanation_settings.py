@@ -19,7 +19,8 @@ from pipeline.run.config.files import load_config
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import RunLayout
-from pipeline.training.explanations import (
+from pipeline.training.objectives.classification import classification
+from pipeline.training.objectives.explanations import (
     annotated_people,
     context_of,
     facts_of,
@@ -27,7 +28,6 @@ from pipeline.training.explanations import (
     require_explanations,
     with_explanations,
 )
-from pipeline.training.objectives.classification import classification
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
 NETWORK = {"channels": [1], "pools": [8], "hidden_units": 2}

@@ -1,0 +1,73 @@
+"""Settings of the networks, one record per family; chosen by ``[model] architecture``.
+
+`pipeline.models.families` builds the families. A new family adds a record here and one there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args, get_type_hints
+
+from pipeline.run.config.networks.base import ModelConfig
+from pipeline.run.config.networks.bcos import (
+    BcosConfig,
+    BcosConvNeXtConfig,
+    BcosDenseNetConfig,
+    BcosResNetConfig,
+    BcosSimpleConfig,
+    BcosVggConfig,
+    BcosViTConfig,
+)
+from pipeline.run.config.networks.coda import (
+    CodaConfig,
+    CodaSConfig,
+    CodaSWbConfig,
+)
+from pipeline.run.config.networks.conventional import (
+    DenseNetConfig,
+    EfficientNetConfig,
+    FoundingConfig,
+    ResNetConfig,
+    SEResNetConfig,
+)
+
+NETWORKS: Mapping[str, type[ModelConfig]] = {
+    name: record
+    for record in (
+        FoundingConfig,
+        ResNetConfig,
+        DenseNetConfig,
+        SEResNetConfig,
+        EfficientNetConfig,
+        BcosSimpleConfig,
+        BcosResNetConfig,
+        BcosDenseNetConfig,
+        BcosConvNeXtConfig,
+        BcosVggConfig,
+        BcosViTConfig,
+        CodaSConfig,
+        CodaSWbConfig,
+    )
+    for name in get_args(get_type_hints(record)["architecture"])
+}
+"""The record of settings of every family, by the name in ``[model] architecture``."""
+
+__all__ = [
+    "NETWORKS",
+    "BcosConfig",
+    "BcosConvNeXtConfig",
+    "BcosDenseNetConfig",
+    "BcosResNetConfig",
+    "BcosSimpleConfig",
+    "BcosVggConfig",
+    "BcosViTConfig",
+    "CodaConfig",
+    "CodaSConfig",
+    "CodaSWbConfig",
+    "DenseNetConfig",
+    "EfficientNetConfig",
+    "FoundingConfig",
+    "ModelConfig",
+    "ResNetConfig",
+    "SEResNetConfig",
+]

@@ -1,0 +1,154 @@
+"""Settings of B-cos networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.run.config.networks.base import ModelConfig, all_positive, is_width
+
+Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
+"""Normalisations of dynamic linear networks; see `pipeline.models.dynamic.norms`."""
+
+
+@dataclass(frozen=True)
+class BcosConfig(ModelConfig):
+    """What the B-cos families share."""
+
+    b: float = 2.0
+    """Exponent of all layers. 1 is linear; the larger, the less a unit answers to what is not along its weights."""
+    norm: Norm = "batch"
+    """Normalisation after each layer; ``none`` multiplies by constants that are measured before training."""
+    norm_bias: bool = False
+    """Whether norms add a trained constant and subtract running means. Maps then no longer add up."""
+    background: Literal["null", "dark"] = "null"
+    """What intensities of 0 become, as everywhere outside the brain: [0, 0], or [0, 1] as in the source."""
+    initial_logits: float = 0.5
+    """Root mean square of the logits before training, from which the temperature follows: half is twice as warm."""
+
+    @property
+    def usual(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "training": {
+                "learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0, "clip_gradients": 0.01,
+            },
+            "attribution": {"methods": ("inherent",)},
+        }  # fmt: skip
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            (1 <= self.b <= 8, "model.b must lie between 1 and 8"),
+            (1e-3 <= self.initial_logits <= 10, "model.initial_logits must lie between 0.001 and 10"),
+            (not (self.norm == "none" and self.norm_bias), 'model.norm_bias needs a model.norm other than "none"'),
+        ]
+
+
+@dataclass(frozen=True)
+class BcosSimpleConfig(BcosConfig):
+    """The plain B-cos network: a stack of convolutions."""
+
+    architecture: Literal["bcos-simple"] = "bcos-simple"
+    channels: tuple[int, ...] = (8, 8, 16, 16, 32, 32)
+    strides: tuple[int, ...] = (3, 1, 2, 1, 2, 1)
+    max_out: int = 1
+    """Units per channel, of which the largest counts (MaxOut)."""
+
+    @property
+    def layers(self) -> int:
+        """Convolutions, the classifier included."""
+        return len(self.channels) + 1
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            *super().checks(),
+            (len(self.channels) == len(self.strides), "model.channels and model.strides must be equally long"),
+            (all_positive(self.channels), "model.channels must name at least one layer, each 1 or more"),
+            (all_positive(self.strides), "model.strides must name at least one layer, each 1 or more"),
+            (1 <= self.max_out <= 16, "model.max_out must lie between 1 and 16"),
+        ]
+
+
+@dataclass(frozen=True)
+class BcosResNetConfig(BcosConfig):
+    """The B-cos ResNet of 18 layers."""
+
+    architecture: Literal["bcos-resnet18"] = "bcos-resnet18"
+    width: float = 0.125
+    """Factor on the channels of every layer; 1 gives 64, 128, 256 and 512."""
+    stem_stride: int = 2
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [*super().checks(), is_width(self.width), (1 <= self.stem_stride <= 4, "model.stem_stride must lie "
+                "between 1 and 4")]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BcosDenseNetConfig(BcosConfig):
+    """The B-cos DenseNet-121."""
+
+    architecture: Literal["bcos-densenet121"] = "bcos-densenet121"
+    first_channels: int = 16
+    growth: int = 8
+    """Channels that each layer adds."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            *super().checks(),
+            (1 <= self.first_channels <= 512, "model.first_channels must lie between 1 and 512"),
+            (1 <= self.growth <= 128, "model.growth must lie between 1 and 128"),
+        ]
+
+
+@dataclass(frozen=True)
+class BcosConvNeXtConfig(BcosConfig):
+    """The B-cos ConvNeXt-tiny."""
+
+    architecture: Literal["bcos-convnext-tiny"] = "bcos-convnext-tiny"
+    norm: Norm = "position"
+    width: float = 0.125
+    """Factor on the channels; 1 gives 96, 192, 384 and 768."""
+    depths: tuple[int, ...] = (3, 3, 9, 3)
+    """Blocks of the four groups."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        four = len(self.depths) == 4 and all_positive(self.depths)
+        return [*super().checks(), is_width(self.width), (four, "model.depths must be four numbers, each 1 or more")]
+
+
+@dataclass(frozen=True)
+class BcosVggConfig(BcosConfig):
+    """The B-cos VGG-11."""
+
+    architecture: Literal["bcos-vgg11"] = "bcos-vgg11"
+    width: float = 0.125
+    """Factor on the channels; 1 gives 64 to 512, and 4096 in the hidden layers."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [*super().checks(), is_width(self.width)]
+
+
+@dataclass(frozen=True)
+class BcosViTConfig(BcosConfig):
+    """B-cos vision transformers."""
+
+    architecture: Literal["bcos-vit", "bcos-vit-c"] = "bcos-vit-c"
+    norm: Norm = "position"
+    patch: int = 8
+    """Voxels along each axis of a token; of bcos-vit-c a power of 2."""
+    dim: int = 48
+    """Channels of a token, a multiple of 6 and of `heads`."""
+    depth: int = 4
+    """Blocks; bcos-vit-c has one less, and a stem of convolutions."""
+    heads: int = 3
+
+    def checks(self) -> list[tuple[bool, str]]:
+        power = self.patch & (self.patch - 1) == 0
+        return [
+            *super().checks(),
+            (2 <= self.patch <= 64, "model.patch must lie between 2 and 64"),
+            (self.architecture == "bcos-vit" or power, "model.patch must be a power of 2 for bcos-vit-c"),
+            (self.dim >= 6 and self.dim % 6 == 0, "model.dim must be a multiple of 6, for positions along three axes"),
+            (self.heads >= 1 and self.dim % self.heads == 0, "model.dim must be a multiple of model.heads"),
+            (2 <= self.depth <= 64, "model.depth must lie between 2 and 64"),
+        ]

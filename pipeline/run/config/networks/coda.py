@@ -1,0 +1,76 @@
+"""Settings of CoDA networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.run.config.networks.base import ModelConfig, all_positive
+
+
+@dataclass(frozen=True)
+class CodaConfig(ModelConfig):
+    """What the CoDA families share: layers of dynamic alignment units."""
+
+    bound: Literal["sq", "l2", "wb"] = "sq"
+    """How the norm of weights is bounded: ``sq`` below 1 and less for weak responses, ``l2`` to 1; ``wb`` at most 1."""
+    units: tuple[int, ...] = (8, 8, 16, 16, 16, 32, 32, 32)
+    """Of all layers but the last, which has one per output."""
+    ranks: tuple[int, ...] = (8, 8, 8, 8, 8, 8, 8, 8, 8)
+    """Of the maps that make weights; it bounds how many patterns a unit can hold."""
+    kernels: tuple[int, ...] = (5, 3, 3, 3, 3, 3, 3, 3, 1)
+    strides: tuple[int, ...] = (3, 1, 2, 1, 1, 2, 1, 1, 1)
+    background: Literal["null", "dark"] = "null"
+    """What intensities of 0 become, as everywhere outside the brain: [0, 0], or [0, 1] as in the source."""
+    embedding: int = 0
+    """Filters of a learnt embedding of patches in place of the pair [v, 1 - v]; maps are then not of voxels."""
+    temperature: float = 0.0
+    """Of the logits, per voxel of the last layer: the warmer, the more weights must align. 0 sets it from data."""
+    initial_logits: float = 0.5
+    """Root mean square of the logits before training where the temperature is set from data."""
+
+    @property
+    def usual(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "training": {"learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0},
+            "attribution": {"methods": ("inherent",)},
+        }
+
+    def checks(self) -> list[tuple[bool, str]]:
+        layers = (self.ranks, self.kernels, self.strides)
+        reached = all(kernel // 2 >= stride - 1 for kernel, stride in zip(self.kernels, self.strides, strict=False))
+        wb = self.architecture == "coda-s-wb"
+        bounds = 'must be "wb"' if wb else 'must be "sq" or "l2"; for "wb" choose the architecture coda-s-wb'
+        return [
+            ((self.bound == "wb") == wb, f"model.bound of {self.architecture} {bounds}"),
+            (
+                all(len(layer) == len(self.units) + 1 for layer in layers),
+                "model.ranks, model.kernels and model.strides must each have one value more than model.units",
+            ),
+            *(
+                (all_positive(getattr(self, name)), f"model.{name} must name at least one layer, each 1 or more")
+                for name in ("units", "ranks", "kernels", "strides")
+            ),
+            (all(kernel % 2 for kernel in self.kernels), "model.kernels must be odd"),
+            (reached, "model.kernels must be at least twice the stride less one, or voxels between them go unseen"),
+            (0 <= self.embedding <= 512, "model.embedding must lie between 0 and 512"),
+            (0 <= self.temperature < math.inf, "model.temperature must be 0 or more"),
+            (1e-6 <= self.initial_logits <= 10, "model.initial_logits must lie between 0.000001 and 10"),
+        ]
+
+
+@dataclass(frozen=True)
+class CodaSConfig(CodaConfig):
+    """A CoDA network in which all units of a layer share what they reduce."""
+
+    architecture: Literal["coda-s"] = "coda-s"
+
+
+@dataclass(frozen=True)
+class CodaSWbConfig(CodaConfig):
+    """A CoDA network whose weights are bounded by those of their maps, and whose units reduce patches on their own."""
+
+    architecture: Literal["coda-s-wb"] = "coda-s-wb"
+    bound: Literal["sq", "l2", "wb"] = "wb"

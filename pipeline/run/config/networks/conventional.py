@@ -1,0 +1,89 @@
+"""Settings of conventional networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.run.config.networks.base import ModelConfig, all_positive, is_share
+
+
+@dataclass(frozen=True)
+class FoundingConfig(ModelConfig):
+    """The CNN of the founding study."""
+
+    architecture: Literal["founding"] = "founding"
+    channels: tuple[int, ...] = (8, 16, 32, 64)
+    pools: tuple[int, ...] = (2, 3, 2, 3)
+    hidden_units: int = 128
+    dropout: float = 0.4
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            (len(self.channels) == len(self.pools), "model.channels and model.pools must be equally long"),
+            (all_positive(self.channels), "model.channels must name at least one block, each 1 or more"),
+            (all_positive(self.pools), "model.pools must name at least one block, each 1 or more"),
+            (self.hidden_units >= 1, "model.hidden_units must be 1 or more"),
+            is_share("dropout", self.dropout),
+        ]
+
+
+@dataclass(frozen=True)
+class ResNetConfig(ModelConfig):
+    """MONAI's ResNet of 10 or 18 layers."""
+
+    architecture: Literal["resnet10", "resnet18"] = "resnet10"
+    width: float = 1.0
+    """Factor on the channels of every layer; 1 gives 64, 128, 256 and 512."""
+    stem_stride: int = 2
+    """Stride of the first convolution: 2 as He et al. (2016); MONAI's default of 1 takes eight times the memory."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            (1 / 64 <= self.width <= 4, "model.width must lie between 0.015625 and 4"),
+            (1 <= self.stem_stride <= 4, "model.stem_stride must lie between 1 and 4"),
+        ]
+
+
+@dataclass(frozen=True)
+class DenseNetConfig(ModelConfig):
+    """MONAI's DenseNet-121."""
+
+    architecture: Literal["densenet121"] = "densenet121"
+    first_channels: int = 64
+    growth: int = 32
+    """Channels that each layer adds."""
+    dropout: float = 0.0
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            (1 <= self.first_channels <= 512, "model.first_channels must lie between 1 and 512"),
+            (1 <= self.growth <= 128, "model.growth must lie between 1 and 128"),
+            is_share("dropout", self.dropout),
+        ]
+
+
+@dataclass(frozen=True)
+class SEResNetConfig(ModelConfig):
+    """MONAI's SE-ResNet-50."""
+
+    architecture: Literal["seresnet50"] = "seresnet50"
+    dropout: float = 0.0
+    """Before the last layer."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [is_share("dropout", self.dropout)]
+
+
+@dataclass(frozen=True)
+class EfficientNetConfig(ModelConfig):
+    """MONAI's EfficientNet-B0."""
+
+    architecture: Literal["efficientnet-b0"] = "efficientnet-b0"
+    dropout: float = 0.2
+    """Before the last layer."""
+    drop_connect: float = 0.2
+    """Probability of skipping the last block during training; earlier blocks are skipped less often."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [is_share("dropout", self.dropout), is_share("drop_connect", self.drop_connect)]
