@@ -115,11 +115,14 @@ def _read_config(path: Path) -> Any:
     if spec is None or spec.loader is None:
         raise UsageError(f"--executor {path}: give a Python file; its name ends in .py.")
     module = importlib.util.module_from_spec(spec)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is left beside the file
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(f"--executor {path}: cannot be run ({_where(error, path)}{reason}).") from error
+    finally:
+        sys.dont_write_bytecode = before
     config = getattr(module, "config", None)
     if not isinstance(config, Config):
         raise UsageError(f"--executor {path}: must define `config`, a parsl.config.Config.")
