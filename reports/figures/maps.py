@@ -18,6 +18,8 @@ from reports.figures.style import new_figure
 DARK = tuple(channel / 255 for channel in NIGHT)
 LIGHT = "#dfe5ec"
 """Background and lettering of figures of brains, for matplotlib."""
+Outlined = tuple[slices.BrainImage, Mapping[int, int]]
+"""Labels of an atlas, and the number of the body that each label belongs to."""
 _WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.36, 0.34, 0.12
 _LARGEST_CELL = 1.7
 _FILLED = 0.98  # share of a cell that its panel takes
@@ -50,13 +52,14 @@ def draw_map_grid(
     cuts: Sequence[slices.Cut],
     backdrop: slices.Backdrop | None,
     density: int,
+    outlined: Outlined | None = None,
 ) -> Figure:
     """Rows of maps by blocks of groups; every block shows the same slices.
 
     All panels are one picture, so that a figure of a hundred of them takes no longer than its pixels.
 
     `blocks`: titles of the blocks, with their n. `density`: pixels of the slices per inch: that at which the figure
-    will be drawn, so that nothing is resampled.
+    will be drawn, so that nothing is resampled. `outlined`: regions that every panel shows by a white line.
     """
     cell = min((_WIDTH - _LABEL - _GAP * (len(blocks) - 1)) / (len(blocks) * len(cuts)), _LARGEST_CELL)
     block_width = cell * len(cuts) + _GAP
@@ -79,12 +82,15 @@ def draw_map_grid(
             for place, plan in enumerate(plans):
                 left, top = _LABEL + block * block_width + place * cell, bottom - _FILLED * cell
                 panel = under[place] if view is None else slices.with_map(under[place], plan, view, row.scale)
+                if outlined is not None and outlined[1]:
+                    panel = slices.with_outlines(panel, slices.outlined_bodies(plan, *outlined))
                 row_of, column_of = round(top * density), round(left * density)
                 part = sheet[row_of : row_of + panel.shape[0], column_of : column_of + panel.shape[1]]
                 part[:] = panel[: part.shape[0], : part.shape[1]]
                 write(left + 0.02, bottom - 0.02, slices.slice_name(plan.cut))
                 if plan.cut[0] != "sagittal":
                     write(left + 0.02, top + 0.02, "L", fontsize=7, va="top")
+                    write(left + _FILLED * cell - 0.02, top + 0.02, "R", fontsize=7, va="top", ha="right")
             if view is None:
                 write(_LABEL + block * block_width + 0.06, bottom - cell / 2, "no map", fontsize=8.5, va="center")
         bar = figure.add_axes((_LABEL / width, 1 - (bottom + 0.1) / height, 1.6 / width, 0.07 / height))

@@ -1,8 +1,9 @@
 """The report: pages made from the tables and maps of a run.
 
-``report.html`` is the index; beside it lies a page per participant, in ``pages`` one per region. Each page holds
-everything it shows, and opening it makes no request. Its content security policy allows inlined pictures and styles
-and the scripts that are part of the page, so that nothing in the data can act as a script.
+``report.html`` is the index; beside it lie the pages of `reports.page.chapters` and a page per participant, in
+``pages`` one per region. Each page holds everything it shows, and opening it makes no request. Its content security
+policy allows inlined pictures and styles and the scripts that are part of the page, so that nothing in the data can
+act as a script.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_text
 from reports.cautions.all_cautions import find_cautions, missing_stages
 from reports.content.run.summary import summarise
+from reports.page.chapters import CHAPTERS, INDEX, anchors_of, with_addresses
 from reports.page.faults import Faults
 from reports.page.links import PAGES
 from reports.page.material import Material
@@ -90,7 +92,12 @@ def _pictures_of_scans(layout: RunLayout) -> list[Path]:
 def written_files(layout: RunLayout) -> list[Path]:
     """Return the files that `build_report` has written: pages, figures, methods text, bibliography."""
     figures = sorted(path for path in layout.figures.glob("*") if path.is_file())
-    pages = [*sorted(layout.root.glob("sub-*.html")), *sorted((layout.root / PAGES).glob("region-*.html"))]
+    pages = [layout.root / chapter.file for chapter in CHAPTERS[1:]]
+    pages = [
+        *filter(Path.is_file, pages),
+        *sorted(layout.root.glob("sub-*.html")),
+        *sorted((layout.root / PAGES).glob("region-*.html")),
+    ]
     return [layout.report, layout.methods_text, layout.bibliography, *figures, *pages]
 
 
@@ -136,7 +143,8 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
         if text is not None:
             write_text(path, text)
     _remove_pages_but(layout, made.pages)
-    write_text(layout.report, _index(material, made.sections, faults))
+    for file, page in _chapters(material, made.sections, faults).items():
+        write_text(layout.root / file, page)
     said = tuple(dict.fromkeys([*material.run.unreadable.values(), *faults.said]))
     for fault in said:
         log.warning("%s", fault)
@@ -145,19 +153,30 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
     return Report(layout.report, said)
 
 
-def _index(material: Material, sections: Sequence[FinishedSection], faults: Faults) -> str:
-    navigation = [NavigationEntry("Summary", "#summary")]
-    navigation += [NavigationEntry(section.short, f"#{section.id}", section.absent) for section in sections]
-    figures = numbered([section.html for section in sections])
-    sections = [replace(section, html=html) for section, html in zip(sections, figures, strict=True)]
-    interactive = [component for section in sections for component in section.components]
-    data = shared_data(material) if interactive else None
-    shared = [] if data is None else [data]
-    frame = Frame(shortened(material.run.config.report.title), navigation, [*shared, *interactive])
-    return render(
-        "report.html.j2", frame, title=frame.title, summary=summarise(material.run, faults),
-        cautions=find_cautions(material.run, faults), sections=sections, shared=shared,
-    )  # fmt: skip
+def _chapters(material: Material, made: Sequence[FinishedSection], faults: Faults) -> dict[str, str]:
+    """Every page that is a list of sections, by its file."""
+    by_id = {section.id: section for section in made}
+    chosen = {one.file: [by_id[name] for name in one.sections if name in by_id] for one in CHAPTERS}
+    summary, cautions = summarise(material.run, faults), find_cautions(material.run, faults)
+    report, data, pages = shortened(material.run.config.report.title), None, {}
+    for chapter in CHAPTERS:
+        sections = chosen[chapter.file]
+        figures = numbered([section.html for section in sections])
+        sections = [replace(section, html=html) for section, html in zip(sections, figures, strict=True)]
+        interactive = [component for section in sections for component in section.components]
+        data = data or (shared_data(material) if interactive else None)
+        shared = [data] if data is not None and interactive else []
+        first = chapter.file == INDEX
+        anchors = [NavigationEntry(section.short, f"#{section.id}", section.absent) for section in sections]
+        title = report if first else f"{chapter.title} · {report}"
+        frame = Frame(title, [] if first else anchors, [*shared, *interactive], "" if first else INDEX)
+        about = [one for one in cautions if one.section in chapter.sections or one.level == "serious"]
+        pages[chapter.file] = render(
+            "report.html.j2" if first else "chapter.html.j2", frame, title=report if first else chapter.title,
+            report=report, summary=summary, cautions=cautions if first else about, sections=sections, shared=shared,
+        )  # fmt: skip
+    files = {anchor: file for file, page in pages.items() for anchor in anchors_of(page)}
+    return {file: with_addresses(page, files) for file, page in pages.items()}
 
 
 def numbered(parts: Sequence[Markup]) -> list[Markup]:

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.run.plain_text import plain
+from reports.page.chapters import menu
 from reports.page.components import Component, PageAssets
 from reports.words.glossary import linked
 from reports.words.numbers import number
@@ -36,6 +37,11 @@ class Frame:
     navigation: Sequence[NavigationEntry]
     components: Sequence[Component] = ()  # interactive parts on the page
     index: str = ""  # address of the report, from a page of it; empty on the report itself
+
+    @property
+    def menu(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Topics and their pages, the same on every page."""
+        return menu(self.index)
 
     @property
     def assets(self) -> PageAssets:

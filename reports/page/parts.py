@@ -122,7 +122,7 @@ def _person_page(material: Material, people: People, participant: str) -> str:
     return render("participant.html.j2", frame, **person_content(material, people, participant))
 
 
-_MAPS = ("maps", "patients")
+_MAPS = ("brain", "maps", "patients")
 """Sections with pictures of brains: a part of their own, since the mean maps are read for them once."""
 _OTHERS = tuple(section.id for section in SECTIONS if section.id not in _MAPS)
 PARTS: Mapping[str, Callable[[Material], Made]] = {

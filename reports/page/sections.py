@@ -1,4 +1,6 @@
-"""The sections of the report, top to bottom. Adding one is adding an entry here and, if need be, a template.
+"""The sections of the report.
+
+Adding one is adding an entry here, its name to a page of `reports.page.chapters`, and, if need be, a template.
 
 The title, the warnings and the summary stand above the sections and are made by `reports.cautions.all_cautions` and
 `reports.content.run.summary`.
@@ -19,6 +21,7 @@ from reports.content.relevance import (
     conservation,
     evaluation,
     evaluation_parts,
+    headline,
     maps,
     patients,
     region_table,
@@ -99,6 +102,14 @@ def _analysis(analysis: Analysis, tasks: frozenset[KindName] = frozenset({TWO_CL
 
 
 SECTIONS: Sequence[Section] = (
+    Section(
+        "brain", "Where does it look?", "Brain", "brain.html.j2", headline.build_brain, ("relevance",),
+        "There are no heatmaps yet.", tasks=ANY_TASK,
+    ),
+    Section(
+        "ranking", "Which regions differ most?", "Regions", "ranking.html.j2", headline.build_ranking,
+        ("group_comparisons",), "Regions have not been compared between the classes yet.",
+    ),
     Section(
         "cohort", "Who is in it", "Cohort", "cohort.html.j2", cohort.build, ("scans",),
         "The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,

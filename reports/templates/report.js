@@ -22,17 +22,20 @@ for (const table of document.querySelectorAll("table.sortable")) {
 for (const form of document.querySelectorAll(".filter")) {
   const table = document.getElementById(form.dataset.table);
   const [search, shown] = [form.querySelector("input"), form.querySelector("output")];
+  const most = Number(form.dataset.most);  // rows at once; the others come with a narrower search
   const apply = () => {
     const words = search.value.trim().toLowerCase();
     let n = 0;
     for (const row of table.tBodies[0].rows) {
-      row.hidden = !row.cells[0].textContent.toLowerCase().includes(words);
-      n += !row.hidden;
+      const found = row.textContent.toLowerCase().includes(words);
+      n += found;
+      row.hidden = !found || n > most;
     }
-    shown.textContent = `${n} ${form.dataset.noun} shown`;
+    shown.textContent = n > most ? `${most} of ${n} ${form.dataset.noun} shown` : `${n} ${form.dataset.noun} shown`;
   };
   form.hidden = false;
   search.addEventListener("input", apply);
+  table.addEventListener("click", apply);  // after a heading has sorted the rows
   apply();
 }
 // What is wider than the page fades out where it is cut, and its caption says that it can be scrolled.
@@ -51,5 +54,3 @@ for (const box of document.querySelectorAll(".scroll")) {
 addEventListener("beforeprint", () => {
   for (const fold of document.querySelectorAll(".cautions details, .answers details")) fold.open = true;
 });
-// On a narrow screen the contents start closed.
-if (window.matchMedia("(max-width: 1100px)").matches) document.querySelector("nav details").open = false;

@@ -6,16 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
 from reports.figures.gallery import Picture
-from reports.figures.maps import MapRow, draw_map_grid, group_rows
-from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, OVERVIEW_CUTS, BrainImage, Cut
+from reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows, row_title
+from reports.figures.slices import (
+    GROUP_PERCENTILES,
+    HIPPOCAMPAL_CUTS,
+    MAP_CUTS,
+    OVERVIEW_CUTS,
+    BrainImage,
+    Cut,
+    view_of,
+)
 from reports.figures.style import OUTCOME_NAMES
 from reports.figures.surfaces import GroupMap, draw_group_maps
 from reports.page.material import Material
 from reports.read.run_record import OUTCOMES, RunRecord, group_name
 from reports.viewer.component import group_viewer
-from reports.words.numbers import count, listing
+from reports.words.numbers import count, listing, mid_sentence
 
 SPACES = (
     "The surface is fsaverage5 (MNI305 space), inflated; the maps lie in MNI152NLin2009cAsym space, a few millimetres "
@@ -174,3 +187,41 @@ def _overviews(material: Material) -> list[Picture]:
             )
         )
     return pictures
+
+
+def difference_pictures(material: Material, groups: Sequence[str]) -> list[Picture]:
+    """The classes' difference of the leading map in slices, `groups` outlined, and on the surface; not tested."""
+    run, name = material.run, material.run.leading_map
+    shown = class_difference(material, name) or group_map(material, run.map_groups[0], name)
+    if shown is None:
+        return []
+    view = view_of(shown.image, MAP_CUTS, None if material.backdrop is None else material.backdrop.mask)
+    row, add = MapRow(row_title(name), shown.scale, shown.unit, [view]), material.gallery.add
+    outlined = regions_outlined(run.config.regions.atlas, run.resolution_mm, groups)
+    grid = draw_map_grid(
+        [row], [shown.title], (*HIPPOCAMPAL_CUTS, ("axial", 8.0)), material.backdrop, material.gallery.density, outlined
+    )
+    named = listing([mid_sentence(group) for group in groups])
+    lines = f" White lines: {named}." if groups and outlined is not None else ""
+    return [
+        add(
+            grid, f"summary_slices_{name}", f"Brain slices: {shown.title}.",
+            f"{shown.title}; not tested. Red is more, blue is less.{lines} Slices at MNI x, y, z in mm; left is left.",
+            "png",
+        ),
+        add(
+            draw_group_maps([(shown, ("surface",))], material.backdrop), f"summary_surface_{name}",
+            f"Cortical surface: {shown.title}.",
+            "The same on the inflated cortical surface, for orientation; deep structures are not on it.", "png",
+        ),
+    ]  # fmt: skip
+
+
+def regions_outlined(atlas_name: str, resolution_mm: float, groups: Sequence[str]) -> Outlined | None:
+    """Labels of an atlas and the body of each label to outline; left and right together. None without the atlas."""
+    try:
+        atlas = load_atlas(atlas_name, template_grid(resolution_mm))
+    except HeatlasError:
+        return None
+    bodies = {label: place for place, group in enumerate(groups, 1) for label in atlas.regions.groups.get(group, ())}
+    return BrainImage(atlas.labels, np.asarray(atlas.grid.affine)), bodies

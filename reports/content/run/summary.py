@@ -32,6 +32,7 @@ class Summary:
     """What stands above the sections."""
 
     source: str
+    question: str  # what was asked, in one sentence
     answers: tuple[Answer, ...]
 
 
@@ -46,7 +47,7 @@ def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
         if unusable:
             found = Answer(question, f"Not known. {unusable}")
         answers += [found] if found is not None else []
-    return Summary(_source(run), tuple(answers))
+    return Summary(_source(run), _asked(run), tuple(answers))
 
 
 def _subgroups(run: RunRecord) -> Answer | None:
@@ -87,6 +88,16 @@ def _source(run: RunRecord) -> str:
     made = str(run.provenance.get("time", ""))[:10]
     when = f" · run of {made}" if made else ""
     return f"{kind} · {task_in_words(run)} · seed {run.config.seed}{when}"
+
+
+def _asked(run: RunRecord) -> str:
+    """The question of the study."""
+    task = run.task
+    goal = f"predict {task.column}" if task.is_number else f"tell {listing(list(reversed(task.outputs)))} apart"
+    return (
+        f"A convolutional network was trained to {goal} in T1-weighted brain MRI. Heatmaps show which parts of the "
+        "brain its answer rests on."
+    )
 
 
 def task_in_words(run: RunRecord) -> str:

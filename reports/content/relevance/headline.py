@@ -1,0 +1,88 @@
+"""The two pictures of the index: the leading map on the template, and the regions ranked by the size of the effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pipeline.run.layout.map_names import map_title
+from reports.analyses.planted_verdict import shuffled_count
+from reports.analyses.verdicts import CLEAR, rows_where
+from reports.cautions.evidence import evidence_differences
+from reports.cautions.findings import leaders
+from reports.content.relevance.maps import difference_pictures
+from reports.page.material import Material
+from reports.read.run_record import RunRecord
+from reports.vector.intervals import IntervalRow, draw_intervals
+from reports.words.numbers import count, is_missing, listing, mid_sentence, number
+
+OUTLINED, RANKED = 5, 12
+
+
+def effects(run: RunRecord) -> tuple[pd.DataFrame, str]:
+    """Regions of the leading map by Hedges' g between the classes, largest first, and the measure that is compared.
+
+    The measure is evidence, or the share of the map, which does not follow the prediction.
+    """
+    name = run.leading_map
+    if run.leads_with_evidence:
+        return evidence_differences(run, name), "evidence"
+    pair = f"{run.positive}/{run.negative}"
+    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
+    if rows.empty:
+        return pd.DataFrame(), "share of the map"
+    rows = rows[rows["hedges_g"].notna()].set_index("group")
+    return rows.sort_values("hedges_g", ascending=False, kind="stable"), "share of the map"
+
+
+def build_brain(material: Material) -> Mapping[str, Any]:
+    """The difference of the classes on the template, the leading regions outlined, and on the surface."""
+    run, groups = material.run, ()
+    if run.has("group_comparisons") and not run.task.is_number:
+        rows, measure = effects(run)
+        groups = () if rows.empty else leaders(run, rows["hedges_g"], run.leading_map, measure, OUTLINED).regions
+    figures, missing = [], ""
+    if run.keeps_mean_maps:
+        figures = difference_pictures(material, groups)
+        missing = material.missing_maps(run.map_groups[:2], [run.leading_map])
+    else:
+        missing = 'This run keeps no mean maps ([attribution] keep_maps = "none").'
+    what = f"{run.positive} minus {run.negative}" if len(run.map_groups) > 1 else "the mean of all scans"
+    text = f"The leading map, {mid_sentence(map_title(run.leading_map))}, in template space: {what}."
+    return {"text": text, "figures": figures, "missing": missing}
+
+
+def build_ranking(material: Material) -> Mapping[str, Any]:
+    """Hedges' g of the leading regions with its interval, and what to expect without a difference."""
+    run = material.run
+    rows, measure = effects(run)
+    if rows.empty:
+        return {"chart": None, "answer": "No region could be compared between the classes."}
+    found = leaders(run, rows["hedges_g"], run.leading_map, measure, RANKED)
+    drawn = [
+        IntervalRow(
+            group, "" if is_missing(row["p_fwe"]) or row["p_fwe"] >= CLEAR else "corrected p < 0.05",
+            row["hedges_g"], row["hedges_g_low"], row["hedges_g_high"], material.links.region(group),
+        )
+        for group, row in rows.loc[list(found.regions)].iterrows()
+    ]  # fmt: skip
+    clear, first = int((rows["p_fwe"] < CLEAR).sum()), rows.iloc[0]
+    classes = f"{run.positive} and {run.negative}"
+    title = f"Hedges' g of the {measure}, {run.positive} against {run.negative}"
+    caption = (
+        f"{title}: the {count(len(drawn), 'region')} with the largest values of {number(len(rows))}, by "
+        f"{mid_sentence(map_title(run.leading_map))}. Lines are {100 * run.config.statistics.confidence:g} % "
+        f"intervals; n = {number(first['n_first'])} and {number(first['n_second'])}. The upright line marks no "
+        f"difference.{found.sentence}"
+    )
+    null = (
+        "If the classes did not differ, every g would be near 0, and some region would pass in 5 % of such studies."
+        + (f" {shuffled_count(run)}" if run.planted else "")
+    )
+    return {
+        "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
+        "caption": caption, "null": null,
+        "answer": f"{number(clear)} of {count(len(rows), 'region')} differ between {classes} after correction.",
+    }  # fmt: skip

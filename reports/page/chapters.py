@@ -1,0 +1,93 @@
+"""The pages of a report and its menu: which section stands on which page, and how links between pages are found.
+
+All pages of this list are written for every run, so that the menu of each page is the same and no line of it leads
+nowhere. A page of which no section applies to the run says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+INDEX = "report.html"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A page of the report: a list of sections."""
+
+    file: str  # in the run folder, beside the pages of participants, so that links of a section are the same anywhere
+    title: str
+    topic: str  # of the menu; pages of one topic follow each other
+    sections: tuple[str, ...]  # anchors, in the order of the page
+
+
+CHAPTERS: Sequence[Chapter] = (
+    Chapter(INDEX, "Summary", "Summary", ("brain", "ranking", "participants")),
+    Chapter(
+        "report-performance.html", "How good is the prediction?", "Statistics",
+        ("primary", "number-performance", "classes-performance", "performance", "repeats"),
+    ),
+    Chapter("report-maps.html", "Where does it look?", "Statistics", ("maps", "patients", "beta", "agreement")),
+    Chapter(
+        "report-regions.html", "Which regions?", "Statistics", ("regions", "region-table", "comparisons", "effects"),
+    ),
+    Chapter(
+        "report-clinical.html", "Does it follow the disease?", "Statistics",
+        ("volume", "associations", "number-associations", "progression", "norms"),
+    ),
+    Chapter(
+        "report-fairness.html", "Age, sex, site and subgroups", "Statistics",
+        ("subgroups", "main-effects", "shortcuts", "harmonisation"),
+    ),
+    Chapter("report-cohort.html", "Participants and scans", "Quality", ("cohort",)),
+    Chapter("report-registration.html", "Registration", "Quality", ("registration",)),
+    Chapter("report-training.html", "Training and heatmaps", "Quality", ("training", "conservation")),
+    Chapter("report-methods.html", "Methods", "Methods", ("methods", "undefined", "glossary")),
+    Chapter(
+        "report-evaluation.html", "Evaluation", "Evaluation",
+        ("evaluation", "evaluation-parts", "planted", "planted-effects"),
+    ),
+    Chapter("report-provenance.html", "Provenance", "Provenance", ("provenance", "credits")),
+)  # fmt: skip
+
+
+def menu(index: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Topics of the menu, each with the titles and addresses of its pages, seen from the page with this `index`.
+
+    `index`: address of the index from the page; empty on the index itself.
+
+    Examples
+    --------
+    >>> menu("../report.html")[0]
+    ('Summary', [('Summary', '../report.html')])
+    """
+    up = index.removesuffix(INDEX)
+    return [
+        (topic, [(one.title, up + one.file) for one in pages])
+        for topic, pages in groupby(CHAPTERS, key=lambda one: one.topic)
+    ]
+
+
+def anchors_of(html: str) -> set[str]:
+    """Anchors of a page or a part of one. Text of the input cannot hold a quotation mark, since templates escape it."""
+    return set(re.findall(r'\sid="([^"]+)"', html))
+
+
+def with_addresses(html: str, files: Mapping[str, str]) -> str:
+    """A page whose links to anchors of other pages lead there; `files`: the page of each anchor.
+
+    Examples
+    --------
+    >>> with_addresses('<p id="a"><a href="#a"> <a href="#b">', {"a": "one.html", "b": "two.html"})
+    '<p id="a"><a href="#a"> <a href="two.html#b">'
+    """
+    own = anchors_of(html)
+
+    def addressed(link: re.Match[str]) -> str:
+        file = "" if link[1] in own else files.get(link[1], "")
+        return f'href="{file}#{link[1]}"'
+
+    return re.sub(r'href="#([^"]*)"', addressed, html)
