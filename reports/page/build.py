@@ -195,8 +195,12 @@ def numbered(parts: Sequence[Markup]) -> list[Markup]:
 
 
 def _remove_pages_but(layout: RunLayout, pages: Iterable[str]) -> None:
-    """Remove pages of people and regions that this run no longer has."""
-    current = {layout.root / file for file in pages}
-    for path in (*layout.root.glob("sub-*.html"), *(layout.root / PAGES).glob("region-*.html")):
+    """Remove pages of people, regions and sections that this run no longer has."""
+    current = {layout.root / file for file in (*pages, *(chapter.file for chapter in CHAPTERS))}
+    for path in (
+        *layout.root.glob("report-*.html"),
+        *layout.root.glob("sub-*.html"),
+        *(layout.root / PAGES).glob("region-*.html"),
+    ):
         if path not in current:
             path.unlink()

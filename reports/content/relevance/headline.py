@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from pipeline.run.layout.map_names import map_title
-from reports.analyses.planted_verdict import shuffled_count
 from reports.analyses.verdicts import CLEAR, rows_where
 from reports.cautions.evidence import evidence_differences
 from reports.cautions.findings import leaders
@@ -43,14 +42,15 @@ def build_brain(material: Material) -> Mapping[str, Any]:
     if run.has("group_comparisons") and not run.task.is_number:
         rows, measure = effects(run)
         groups = () if rows.empty else leaders(run, rows["hedges_g"], run.leading_map, measure, OUTLINED).regions
-    figures, missing = [], ""
+    figures, missing, what = [], "", ""
     if run.keeps_mean_maps:
-        figures = difference_pictures(material, groups)
+        figures, what = difference_pictures(material, groups)
         missing = material.missing_maps(run.map_groups[:2], [run.leading_map])
     else:
         missing = 'This run keeps no mean maps ([attribution] keep_maps = "none").'
-    what = f"{run.positive} minus {run.negative}" if len(run.map_groups) > 1 else "the mean of all scans"
-    text = f"The leading map, {mid_sentence(map_title(run.leading_map))}, in template space: {what}."
+    text = f"The leading map is {mid_sentence(map_title(run.leading_map))}."
+    if what:
+        text += f" Shown in template space: {what}."
     return {"text": text, "figures": figures, "missing": missing}
 
 
@@ -77,10 +77,7 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
         f"intervals; n = {number(first['n_first'])} and {number(first['n_second'])}. The upright line marks no "
         f"difference.{found.sentence}"
     )
-    null = (
-        "If the classes did not differ, every g would be near 0, and some region would pass in 5 % of such studies."
-        + (f" {shuffled_count(run)}" if run.planted else "")
-    )
+    null = "If the classes did not differ, g would be near 0 in every region."
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
         "caption": caption, "null": null,

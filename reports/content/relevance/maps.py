@@ -81,13 +81,14 @@ def class_difference(material: Material, name: str) -> GroupMap | None:
 
 
 def surface_pictures(material: Material) -> list[Picture]:
-    """The leading maps of the positive class on the surface and in the glass brain, and the classes' difference."""
+    """The main maps of the positive class on the surface and in the glass brain, and differences not on the index."""
     run, pictures = material.run, []
     for name in run.main_maps:
         mean = group_map(material, run.map_groups[0], name)
         if mean is None:
             continue
-        difference = class_difference(material, name)
+        # That of the leading map is on the index.
+        difference = None if name == run.leading_map else class_difference(material, name)
         shown = [(mean, ("surface", "glass")), *([(difference, ("surface",))] if difference else [])]
         below = f" Below, {difference.title}, which is not tested." if difference else ""
         pictures.append(
@@ -189,12 +190,23 @@ def _overviews(material: Material) -> list[Picture]:
     return pictures
 
 
-def difference_pictures(material: Material, groups: Sequence[str]) -> list[Picture]:
-    """The classes' difference of the leading map in slices, `groups` outlined, and on the surface; not tested."""
+def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list[Picture], str]:
+    """The classes' difference of the leading map in slices, `groups` outlined, and on the surface; and what is shown.
+
+    Without a map of both classes, the mean map of the first group.
+    """
     run, name = material.run, material.run.leading_map
-    shown = class_difference(material, name) or group_map(material, run.map_groups[0], name)
+    difference = class_difference(material, name)
+    shown = difference or group_map(material, run.map_groups[0], name)
     if shown is None:
-        return []
+        return [], ""
+    if difference:
+        colours = "The difference is not tested. Red is more, blue is less."
+        what = f"the mean map of {' minus that of '.join(run.map_groups[:2])}"
+    else:
+        against = f"lowers {run.task.column}" if run.task.is_number else f"speaks against {run.task.explained}"
+        colours = f"Blue, where there is any, is relevance that {against}."
+        what = f"the mean map of {group_in_words(run, run.map_groups[0])}"
     view = view_of(shown.image, MAP_CUTS, None if material.backdrop is None else material.backdrop.mask)
     row, add = MapRow(row_title(name), shown.scale, shown.unit, [view]), material.gallery.add
     outlined = regions_outlined(run.config.regions.atlas, run.resolution_mm, groups)
@@ -206,15 +218,15 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> list[Pictu
     return [
         add(
             grid, f"summary_slices_{name}", f"Brain slices: {shown.title}.",
-            f"{shown.title}; not tested. Red is more, blue is less.{lines} Slices at MNI x, y, z in mm; left is left.",
+            f"{shown.title}. {colours}{lines} Slices at MNI x, y, z in mm; left is left.",
             "png",
         ),
         add(
             draw_group_maps([(shown, ("surface",))], material.backdrop), f"summary_surface_{name}",
             f"Cortical surface: {shown.title}.",
-            "The same on the inflated cortical surface, for orientation; deep structures are not on it.", "png",
+            "The same map on the inflated cortical surface, for orientation; deep structures are not on it.", "png",
         ),
-    ]  # fmt: skip
+    ], what  # fmt: skip
 
 
 def regions_outlined(atlas_name: str, resolution_mm: float, groups: Sequence[str]) -> Outlined | None:
