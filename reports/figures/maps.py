@@ -21,7 +21,7 @@ LIGHT = "#dfe5ec"
 Outlined = tuple[slices.BrainImage, Mapping[int, int]]
 """Labels of an atlas, and the number of the body that each label belongs to."""
 _WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.36, 0.34, 0.12
-_LARGEST_CELL = 1.7
+_LARGEST_CELL, _LARGEST_ALONE = 1.7, 2.3
 _FILLED = 0.98  # share of a cell that its panel takes
 
 
@@ -59,11 +59,13 @@ def draw_map_grid(
     All panels are one picture, so that a figure of a hundred of them takes no longer than its pixels.
 
     `blocks`: titles of the blocks, with their n. `density`: pixels of the slices per inch: that at which the figure
-    will be drawn, so that nothing is resampled. `outlined`: regions that every panel shows by a white line.
+    will be drawn, so that nothing is resampled. `outlined`: regions that every panel shows by a white line. Rows without
+    titles have no column for them.
     """
-    cell = min((_WIDTH - _LABEL - _GAP * (len(blocks) - 1)) / (len(blocks) * len(cuts)), _LARGEST_CELL)
+    label, largest = (_LABEL, _LARGEST_CELL) if any(row.title for row in rows) else (0.0, _LARGEST_ALONE)
+    cell = min((_WIDTH - label - _GAP * (len(blocks) - 1)) / (len(blocks) * len(cuts)), largest)
     block_width = cell * len(cuts) + _GAP
-    width, height = _LABEL + block_width * len(blocks) - _GAP, _HEAD + len(rows) * (cell + _BAR)
+    width, height = label + block_width * len(blocks) - _GAP, _HEAD + len(rows) * (cell + _BAR)
     figure = new_figure(width, height, facecolor=DARK)
     figure.set_layout_engine("none")
     sheet = np.full((int(height * density), int(width * density), 3), NIGHT, dtype=np.uint8)
@@ -74,13 +76,13 @@ def draw_map_grid(
         figure.text(left / width, 1 - top / height, text, **{"color": LIGHT, "fontsize": 6.5, **style})
 
     for block, title in enumerate(blocks):
-        write(_LABEL + block * block_width, 0.2, title, color="white", fontsize=8.5, weight="bold", va="center")
+        write(label + block * block_width, 0.2, title, color="white", fontsize=8.5, weight="bold", va="center")
     for number, row in enumerate(rows):
         bottom = _HEAD + (number + 1) * (cell + _BAR) - _BAR
         write(0.08, bottom - cell / 2, row.title, color="white", fontsize=8.5, va="center")
         for block, view in enumerate(row.views):
             for place, plan in enumerate(plans):
-                left, top = _LABEL + block * block_width + place * cell, bottom - _FILLED * cell
+                left, top = label + block * block_width + place * cell, bottom - _FILLED * cell
                 panel = under[place] if view is None else slices.with_map(under[place], plan, view, row.scale)
                 if outlined is not None and outlined[1]:
                     panel = slices.with_outlines(panel, slices.outlined_bodies(plan, *outlined))
@@ -92,10 +94,10 @@ def draw_map_grid(
                     write(left + 0.02, top + 0.02, "L", fontsize=7, va="top")
                     write(left + _FILLED * cell - 0.02, top + 0.02, "R", fontsize=7, va="top", ha="right")
             if view is None:
-                write(_LABEL + block * block_width + 0.06, bottom - cell / 2, "no map", fontsize=8.5, va="center")
-        bar = figure.add_axes((_LABEL / width, 1 - (bottom + 0.1) / height, 1.6 / width, 0.07 / height))
+                write(label + block * block_width + 0.06, bottom - cell / 2, "no map", fontsize=8.5, va="center")
+        bar = figure.add_axes((label / width, 1 - (bottom + 0.1) / height, 1.6 / width, 0.07 / height))
         draw_colour_bar(bar, row.scale, "")
-        write(_LABEL + 1.75, bottom + 0.1, row.unit, va="center")
+        write(label + 1.75, bottom + 0.1, row.unit, va="center")
     axes = figure.add_axes((0, 0, 1, 1), zorder=-1)
     axes.set_axis_off()
     axes.imshow(sheet, aspect="auto", interpolation="nearest")

@@ -25,7 +25,7 @@ class Chapter:
 
 
 CHAPTERS: Sequence[Chapter] = (
-    Chapter(INDEX, "Summary", "Summary", ("brain", "ranking", "participants")),
+    Chapter(INDEX, "Summary", "Summary", ("brain", "ranking", "in-short", "participants")),
     Chapter(
         "report-performance.html", "How good is the prediction?", "Statistics",
         ("primary", "number-performance", "classes-performance", "performance", "repeats"),

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from reports.analyses import catalogue
 from reports.analyses.evaluation_verdict import NOT_EVALUATED
+from reports.analyses.evaluation_verdict import evaluation as passed_maps
+from reports.analyses.verdicts import Verdict
 from reports.analyses.views import Analysis
 from reports.content.relevance import (
     beta,
@@ -51,6 +54,11 @@ class Section:
     absent: str = ""  # shown in place of the section when one of them is missing; without it the section is left out
     applies: Callable[[RunRecord], bool] | None = None  # whether the section has anything to say
     tasks: frozenset[KindName] = frozenset({TWO_CLASSES})  # kinds of tasks that the section is made for
+    verdict: Callable[[RunRecord], Verdict | None] | None = None  # its answer, for the list of the index
+
+    def applies_to(self, run: RunRecord) -> bool:
+        """Whether it is made for the task of the run, and has anything to say."""
+        return run.task.kind.name in self.tasks and (self.applies is None or self.applies(run))
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class BuiltSection:
 def build_section(section: Section, material: Material) -> BuiltSection | None:
     """Build one section; None if it is not made for the task, or has nothing to say."""
     run = material.run
-    if run.task.kind.name not in section.tasks or (section.applies is not None and not section.applies(run)):
+    if not section.applies_to(run):
         return None
     missing = [name for name in section.requires if not run.has(name)]
     if missing:
@@ -89,6 +97,20 @@ def _undefined(material: Material) -> Mapping[str, Any]:
     return {"text": f"Not defined for a run that {this}, as they compare two classes: {listing(names)}."}
 
 
+def _in_short(material: Material) -> Mapping[str, Any]:
+    """Every question that has a verdict with its answer in a line, and the analyses that could not be done."""
+    run, rows = material.run, []
+    for section in SECTIONS:
+        if section.verdict is not None and section.applies_to(run) and section.id != catalogue.PRIMARY.id:
+            has_tables = all(run.has(name) for name in section.requires)
+            answer = partial(section.verdict, run)
+            found, wrong = material.faults.attempt(f"“{section.title}”", answer) if has_tables else (None, "")
+            said = found.answer if found else wrong or section.absent
+            rows += [(section.title, said, section.id)] if said else []
+    undone = list(dict.fromkeys(run.tables["notes"]["analysis"].dropna())) if run.has("notes") else []
+    return {"rows": rows, "undone": listing(undone)}
+
+
 _SYNTHETIC = (catalogue.PLANTED.id, catalogue.EFFECTS_FOUND.id)
 
 
@@ -97,7 +119,7 @@ def _analysis(analysis: Analysis, tasks: frozenset[KindName] = frozenset({TWO_CL
     tables = tuple(dict.fromkeys(view.table for view in analysis.views)) if absent else ()
     return Section(
         analysis.id, analysis.title, analysis.short, "analysis.html.j2", analysis.build, tables, absent,
-        None if absent else analysis.applies, tasks,
+        None if absent else analysis.applies, tasks, analysis.verdict,
     )  # fmt: skip
 
 
@@ -110,6 +132,7 @@ SECTIONS: Sequence[Section] = (
         "ranking", "Which regions differ most?", "Regions", "ranking.html.j2", headline.build_ranking,
         ("group_comparisons",), "Regions have not been compared between the classes yet.",
     ),
+    Section("in-short", "Other questions, in one line each", "In short", "in-short.html.j2", _in_short, tasks=ANY_TASK),
     Section(
         "cohort", "Who is in it", "Cohort", "cohort.html.j2", cohort.build, ("scans",),
         "The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,
@@ -154,6 +177,7 @@ SECTIONS: Sequence[Section] = (
     Section(
         "evaluation", "Which map can be trusted? Evaluation of the maps", "Evaluation of the maps",
         "evaluation.html.j2", evaluation.build, ("verdicts", "evaluation"), NOT_EVALUATED, tasks=ANY_TASK,
+        verdict=passed_maps,
     ),
     Section(
         "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", "evaluation-parts.html.j2",

@@ -23,11 +23,14 @@ class IntervalRow:
     low: float
     high: float
     link: str | None = None
+    by_chance: float = math.nan  # size that chance alone seldom exceeds, shown as a grey band around 0
 
 
 _LETTER, _SMALL = 6.6, 6.4  # width of a letter, and of one of the smaller letters beside names and estimates
-_PAGE, _SCALE, _LEAST = 916, 290, 150
+_PAGE, _SCALE, _LEAST = 916, 420, 150
 """Width of a section of the page, of the scale where there is room for it, and where names are long."""
+BAND = "#e3e8ee"
+"""Colour of the band of chance."""
 
 
 def draw_intervals(rows: Sequence[IntervalRow], axis_title: str, title: str, at: float | None) -> Markup:
@@ -75,7 +78,7 @@ def _axis(
     at: float | None,
 ) -> Axis:  # fmt: skip
     """Scale that holds all rows, with its ticks, title, and the line of no effect."""
-    values = [value for row in rows for value in (row.estimate, row.low, row.high) if not is_missing(value)]
+    values = [v for row in rows for v in (row.estimate, row.low, row.high, row.by_chance) if not is_missing(v)]
     axis = Axis.around(values, left, right, at)
     drawing.value_axis(axis, top, bottom, title)
     if at is not None:
@@ -84,7 +87,11 @@ def _axis(
 
 
 def _mark(drawing: Drawing, axis: Axis, row: IntervalRow, middle: float) -> None:
-    """Draw a row's estimate with its interval."""
+    """Draw a row's estimate with its interval, over the band of chance."""
+    if math.isfinite(row.by_chance):
+        drawing.box(
+            axis(-row.by_chance), middle - 9, axis(row.by_chance) - axis(-row.by_chance), 18, BAND, BAND
+        )  # fmt: skip
     if _known(row) and math.isfinite(row.low + row.high):
         drawing.line(axis(row.low), middle, axis(row.high), middle, BLUE, 2)
     drawing.mark(axis(row.estimate), middle, "square", BLUE, 4.5, 1, f"{row.name}: {number(row.estimate)}")

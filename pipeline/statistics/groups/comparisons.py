@@ -58,6 +58,8 @@ COMPARISONS_COLUMNS = {
     "small samples; n/a with fewer than 8 degrees of freedom",
     "hedges_g_low": "Lower bound of the interval of hedges_g, with the same critical value",
     "hedges_g_high": "Upper bound",
+    "g_by_chance": "Size of hedges_g that this row must exceed for p_fwe to be at most 1 - confidence: what the "
+    "clearest of all regions and maps reaches when participants are exchanged between the groups",
     "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
     "network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per group",
@@ -99,10 +101,10 @@ GROUP_COMPARISONS_TABLE = Table(
     inference=Inference("secondary", "all regions and maps of one comparison and metric"),
 )  # fmt: skip
 _NUMBERS = (
-    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "hedges_g_low", "hedges_g_high", "t",
-    "df", "p", "p_fwe", "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted", "p_fwe_adjusted",
-    "p_fdr_adjusted", "ratio", "floor", "log_gain", "log_gain_low", "log_gain_high", "log_gain_shrunk",
-    "log_gain_shrunk_low", "log_gain_shrunk_high",
+    "mean_first", "mean_second", "difference", "ci_low", "ci_high", "hedges_g", "hedges_g_low", "hedges_g_high",
+    "g_by_chance", "t", "df", "p", "p_fwe", "p_fdr", "difference_adjusted", "t_adjusted", "df_adjusted", "p_adjusted",
+    "p_fwe_adjusted", "p_fdr_adjusted", "ratio", "floor", "log_gain", "log_gain_low", "log_gain_high",
+    "log_gain_shrunk", "log_gain_shrunk_low", "log_gain_shrunk_high",
 )  # fmt: skip
 
 
@@ -169,7 +171,9 @@ def compare(
         return Compared(table.assign(note=joined(*too_small, two.note)), means, of_first, False)
     seed = (inputs.seed, "statistics", "group_comparisons", first, second)
     try:
-        fold, critical, notes = _test(table, columns.values[two.rows], frame, settings, (*seed, "permutation"))
+        fold, critical, by_chance, notes = _test(
+            table, columns.values[two.rows], frame, settings, (*seed, "permutation")
+        )
     except BadInputError as error:  # the groups are collinear with fold
         why = str(error).replace("_first", "group")
         return Compared(table.assign(note=joined(why, two.note)), means, of_first, True)
@@ -178,15 +182,16 @@ def compare(
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
     caveats = [SKEWED_SPREADS if one else None for one in skewed]
     table["note"] = [joined(note, caveat, two.note) for note, caveat in zip(notes, caveats, strict=True)]
-    _estimate(table, means, of_first, fold, critical)
+    _estimate(table, means, of_first, fold, critical, by_chance)
     return Compared(table, means, of_first, True)
 
 
 def _test(
     table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, seed: tuple[Any, ...]
-) -> tuple[NDArray[np.intp], Floats, list[str | None]]:
-    """Fill in both tests; return the fold of each participant (0 if not held), critical |t| and notes of rows."""
+) -> tuple[NDArray[np.intp], Floats, Floats, list[str | None]]:
+    """Fill in both tests; return the fold of each participant (0 if not held), both critical |t| and notes of rows."""
     critical, plain = np.full(len(table), np.nan), table["difference"].copy()
+    by_chance = critical.copy()
     families = [rows.index.to_numpy() for _, rows in table.groupby("metric", sort=False)]
     tests, model = _permute(values, frame, "", settings, families, seed)
     fold = fold_of_units(frame, Exchangeability.participant_means(frame["participant_id"].tolist()), model.held)
@@ -198,25 +203,30 @@ def _test(
         for field, column in (names | bounds).items():
             table.loc[family, column] = getattr(test, field)
         table.loc[family, "difference"] = table.loc[family, "difference"].fillna(plain[family])
-        critical[family] = test.critical
+        critical[family], by_chance[family] = test.critical, test.critical_fwe
         n_tests = int(np.isfinite(test.p).sum())
         table.loc[family, "family"] = f"{n_tests} regions x maps: {table['metric'][family[0]]}" if n_tests else "none"
         for row, problem in zip(family, test.problems, strict=True):
             notes[row] = joined(problem, model.design.note)
     table["n_permutations"], table["exact"] = tests[0].n_permutations, tests[0].exact
     if not settings.covariates.strip():
-        return fold, critical, notes
+        return fold, critical, by_chance, notes
     try:
         tests, model = _permute(values, frame, settings.covariates, settings, families, seed)
     except BadInputError as error:
-        return fold, critical, [joined(note, f"not adjusted: {error}".replace("_first", "group")) for note in notes]
+        return (
+            fold,
+            critical,
+            by_chance,
+            [joined(note, f"not adjusted: {error}".replace("_first", "group")) for note in notes],
+        )
     names = {"estimate": "difference_adjusted"} | {key: f"{name}_adjusted" for key, name in names.items()}
     for family, test in zip(families, tests, strict=True):
         for field, column in names.items():
             table.loc[family, column] = getattr(test, field)
     table["covariates"] = ", ".join(model.covariates) or None
     adjusted = f"adjusted: {model.design.note}" if model.design.note else None
-    return fold, critical, [joined(note, adjusted) for note in notes]
+    return fold, critical, by_chance, [joined(note, adjusted) for note in notes]
 
 
 def _permute(
@@ -247,11 +257,15 @@ def _estimate(
     of_first: NDArray[np.bool_],
     fold: NDArray[np.intp],
     critical: Floats,
+    by_chance: Floats,
 ) -> None:
     """Fill in the effect size with its interval, and the kind of intervals, with a note where one is missing."""
     g, no_g = reported_g(means, of_first, fold)
     table["hedges_g"] = g
     bounds = interval_of_g(g, fold, table["t"].to_numpy(float), critical)
     table["hedges_g_low"], table["hedges_g_high"] = bounds
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reached = np.abs(g / table["t"].to_numpy(float)) * by_chance
+    table["g_by_chance"] = np.where(np.isfinite(reached), reached, np.nan)
     table["interval"] = np.where(table["ci_low"].isna(), NO_INTERVAL, TEST_INTERVAL)
     table["note"] = np.array([joined(note, no_g[i]) for i, note in enumerate(table["note"])], dtype=object)

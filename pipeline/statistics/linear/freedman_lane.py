@@ -136,6 +136,8 @@ class PermutationTest:
     critical, low, high : array
         Value that |t| must exceed for p to be at most 1 - confidence, and the interval of the estimate made with it.
         The interval excludes 0 exactly where p is that small. NaN for a term of several columns.
+    critical_fwe : float
+        Value that the statistic must exceed for p_fwe to be at most 1 - confidence; NaN without variance groups.
     coefficients : array, shape (k, columns)
         Coefficients of all tested columns.
     statistic : array
@@ -175,6 +177,7 @@ class PermutationTest:
     n_permutations: int
     exact: bool
     problems: tuple[str | None, ...]
+    critical_fwe: float = np.nan
 
 
 def freedman_lane(
@@ -287,7 +290,23 @@ def permutation_test(
         n_permutations=len(permutations),
         exact=permutations.exact,
         problems=tuple(problems),
+        critical_fwe=np.nan if model.groups is None else largest_by_chance(largest, 1 - confidence, permutations.exact),
     )
+
+
+def largest_by_chance(largest: Floats, alpha: float, exact: bool) -> float:
+    """Value that a statistic must exceed for a family-wise p of at most alpha; infinite where none can have one.
+
+    `largest` (permutations,): the largest statistic of each permutation over the family.
+
+    Examples
+    --------
+    >>> largest_by_chance(np.arange(1.0, 100.0), 0.05, False)  # 96 to 99 exceed it: (4 + 1) / (99 + 1)
+    95.0
+    """
+    m = len(largest)
+    allowed = np.count_nonzero(p_value(np.arange(m), m, exact) <= alpha + 1e-12) - 1
+    return float(np.sort(largest)[m - 1 - allowed]) if allowed >= 0 else np.inf
 
 
 def _measured(

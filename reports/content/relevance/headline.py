@@ -65,6 +65,7 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
         IntervalRow(
             group, "" if is_missing(row["p_fwe"]) or row["p_fwe"] >= CLEAR else "corrected p < 0.05",
             row["hedges_g"], row["hedges_g_low"], row["hedges_g_high"], material.links.region(group),
+            row["g_by_chance"],
         )
         for group, row in rows.loc[list(found.regions)].iterrows()
     ]  # fmt: skip
@@ -78,6 +79,11 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
         f"difference.{found.sentence}"
     )
     null = "If the classes did not differ, g would be near 0 in every region."
+    if rows["g_by_chance"].notna().any():
+        null = (
+            f"Grey: when participants are exchanged between the classes at random, the clearest of all regions and maps "
+            f"stays within this in {100 * run.config.statistics.confidence:g} % of the exchanges."
+        )
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
         "caption": caption, "null": null,

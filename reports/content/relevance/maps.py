@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 
 from atlases.labels import load_atlas
@@ -13,12 +14,13 @@ from atlases.spaces import template_grid
 from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
 from reports.figures.gallery import Picture
-from reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows, row_title
+from reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
 from reports.figures.slices import (
     GROUP_PERCENTILES,
     HIPPOCAMPAL_CUTS,
     MAP_CUTS,
     OVERVIEW_CUTS,
+    PERSON_PERCENTILES,
     BrainImage,
     Cut,
     view_of,
@@ -37,6 +39,8 @@ SPACES = (
     "point of the glass brain shows the strongest value along the line of sight. L and R are the person's sides."
 )
 """What readers should know about the views of `reports.figures.surfaces`."""
+SMOOTHED_MM = 8.0
+"""Of the difference on the index: voxels of a gradient differ from one to the next, what regions share does not."""
 
 
 def block_title(material: Material, group: str, short: bool = False) -> str:
@@ -69,15 +73,31 @@ def group_map(material: Material, group: str, name: str) -> GroupMap | None:
     return GroupMap(f"{map_title(name)}, mean of {block_title(material, group)}", image, row.scale, row.unit)
 
 
-def class_difference(material: Material, name: str) -> GroupMap | None:
-    """Mean map of the positive class minus that of the negative one, on the colour scale of both; not tested."""
+def class_difference(material: Material, name: str, smoothed_mm: float = 0.0) -> GroupMap | None:
+    """Mean map of the positive class minus that of the negative one; not tested.
+
+    On the colour scale of both, or smoothed (full width at half maximum in mm) on a scale of its own.
+    """
     groups = material.run.map_groups
     positive, *others = (group_map(material, group, name) for group in groups)
     if positive is None or not others or others[0] is None:
         return None
     image = BrainImage(positive.image.values - others[0].image.values, positive.image.affine)
     title = f"{map_title(name)}, mean of {groups[0]} minus mean of {groups[1]}"
-    return GroupMap(title, image, replace(positive.scale, signed=True), positive.unit)
+    scale = replace(positive.scale, signed=True)
+    if smoothed_mm:
+        image = BrainImage(smoothed(image, smoothed_mm), image.affine)
+        backdrop = material.backdrop
+        scale = replace(view_of(image, (), backdrop and backdrop.mask).scale(PERSON_PERCENTILES), signed=True)
+    return GroupMap(title, image, scale, positive.unit)
+
+
+def smoothed(image: BrainImage, fwhm_mm: float) -> np.ndarray:
+    """Values after a Gaussian filter, by nilearn."""
+    from nilearn.image import smooth_img
+
+    found: np.ndarray = smooth_img(nib.Nifti1Image(image.values, image.affine), fwhm_mm).get_fdata(dtype=np.float32)  # type: ignore[no-untyped-call]
+    return found
 
 
 def surface_pictures(material: Material) -> list[Picture]:
@@ -196,19 +216,22 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
     Without a map of both classes, the mean map of the first group.
     """
     run, name = material.run, material.run.leading_map
-    difference = class_difference(material, name)
+    difference = class_difference(material, name, SMOOTHED_MM)
     shown = difference or group_map(material, run.map_groups[0], name)
     if shown is None:
         return [], ""
     if difference:
-        colours = "The difference is not tested. Red is more, blue is less."
+        colours = (
+            f"Smoothed with a Gaussian of {SMOOTHED_MM:g} mm (full width at half maximum) for this picture only; the "
+            "strongest tenth of the brain is in colour. Red is more, blue is less. Not tested."
+        )
         what = f"the mean map of {' minus that of '.join(run.map_groups[:2])}"
     else:
         against = f"lowers {run.task.column}" if run.task.is_number else f"speaks against {run.task.explained}"
         colours = f"Blue, where there is any, is relevance that {against}."
         what = f"the mean map of {group_in_words(run, run.map_groups[0])}"
     view = view_of(shown.image, MAP_CUTS, None if material.backdrop is None else material.backdrop.mask)
-    row, add = MapRow(row_title(name), shown.scale, shown.unit, [view]), material.gallery.add
+    row, add = MapRow("", shown.scale, shown.unit, [view]), material.gallery.add
     outlined = regions_outlined(run.config.regions.atlas, run.resolution_mm, groups)
     grid = draw_map_grid(
         [row], [shown.title], (*HIPPOCAMPAL_CUTS, ("axial", 8.0)), material.backdrop, material.gallery.density, outlined

@@ -10,8 +10,7 @@ from pipeline.cohort.people.tasks import TWO_CLASSES
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
 from reports.analyses.columns import worded
-from reports.analyses.planted_verdict import recovery
-from reports.analyses.verdicts import CLEAR, fairness, primary
+from reports.analyses.verdicts import CLEAR, primary, primary_question
 from reports.cautions.findings import (
     Estimate,
     performance_estimate,
@@ -23,7 +22,17 @@ from reports.content.run.where import WHERE, Answer, leading_regions, smaller_sh
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
-from reports.words.numbers import count, fixed, interval, is_missing, listing, number, p_value, shortened
+from reports.words.numbers import (
+    count,
+    fixed,
+    interval,
+    is_missing,
+    listing,
+    number,
+    p_value,
+    sentence_case,
+    shortened,
+)
 from reports.words.wording import hippocampal_source
 
 
@@ -50,37 +59,25 @@ def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
     return Summary(_source(run), _asked(run), tuple(answers))
 
 
-def _subgroups(run: RunRecord) -> Answer | None:
-    """Balanced accuracy in the subgroups that can be compared, and whether any difference survives correction."""
-    if not run.has("fairness"):
-        return None
-    found = fairness(run)
-    if found is None:
-        return Answer(_FOR_WHOM, "Not known: no subgroup has enough participants of both classes.")
-    return Answer(_FOR_WHOM, found.answer, more=found.grounds)
-
-
-def _planted(run: RunRecord) -> Answer | None:
-    found = recovery(run)
-    return None if found is None else Answer(_RECOVERED, f"{found.answer} {found.grounds}")
-
-
 def _primary(run: RunRecord) -> Answer | None:
     """The primary outcome, for runs with classes."""
     found = primary(run)
     if found is None:
         return None
     row = run.tables["primary"].iloc[0]
-    known = not is_missing(row["p"])
-    figure = f"r = {fixed(row['r'])}" if known else ""
-    caption = f"{p_value(row['p'])}, n = {number(row['n_participants'])}" if known else ""
-    return Answer(_PRIMARY, f"{found.answer} {found.grounds}", figure, caption)
+    if is_missing(row["p"]):
+        return Answer(_PRIMARY, f"{found.answer} {found.grounds}")
+    span = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
+    text = f"{found.answer} {sentence_case(primary_question(run))}."
+    return Answer(
+        _PRIMARY, text, f"r = {fixed(row['r'])}", f"{span}, {p_value(row['p'])}, n = {number(row['n_participants'])}",
+        found.grounds,
+    )  # fmt: skip
 
 
 _PRIMARY = "What is the primary outcome?"
 _HOW_GOOD, _ATROPHY = "How good is the classifier?", "Does it agree with atrophy?"
 _HOW_PREDICTED = "How good is the prediction?"
-_FOR_WHOM, _RECOVERED = "For whom does it work?", "Are the planted regions found?"
 
 
 def _source(run: RunRecord) -> str:
@@ -233,8 +230,6 @@ _QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | 
     (_HOW_GOOD, ("predictions", "performance"), _classifier),
     (WHERE, ("predictions", "relevance", "region_summary"), where_it_looks),
     (_ATROPHY, ("volume_association",), _volume),
-    (_FOR_WHOM, ("fairness",), _subgroups),
-    (_RECOVERED, ("planted_recovery",), _planted),
 )
 _QUESTIONS_OF_OTHER_TASKS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
     (_PRIMARY, ("primary",), _primary),

@@ -48,13 +48,17 @@ def where_it_looks(run: RunRecord) -> Answer:
     level = 100 * run.config.statistics.confidence
     first = tested.loc[[found.regions[0]]].iloc[0]
     text = (
-        f"The evidence for {run.positive} differs most between {count(int(first['n_first']), 'participant')} of "
-        f"{run.positive} and {number(first['n_second'])} of {run.negative} in these regions, in {run.evidence_unit}: "
-        f"{listing(leading_in_words(run, name, found.regions))}. In brackets: {level:g} % interval, Hedges' g "
-        f"[interval]. Map: {mid_sentence(map_title(name))}, which compares each scan with controls that its network "
-        f"was trained with.{evaluated(run, name)}"
+        f"The evidence for {run.positive} differs most in these regions: "
+        f"{listing([mid_sentence(region) for region in found.regions])}. Map: {mid_sentence(map_title(name))}, which "
+        f"compares each scan with controls that its network was trained with.{evaluated(run, name)}"
     )
-    more = f"{found.sentence.strip()} " if found.sentence else ""
+    more = (
+        f"{count(int(first['n_first']), 'participant')} of {run.positive} and {number(first['n_second'])} of "
+        f"{run.negative}; differences in {run.evidence_unit}: "
+        f"{listing(leading_in_words(run, name, found.regions))}. In brackets: {level:g} % interval, Hedges' g "
+        f"[interval]. "
+    )
+    more += f"{found.sentence.strip()} " if found.sentence else ""
     founding = next((one for one in run.main_maps if one in run.lrp_names), None)
     if founding is not None:
         below = _regions_by_density(run, founding)
