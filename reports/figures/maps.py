@@ -59,8 +59,8 @@ def draw_map_grid(
     All panels are one picture, so that a figure of a hundred of them takes no longer than its pixels.
 
     `blocks`: titles of the blocks, with their n. `density`: pixels of the slices per inch: that at which the figure
-    will be drawn, so that nothing is resampled. `outlined`: regions that every panel shows by a white line. Rows without
-    titles have no column for them.
+    will be drawn, so that nothing is resampled. `outlined`: regions that every panel shows by a white line. Rows
+    without titles have no column for them.
     """
     label, largest = (_LABEL, _LARGEST_CELL) if any(row.title for row in rows) else (0.0, _LARGEST_ALONE)
     cell = min((_WIDTH - label - _GAP * (len(blocks) - 1)) / (len(blocks) * len(cuts)), largest)

@@ -73,7 +73,7 @@ def spread_test(
     between, within = len(names) - 1, len(values) - len(names)
     found["partial_r"] = np.sqrt(observed * between / (observed * between + within))
     nothing = np.full(values.shape[1], np.nan)
-    full = {name: nothing.copy() for name in found}
+    full: dict[str, Any] = {name: nothing.copy() for name in found}
     for name, column in found.items():
         full[name][usable] = column
     return PermutationTest(

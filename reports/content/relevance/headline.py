@@ -12,6 +12,7 @@ from reports.analyses.verdicts import CLEAR, rows_where
 from reports.cautions.evidence import evidence_differences
 from reports.cautions.findings import leaders
 from reports.content.relevance.maps import difference_pictures
+from reports.figures.gallery import Picture
 from reports.page.material import Material
 from reports.read.run_record import RunRecord
 from reports.vector.intervals import IntervalRow, draw_intervals
@@ -38,11 +39,13 @@ def effects(run: RunRecord) -> tuple[pd.DataFrame, str]:
 
 def build_brain(material: Material) -> Mapping[str, Any]:
     """The difference of the classes on the template, the leading regions outlined, and on the surface."""
-    run, groups = material.run, ()
+    run = material.run
+    groups: tuple[str, ...] = ()
+    figures: list[Picture] = []
+    missing = what = ""
     if run.has("group_comparisons") and not run.task.is_number:
         rows, measure = effects(run)
         groups = () if rows.empty else leaders(run, rows["hedges_g"], run.leading_map, measure, OUTLINED).regions
-    figures, missing, what = [], "", ""
     if run.keeps_mean_maps:
         figures, what = difference_pictures(material, groups)
         missing = material.missing_maps(run.map_groups[:2], [run.leading_map])
@@ -63,8 +66,8 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
     found = leaders(run, rows["hedges_g"], run.leading_map, measure, RANKED)
     drawn = [
         IntervalRow(
-            group, "" if is_missing(row["p_fwe"]) or row["p_fwe"] >= CLEAR else "corrected p < 0.05",
-            row["hedges_g"], row["hedges_g_low"], row["hedges_g_high"], material.links.region(group),
+            str(group), "" if is_missing(row["p_fwe"]) or row["p_fwe"] >= CLEAR else "corrected p < 0.05",
+            row["hedges_g"], row["hedges_g_low"], row["hedges_g_high"], material.links.region(str(group)),
             row["g_by_chance"],
         )
         for group, row in rows.loc[list(found.regions)].iterrows()
@@ -81,8 +84,8 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
     null = "If the classes did not differ, g would be near 0 in every region."
     if rows["g_by_chance"].notna().any():
         null = (
-            f"Grey: when participants are exchanged between the classes at random, the clearest of all regions and maps "
-            f"stays within this in {100 * run.config.statistics.confidence:g} % of the exchanges."
+            f"Grey: when participants are exchanged between the classes at random, the clearest of all regions and "
+            f"maps stays within this in {100 * run.config.statistics.confidence:g} % of the exchanges."
         )
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),

@@ -87,8 +87,8 @@ def class_difference(material: Material, name: str, smoothed_mm: float = 0.0) ->
     scale = replace(positive.scale, signed=True)
     if smoothed_mm:
         image = BrainImage(smoothed(image, smoothed_mm), image.affine)
-        backdrop = material.backdrop
-        scale = replace(view_of(image, (), backdrop and backdrop.mask).scale(PERSON_PERCENTILES), signed=True)
+        brain = None if material.backdrop is None else material.backdrop.mask
+        scale = replace(view_of(image, (), brain).scale(PERSON_PERCENTILES), signed=True)
     return GroupMap(title, image, scale, positive.unit)
 
 
