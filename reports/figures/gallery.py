@@ -39,6 +39,7 @@ class Picture:
     caption: str
     width: int  # width in pixels at which its text is read comfortably
     dark: bool = False  # whether its background is dark
+    height: int = 0  # in pixels at that width, so that a page does not jump when the picture is there; 0 if not known
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class Gallery:
             self._write(content, f"{name}.{wanted}")
             source = "" if self.forms else inlined(content, form)
         dark = sum(to_rgb(figure.get_facecolor())) < 1
-        return Picture(f"{name}.{form}", source, alt, caption, round(figure.get_figwidth() * 96), dark)
+        width, height = (round(inches * 96) for inches in figure.get_size_inches())
+        return Picture(f"{name}.{form}", source, alt, caption, width, dark, height)
 
     def add_png(self, content: bytes, name: str, alt: str, caption: str) -> Picture:
         """Add slices that the run has drawn already, on black."""
@@ -86,7 +88,7 @@ class Gallery:
             axes.imshow(pixels, aspect="auto")
             return self.add(figure, name, alt, caption, "png")
         self._write(content, f"{name}.png")
-        return Picture(f"{name}.png", inlined(content, "png"), alt, caption, pixels.width, True)
+        return Picture(f"{name}.png", inlined(content, "png"), alt, caption, pixels.width, True, pixels.height)
 
     def _write(self, content: bytes, name: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """The report: pages made from the tables and maps of a run.
 
-``report.html`` is the index; beside it lie the pages of `reports.page.chapters` and a page per participant, in
-``pages`` one per region. Each page holds everything it shows, and opening it makes no request. Its content security
-policy allows inlined pictures and styles and the scripts that are part of the page, so that nothing in the data can
-act as a script.
+``report.html`` is the index; beside it lie the pages of `reports.page.chapters`, a page per participant and
+``report.json``, which says the same to programs; in ``pages`` one page per region. Each page holds everything it shows,
+and opening it makes no request. Its content security policy allows inlined pictures and styles and the scripts that are
+part of the page, so that nothing in the data can act as a script.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from pipeline.run.layout.folder import read_run_input
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_text
 from reports.cautions.all_cautions import find_cautions, missing_stages
-from reports.content.run.summary import summarise
+from reports.cautions.findings import Caution
+from reports.content.run.summary import Summary, summarise
 from reports.page.chapters import CHAPTERS, INDEX, anchors_of, with_addresses
 from reports.page.faults import Faults
 from reports.page.links import PAGES
+from reports.page.machine_readable import report_json
 from reports.page.material import Material
 from reports.page.pages import Frame, NavigationEntry, render, template_files
 from reports.page.parts import FinishedSection, make_parts
@@ -39,6 +41,8 @@ from reports.words.methods import methods_bibtex, methods_markdown
 from reports.words.numbers import is_missing, listing, shortened
 
 log = logging.getLogger("heatlas")
+
+JSON = "report.json"
 
 
 def report_inputs(layout: RunLayout) -> list[Path]:
@@ -92,7 +96,7 @@ def _pictures_of_scans(layout: RunLayout) -> list[Path]:
 def written_files(layout: RunLayout) -> list[Path]:
     """Return the files that `build_report` has written: pages, figures, methods text, bibliography."""
     figures = sorted(path for path in layout.figures.glob("*") if path.is_file())
-    pages = [layout.root / chapter.file for chapter in CHAPTERS[1:]]
+    pages = [layout.root / JSON, *(layout.root / chapter.file for chapter in CHAPTERS[1:])]
     pages = [
         *filter(Path.is_file, pages),
         *sorted(layout.root.glob("sub-*.html")),
@@ -143,8 +147,12 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
         if text is not None:
             write_text(path, text)
     _remove_pages_but(layout, made.pages)
-    for file, page in _chapters(material, made.sections, faults).items():
+    summary, cautions = summarise(material.run, faults), find_cautions(material.run, faults)
+    for file, page in _chapters(material, made.sections, summary, cautions).items():
         write_text(layout.root / file, page)
+    page_of = {name: chapter.file for chapter in CHAPTERS for name in chapter.sections}
+    facts = [(page_of[section.id], section.facts) for section in made.sections]
+    write_text(layout.root / JSON, report_json(shortened(material.run.config.report.title), summary, cautions, facts))
     said = tuple(dict.fromkeys([*material.run.unreadable.values(), *faults.said]))
     for fault in said:
         log.warning("%s", fault)
@@ -153,11 +161,12 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
     return Report(layout.report, said)
 
 
-def _chapters(material: Material, made: Sequence[FinishedSection], faults: Faults) -> dict[str, str]:
+def _chapters(
+    material: Material, made: Sequence[FinishedSection], summary: Summary, cautions: Sequence[Caution]
+) -> dict[str, str]:
     """Every page that is a list of sections, by its file."""
     by_id = {section.id: section for section in made}
     chosen = {one.file: [by_id[name] for name in one.sections if name in by_id] for one in CHAPTERS}
-    summary, cautions = summarise(material.run, faults), find_cautions(material.run, faults)
     report, data, pages = shortened(material.run.config.report.title), None, {}
     for chapter in CHAPTERS:
         sections = chosen[chapter.file]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from markupsafe import Markup
 
@@ -18,6 +19,7 @@ from pipeline.run.tables import write_text
 from reports.figures.style import house_style
 from reports.page.components import Component
 from reports.page.links import PAGES
+from reports.page.machine_readable import facts_of
 from reports.page.material import Material
 from reports.page.pages import Frame, NavigationEntry, render, render_part
 from reports.page.sections import SECTIONS, BuiltSection, Section, build_section
@@ -37,6 +39,7 @@ class FinishedSection:
     html: Markup
     components: tuple[Component, ...]  # its interactive parts; their markup is in `html` already
     absent: bool  # whether it only says why it is empty
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what it says, for programs
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ def finished_sections(material: Material, ids: Iterable[str]) -> Made:
             made, wrong = material.faults.attempt(f"“{section.title}”", partial(_finished, section, material), files)
             if wrong:
                 html = render_part("section.html.j2", built=BuiltSection(section, absent=wrong))
-                made = FinishedSection(name, section.short, html, (), True)
+                facts = {"id": name, "title": section.title, "missing": wrong, **facts_of({})}
+                made = FinishedSection(name, section.short, html, (), True, facts)
             found += [] if made is None else [made]
     return Made(sections=tuple(found), faults=tuple(material.faults.said))
 
@@ -70,7 +74,8 @@ def _finished(section: Section, material: Material) -> FinishedSection | None:
     if built is None:
         return None
     html = render_part("section.html.j2", built=built)
-    return FinishedSection(section.id, section.short, html, tuple(built.components), bool(built.absent))
+    facts = {"id": section.id, "title": section.title, "missing": built.absent, **facts_of(built.content)}
+    return FinishedSection(section.id, section.short, html, tuple(built.components), bool(built.absent), facts)
 
 
 def region_pages(material: Material) -> Made:

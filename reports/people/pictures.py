@@ -37,7 +37,7 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Picture]:
                 "", inlined(content, "png"), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
                 f"{name}: {titles} (rows) on this person's own brain in template space. Colours run from the 90th to "
                 f"the 99.5th percentile of the scan's own map. Outlined, the regions with the highest density "
-                f"of {map_title(run.main_maps[0])}: {outlined}. Left is left.", _width(content),
+                f"of {map_title(run.main_maps[0])}: {outlined}. Left is left.", *_size_of(content),
             )
         )  # fmt: skip
     return pictures
@@ -70,9 +70,10 @@ def overview_of(material: Material, row: Mapping[str, Any]) -> Picture | None:
     return Picture(
         "", inlined(content, "png"), f"Nine slices of {name} under the contours of the template.",
         f"{name}: orange, the template's brain mask; blue, its white matter. Where the scan's own edges follow the "
-        "lines, the registration is good. L and R are the person's sides.", _width(content),
+        "lines, the registration is good. L and R are the person's sides.", *_size_of(content),
     )  # fmt: skip
 
 
-def _width(content: bytes) -> int:
-    return int.from_bytes(content[16:20], "big")  # of the IHDR chunk, which comes first
+def _size_of(content: bytes) -> tuple[int, bool, int]:
+    """Width, that the page need not be dark around it, and height, from the IHDR chunk, which comes first."""
+    return int.from_bytes(content[16:20], "big"), False, int.from_bytes(content[20:24], "big")

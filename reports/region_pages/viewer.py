@@ -113,7 +113,7 @@ class RegionPictures:
                 picture = named(slices.with_outlines(panel, bodies), {}, cut)
                 sheet.paste(picture, (block * width + column * (PIXELS + GAP), HEAD))
         alt = f"{shortened(group)}, outlined on three slices of the template."
-        return Picture("", inlined(png(sheet), "png"), alt, self.caption, sheet.width, dark=True)
+        return Picture("", inlined(png(sheet), "png"), alt, self.caption, sheet.width, dark=True, height=sheet.height)
 
     def _cuts(self, group: str) -> tuple[slices.Cut, ...] | None:
         """Slices through the voxel of the region's larger side that is nearest to that side's middle."""

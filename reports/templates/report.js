@@ -50,6 +50,38 @@ for (const box of document.querySelectorAll(".scroll")) {
   sizes.observe(box);
   box.addEventListener("scroll", () => showCut(box), { passive: true });
 }
+// Charts can be saved as SVG and tables as CSV; a cell that a spreadsheet would run as a formula is marked as text.
+const csvCell = (cell) => {
+  const value = cell.dataset.order || cell.textContent.trim();
+  const text = cell.dataset.order === undefined && /^[=+\-@\t]/.test(value) ? `'${value}` : value;
+  return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+};
+const savers = {
+  "figure.drawn": ["svg", "image/svg+xml", (figure) => {
+    const chart = figure.querySelector("svg.chart:not(.phone)").cloneNode(true);
+    chart.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+    chart.setAttribute("font-family", "sans-serif");
+    return chart.outerHTML;
+  }],
+  "figure.tabled": ["csv", "text/csv", (figure) =>
+    [...figure.querySelector("table").rows].map((row) => [...row.cells].map(csvCell).join(",")).join("\r\n") + "\r\n"],
+};
+for (const [kind, [suffix, type, text]] of Object.entries(savers)) {
+  document.querySelectorAll(kind).forEach((figure, place) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "save";
+    button.textContent = `Save ${suffix.toUpperCase()}`;
+    button.addEventListener("click", () => {
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([text(figure)], { type }));
+      link.download = `${figure.closest("section")?.id || "heatlas"}-${place + 1}.${suffix}`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    });
+    figure.querySelector("figcaption").append(" ", button);
+  });
+}
 // What the top of the page folds is printed.
 addEventListener("beforeprint", () => {
   for (const fold of document.querySelectorAll(".cautions details, .answers details")) fold.open = true;

@@ -14,9 +14,10 @@ from reports.cautions.findings import leaders
 from reports.content.relevance.maps import difference_pictures
 from reports.figures.gallery import Picture
 from reports.page.material import Material
+from reports.page.tables import Column, PageTable, numeric, page_table
 from reports.read.run_record import RunRecord
 from reports.vector.intervals import IntervalRow, draw_intervals
-from reports.words.numbers import count, is_missing, listing, mid_sentence, number
+from reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number
 
 OUTLINED, RANKED = 5, 12
 
@@ -89,6 +90,19 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
         )
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
-        "caption": caption, "null": null,
+        "caption": caption, "null": null, "table": _table(rows, material, f"{title}, all regions."),
         "answer": f"{number(clear)} of {count(len(rows), 'region')} differ between {classes} after correction.",
     }  # fmt: skip
+
+
+def _table(rows: pd.DataFrame, material: Material, caption: str) -> PageTable:
+    """All regions with what the chart shows of the first."""
+    linked = rows.rename_axis("group").reset_index()
+    linked = linked.assign(page=linked["group"].map(material.links.region).astype(object))
+    columns = (
+        Column("group", "Region", link="page"), numeric("hedges_g", "Hedges' g", fixed),
+        numeric("hedges_g_low", "from", fixed), numeric("hedges_g_high", "to", fixed),
+        numeric("g_by_chance", "By chance", fixed, "what the clearest of all regions and maps reaches by chance"),
+        numeric("p_fwe", "Corrected p", lambda x: number(x, 2), "family-wise"),
+    )  # fmt: skip
+    return page_table(linked, columns, caption)
