@@ -14,6 +14,7 @@ from types import MappingProxyType
 import nibabel as nib
 import numpy as np
 import pytest
+from report_pages import page_with
 from run_factory import RunPlan, make_run
 
 from pipeline.run.cells import REMEDY
@@ -433,4 +434,5 @@ def test_the_command_says_so_in_its_exit_code_and_log_and_makes_the_rest(tmp_pat
         assert sentence in logged
         assert sentence in page
     assert "Traceback" not in shown.out + shown.err
-    assert "Registration of every scan, doubtful scans first." in page
+    registration = page_with(layout, "registration").read_text(encoding="utf-8")
+    assert "Registration of every scan, doubtful scans first." in registration

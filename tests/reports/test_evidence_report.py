@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from report_pages import all_pages, page_with
 from run_factory import EVIDENCE, PLANTED, RunPlan, make_run
 
 from pipeline.evaluation.bench.distractors import COLUMNS as DISTRACTORS
@@ -109,15 +109,21 @@ def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(ru
     rows = by_hand(run)
     answer = next(one for one in summarise(record).answers if one.question == "Where does it look?")
     assert set(rows.index[:5]) == set(PLANTED)
+    named = [group.lower() for group in rows.index[:5]]
+    assert answer.text.startswith(
+        f"The evidence for AD differs most in these regions: {', '.join(named[:-1])} and {named[-1]}. Map:"
+    )
+    said = []
     for group in rows.index[:5]:
         row = rows.loc[group]
         low, high = (fixed(VOXELS * row[name]) for name in ("ci_low", "ci_high"))
-        said = f"{group.lower()} {signed(VOXELS * row['difference'])} ({low} to {high}; g {g_of(row)})"
-        assert said in answer.text
-    assert "in logits:" in answer.text
-    assert "95 % interval, Hedges' g [interval]" in answer.text
+        said.append(f"{group.lower()} {signed(VOXELS * row['difference'])} ({low} to {high}; g {g_of(row)})")
+    people = rows.iloc[0]
+    assert answer.more.startswith(
+        f"{people['n_first']:.0f} participants of AD and {people['n_second']:.0f} of CN; differences in logits: "
+        f"{', '.join(said[:-1])} and {said[-1]}. In brackets: 95 % interval, Hedges' g [interval]. {NOT_EVALUATED}"
+    )
     assert answer.figure == f"{signed(VOXELS * rows['difference'].iloc[0])} logits"
-    assert answer.more.startswith(NOT_EVALUATED)
     assert "relevance (LRP β=0) is densest in" in answer.more
 
 
@@ -287,17 +293,19 @@ def test_the_report_leads_with_what_passed(run, record):
     assert found.text.startswith("Expected gradients: scans of the run: does not find planted disease;")
 
 
-def text_of(path: Path) -> str:
-    source = re.sub(r"<(script|style)\b.*?</\1>", " ", path.read_text(encoding="utf-8"), flags=re.S)
+def text_of(source: str) -> str:
+    source = re.sub(r"<(script|style)\b.*?</\1>", " ", source, flags=re.S)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", source)).split())
 
 
 def test_whole_pages_with_and_without_an_evaluation(run, record):
     made = write_report(run)
     assert made.faults == ()
-    page = text_of(run.report)
-    assert page.count(NOT_EVALUATED) >= 2  # its own section, that of LRP
-    assert "#evaluation" in run.report.read_text(encoding="utf-8")
+    index = run.report.read_text(encoding="utf-8")
+    assert NOT_EVALUATED in text_of(index)
+    for section in ("evaluation", "regions"):  # its own, and that of LRP
+        assert NOT_EVALUATED in text_of(page_with(run, section).read_text(encoding="utf-8"))
+    assert 'href="report-evaluation.html#evaluation"' in index
     table = read_table(run.figures / "region_explorer.tsv")
     of_map = {name: rows for name, rows in table.groupby("map")}
     assert table["map"].iloc[0] == EVIDENCE
@@ -306,14 +314,15 @@ def test_whole_pages_with_and_without_an_evaluation(run, record):
     rows = of_map[EVIDENCE][(of_map[EVIDENCE]["scan_group"] == "AD")].set_index("group")
     assert set(rows["tested"]) == {"evidence"}
     np.testing.assert_array_equal(rows["hedges_g"], by_hand(run)["hedges_g"].reindex(rows.index))
-    options = re.search(r'<select name="metric">(.*?)</select>', run.report.read_text(encoding="utf-8"), re.S)[1]
+    source = page_with(run, "regions").read_text(encoding="utf-8")
+    options = re.search(r'<select name="metric">(.*?)</select>', source, re.S)[1]
     assert re.findall(r'value="(\w+)"', options)[0] == "mean_evidence"
-    methods = re.search(r'<select name="method">(.*?)</select>', run.report.read_text(encoding="utf-8"), re.S)
+    methods = re.search(r'<select name="method">(.*?)</select>', source, re.S)
     assert methods is not None
     evaluate(run)
     assert write_report(run).faults == ()
-    page = text_of(run.report)
-    assert NOT_EVALUATED not in page
+    assert NOT_EVALUATED not in text_of(all_pages(run))
+    page = text_of(page_with(run, "evaluation").read_text(encoding="utf-8"))
     assert "Edge detector (no network)" in page
     assert "AUROC at severity 0.5" in page
     assert "Marked in the scans of the run: spot <b>: DeepLIFT." in page  # escaped in the file
@@ -321,7 +330,7 @@ def test_whole_pages_with_and_without_an_evaluation(run, record):
 
 
 def test_the_explorer_offers_evidence_first_and_only_where_there_is_some(run, record, visit):
-    page = visit(run.report)
+    page = visit(page_with(run, "regions"))
     page.wait_for_selector(".explorer[data-ready]")
     offered = "names => names.filter(one => !one.disabled).map(one => one.value)"
     metrics = ".explorer [name=metric] option"

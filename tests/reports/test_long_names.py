@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pandas as pd
 import pytest
+from report_pages import chapter_files, page_with
 from run_factory import RunPlan, make_run
 
 from pipeline.run.tables import read_table
@@ -100,7 +101,8 @@ def test_a_report_shows_no_more_than_a_sentence_of_a_site_and_the_table_keeps_it
     made = write_report(layout)
     assert made.faults == ()
     assert site in set(read_table(layout.scans)["site"])
-    for page in (layout.report, *layout.root.glob("sub-*.html")):
+    for page in (*chapter_files(layout), *layout.root.glob("sub-*.html")):
         longest = max(map(len, re.findall("Q+", page.read_text(encoding="utf-8"))), default=0)
         assert longest <= LONGEST_TEXT
     assert "QQQ…" in layout.report.read_text(encoding="utf-8")
+    assert "QQQ…" in page_with(layout, "subgroups").read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from report_pages import all_pages, chapter_files
 from run_factory import RunPlan, make_run
 
 from pipeline.run.layout.private_paths import without_folders
@@ -30,18 +31,23 @@ def test_pages_name_files_and_no_folders(tmp_path, monkeypatch):
     layout.statistics("calibration").write_bytes(b"")
     made = write_report(layout)
     assert len(made.faults) == 2
-    for page in (layout.report, *layout.root.glob("sub-*.html"), layout.methods_text):
+    for page in (
+        *chapter_files(layout),
+        layout.root / "report.json",
+        *layout.root.glob("sub-*.html"),
+        layout.methods_text,
+    ):
         text = page.read_text(encoding="utf-8")
         assert str(layout.root) not in text, page.name
         assert str(tmp_path) not in text, page.name
-    index = layout.report.read_text(encoding="utf-8")
+    pages = all_pages(layout)
     for said in (
         "run …/people --config=…/my.toml",
         "read from …/atlas.nii",
         "labels of …/labels.csv",
         "image is 4D …/",
     ):
-        assert said in index, said
+        assert said in pages, said
 
 
 @pytest.mark.parametrize(

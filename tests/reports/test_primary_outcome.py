@@ -10,8 +10,8 @@ from pipeline.run.tables import read_table
 from reports.analyses import catalogue
 from reports.analyses.verdicts import primary
 from reports.content.run.summary import summarise
+from reports.page.chapters import CHAPTERS, INDEX
 from reports.page.material import Material
-from reports.page.sections import SECTIONS
 from reports.read.run_record import RunRecord, read_run
 from reports.read.written_tables import TABLES
 from reports.words.methods_statistics import analyses_text
@@ -33,15 +33,19 @@ def test_the_primary_outcome_is_printed_first_with_its_numbers(run, record):
     row = read_table(run.statistics("primary")).iloc[0]
     assert (row["map"], row["metric"]) == (EVIDENCE, "sum")
     answer = summarise(record).answers[0]
-    named = "Primary outcome (named before any result: partial correlation of evidence (Expected gradients) in the"
-    assert f"{named} hippocampus with " in answer.text
-    assert "AD and CN together, with test fold, class, age held)" in answer.text
+    named = "artial correlation of evidence (Expected gradients) in the hippocampus with "
+    held = "AD and CN together, with test fold, class, age held"
+    assert f"P{named}" in answer.text
+    assert f"{held}." in answer.text
+    assert answer.more.startswith(f"Primary outcome (named before any result: p{named}")
+    assert f"{held})" in answer.more
     bounds = f"{fixed(row['ci_low'])} to {fixed(row['ci_high'])}"
-    assert f"r\xa0=\xa0{fixed(row['r'])} (95 % interval {bounds})" in answer.text
-    assert f"{p_value(row['p'])}, {row['n_participants']} participants" in answer.text
-    assert f"Permutations exchange {row['exchanged']}." in answer.text
+    assert f"r\xa0=\xa0{fixed(row['r'])} (95 % interval {bounds})" in answer.more
+    assert f"{p_value(row['p'])}, {row['n_participants']} participants" in answer.more
+    assert f"Permutations exchange {row['exchanged']}." in answer.more
     assert answer.figure == f"r = {fixed(row['r'])}"
-    results = [section.id for section in SECTIONS if section.id != "cohort"]
+    assert answer.figure_caption == f"95 % interval {bounds}, {p_value(row['p'])}, n = {row['n_participants']}"
+    results = [name for chapter in CHAPTERS if chapter.file != INDEX for name in chapter.sections]
     assert results[0] == "primary"
     assert "The primary outcome, named before any result, was the partial correlation of evi" in analyses_text(record)
 

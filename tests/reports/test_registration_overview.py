@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from report_pages import page_with
 from run_factory import RunPlan, make_run
 
 from atlases.images import write_template_image
 from atlases.templates import load_template
 from pipeline.cohort.records import ScanTable
+from pipeline.run.layout.run_layout import RunLayout
 from reports.figures.pictures import NIGHT
 from reports.figures.slices import BrainImage
 from reports.page.build import build_report
@@ -106,8 +108,8 @@ def test_long_reasons_are_wrapped() -> None:
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> str:
-    """Page of a run whose second scan is in doubt; overviews are drawn."""
+def report(tmp_path: Path) -> RunLayout:
+    """Report of a run whose second scan is in doubt; overviews are drawn."""
     layout = make_run(tmp_path / "run", RunPlan(until="registration", people=2, text="<b>"))
     scans = ScanTable.read(layout.scans).kept
     for scan in scans:
@@ -118,14 +120,17 @@ def page(tmp_path: Path) -> str:
         assert all(outcome.ok for outcome in draw_overviews(layout, scans, 4.0, executor))
         again = draw_overviews(layout, scans, 4.0, executor)
     assert {outcome.status for outcome in again} == {"unchanged"}
-    return build_report(layout).read_text()
+    build_report(layout)
+    return layout
 
 
-def test_the_report_shows_scans_in_doubt_and_links_the_others(page: str) -> None:
+def test_the_report_shows_scans_in_doubt_and_links_the_others(report: RunLayout) -> None:
+    index, page = (path.read_text() for path in (report.report, page_with(report, "registration")))
+    assert "Registration is doubtful." in index
     assert "Registration is doubtful." in page
     assert "figures/registration_in_doubt_1.png" in page
     assert "registration_in_doubt_2" not in page
     assert page.count('_desc-registration_T1w.png">figure</a>') == 7
     assert '="sub-AD000%3Cb%3E/ses-M000/figures/sub-AD000%3Cb%3E_ses-M000_space-' in page
     assert "correlation 0.4 is below 0.45&lt;b&gt;" in page
-    assert "correlation 0.4 is below 0.45<b>" not in page
+    assert "correlation 0.4 is below 0.45<b>" not in index + page

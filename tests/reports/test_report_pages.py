@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from markupsafe import escape
+from report_pages import chapter_files, page_with
 from run_factory import RunPlan, make_run
 
 from pipeline.regions.maps import read_map
@@ -64,14 +65,17 @@ def test_there_is_a_page_for_everyone_and_everything(run):
     scans = read_table(run.scans)
     people = scans.loc[scans["kept"], "participant_id"].unique()
     groups = read_table(run.relevance_bilateral)["group"].unique()
-    expected = {participant_file(name) for name in people} | set(region_files(groups).values()) | {"report.html"}
+    chapters = {path.name for path in chapter_files(run)}
+    expected = {participant_file(name) for name in people} | set(region_files(groups).values()) | chapters
     assert {path.relative_to(run.root).as_posix() for path in pages_of(run)} == expected
-    assert len(expected) == len(people) + len(groups) + 1
+    assert {path.relative_to(run.root).as_posix() for path in run.root.glob("*.html")} <= expected
+    assert len(expected) == len(people) + len(groups) + len(chapters)
+    assert "report.html" in chapters
 
 
 def test_every_kind_of_page_is_valid_html(run):
     people = sorted(run.root.glob("sub-*.html"))
-    for path in (run.report, people[0], people[-1], run.root / "pages" / "region-hippocampus.html"):
+    for path in (*chapter_files(run), people[0], people[-1], run.root / "pages" / "region-hippocampus.html"):
         parser = html5lib.HTMLParser(strict=False)
         parser.parse(path.read_text(encoding="utf-8"))
         errors = [(place, code) for place, code, _ in parser.errors if code not in HARMLESS]
@@ -79,18 +83,17 @@ def test_every_kind_of_page_is_valid_html(run):
 
 
 def test_no_page_has_an_id_twice_or_a_link_that_leads_nowhere(run):
-    for path in pages_of(run):
-        source = path.read_text(encoding="utf-8")
-        ids = re.findall(r'\sid="([^"]+)"', source)
-        assert len(ids) == len(set(ids)), path.name
-        for link in re.findall(r'<a [^>]*?href="([^"]+)"', source):
+    sources = {path: path.read_text(encoding="utf-8") for path in pages_of(run)}
+    ids = {path: re.findall(r'\sid="([^"]+)"', source) for path, source in sources.items()}
+    for path, source in sources.items():
+        assert len(ids[path]) == len(set(ids[path])), path.name
+        for link in set(re.findall(r'<a [^>]*?href="([^"]+)"', source)):
             target, _, anchor = html.unescape(link).partition("#")
             if target.startswith("http"):
                 continue
-            if not target:
-                assert anchor in ids, (path.name, link)
-            else:
-                assert (path.parent / unquote(target)).is_file(), (path.name, link)
+            led = (path.parent / unquote(target)).resolve() if target else path
+            assert led.is_file(), (path.name, link)
+            assert not anchor or anchor in ids[led], (path.name, link)
 
 
 def test_text_of_the_input_is_text_on_every_page(run):
@@ -373,10 +376,11 @@ def test_a_control_run_on_masks_says_so(tmp_path):
 
 
 def test_analyses_that_could_not_be_done_give_their_reason(run):
-    page = text_of(run.report)
     notes = read_table(run.statistics("notes"))
     reason = notes.loc[notes["tables"].str.contains("cox", na=False), "reason"].iloc[0]
-    assert f"Not done: progression: {reason}" in page
+    assert f"Not done: progression: {reason}" in text_of(page_with(run, "progression"))
+    index = text_of(run.report)
+    assert all(name in index[index.index("What could not be tested") :] for name in set(notes["analysis"].dropna()))
 
 
 def test_bibliography_holds_just_the_works_cited(run):

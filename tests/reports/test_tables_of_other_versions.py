@@ -6,6 +6,7 @@ import html
 from dataclasses import replace
 
 import pytest
+from report_pages import page_with
 from run_factory import RunPlan, make_run
 
 from pipeline.run.layout.run_layout import RunLayout
@@ -14,6 +15,7 @@ from reports.analyses.catalogue import ANALYSES
 from reports.cautions.all_cautions import find_cautions
 from reports.content.run.summary import summarise
 from reports.page.build import build_report
+from reports.page.sections import SECTIONS
 from reports.read.run_record import RunRecord, read_run
 from reports.read.written_tables import TABLES, of_another_version
 
@@ -93,11 +95,14 @@ def test_the_report_says_what_its_tables_lack_and_is_made_all_the_same(tmp_path)
     )
     for name, column, _ in lacking:
         without(layout, name, column)
-    page = html.unescape(build_report(layout).read_text(encoding="utf-8"))
-    warning = page[page.index("Tables cannot be used.") : page.index("Who is in it")]
+    index = html.unescape(build_report(layout).read_text(encoding="utf-8"))
+    warning = index[index.index("Tables cannot be used.") : index.index('<section class="answers')]
     for name, column, title in lacking:
         said = f"group/statistics/{name}.tsv has no column {column}: {REMEDY}"
+        anchor = next(one.id for one in SECTIONS if one.title == title)
+        page = html.unescape(page_with(layout, anchor).read_text(encoding="utf-8"))
         section = page[page.rindex(f">{title}</h2>") :]
         assert said in section[: section.index("</section>")]
         assert said in warning
-    assert "Registration of every scan, doubtful scans first." in page
+    registration = page_with(layout, "registration").read_text(encoding="utf-8")
+    assert "Registration of every scan, doubtful scans first." in registration
