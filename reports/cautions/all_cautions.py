@@ -164,7 +164,7 @@ def _dropped(run: RunRecord) -> Caution | None:
     if kept.all():
         return None
     share = percent(1 - kept.mean(), 0)
-    text = f"{count(int((~kept).sum()), 'scan')} of {number(len(kept))} ({share}); the reasons are below."
+    text = f"{count(int((~kept).sum()), 'scan')} of {number(len(kept))} ({share}); scans.tsv gives the reason of each."
     return Caution("note", "Scans were dropped.", text, "cohort")
 
 

@@ -82,7 +82,7 @@ for (const [kind, [suffix, type, text]] of Object.entries(savers)) {
     figure.querySelector("figcaption").append(" ", button);
   });
 }
-// What the top of the page folds is printed.
+// What the top of a page folds is printed.
 addEventListener("beforeprint", () => {
-  for (const fold of document.querySelectorAll(".cautions details, .answers details")) fold.open = true;
+  for (const fold of document.querySelectorAll("details.cautions, .cautions details, .answers details")) fold.open = true;
 });
