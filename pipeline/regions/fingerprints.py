@@ -2,7 +2,7 @@
 
 As in Böhle et al. (2019): among scans of the positive class with a probability above 0.9, the vectors of relevance
 density in the 25 groups with the highest mean are compared, and the pair with the largest cosine distance is shown.
-The pair is of two participants here; two scans of one person are not two patients.
+Here small regions are left out, and the pair is of two participants; two scans of one person are not two patients.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def most_different_pair(vectors: NDArray[np.float64], participants: Sequence[str
     return int(first), int(second), float(distances[first, second])
 
 
-def fingerprint_table(table: pd.DataFrame, map_names: Sequence[str]) -> pd.DataFrame:
+def fingerprint_table(table: pd.DataFrame, map_names: Sequence[str], least_voxels: int = 0) -> pd.DataFrame:
     """The pair of each map, one row per patient and group; one row with a note where there is no pair.
 
     Parameters
@@ -75,17 +75,20 @@ def fingerprint_table(table: pd.DataFrame, map_names: Sequence[str]) -> pd.DataF
     table : pandas.DataFrame
         A row per scan, map and group, with ``target`` and ``probability`` of the scan and ``density``.
     map_names : sequence of str
+    least_voxels : int
+        Regions of fewer voxels (``n_voxels``) are left out, unless there is no other: a slight misregistration moves
+        their relevance, so that two people would differ in registration.
 
     Returns
     -------
     pandas.DataFrame
         Columns of `FINGERPRINT_COLUMNS`.
     """
-    rows = [row for name in map_names for row in _pair_rows(table[table["map"] == name], name)]
+    rows = [row for name in map_names for row in _pair_rows(table[table["map"] == name], name, least_voxels)]
     return pd.DataFrame(rows, columns=list(FINGERPRINT_COLUMNS))
 
 
-def _pair_rows(table: pd.DataFrame, map_name: str) -> list[dict[str, Any]]:
+def _pair_rows(table: pd.DataFrame, map_name: str, least_voxels: int) -> list[dict[str, Any]]:
     positive = table[table["target"] == 1]
     confident = positive[positive["probability"] > MIN_PROBABILITY]
     n_candidates = int(confident["participant_id"].nunique())
@@ -93,7 +96,11 @@ def _pair_rows(table: pd.DataFrame, map_name: str) -> list[dict[str, Any]]:
         people = counted(n_candidates, "participant")
         note = f"{people} of the positive class with a probability above {MIN_PROBABILITY}; two are needed"
         return [{"map": map_name, "n_candidates": n_candidates, "note": note}]
-    groups = top_groups(mean_over_participants(positive, "density").droplevel("map"), GROUPS)
+    means = mean_over_participants(positive, "density").droplevel("map")
+    large = means
+    if least_voxels:
+        large = means[positive.groupby("group")["n_voxels"].max().reindex(means.index) >= least_voxels]
+    groups = top_groups(large if len(large) else means, GROUPS)
     densities = confident.pivot_table("density", "scan_id", "group", aggfunc="first")[groups]
     scans = confident.drop_duplicates("scan_id").set_index("scan_id").loc[densities.index]
     pair = most_different_pair(densities.to_numpy(), scans["participant_id"].tolist())

@@ -9,6 +9,19 @@ from __future__ import annotations
 import pandas as pd
 
 METRICS = ("sum", "density", "gain")
+FEW_VOXELS = 50
+SMALL_MM3 = 400.0  # 50 voxels of 2 mm: a cube of 7 mm, a quarter of which leaves its place in a shift by 2 mm
+
+
+def least_voxels(resolution_mm: float) -> int:
+    """Voxels below which a region is small: a slight misregistration moves its relevance into its neighbours.
+
+    Examples
+    --------
+    >>> least_voxels(1.0), least_voxels(2.0), least_voxels(4.0)
+    (400, 50, 50)
+    """
+    return max(FEW_VOXELS, round(SMALL_MM3 / resolution_mm**3))
 
 
 def mean_over_participants(table: pd.DataFrame, metric: str) -> pd.Series:

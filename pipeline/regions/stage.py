@@ -20,6 +20,7 @@ from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
 from pipeline.regions.group_maps import MapsToAverage, Part, average_maps, groups_of, outputs_of
 from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
 from pipeline.regions.partial_sums import PARTIAL_COLUMNS
+from pipeline.regions.ranking import least_voxels
 from pipeline.regions.tables import (
     BILATERAL_COLUMNS,
     PREDICTION_COLUMNS,
@@ -86,14 +87,15 @@ def aggregate_relevance(
     audits = [_files(layout, scan, config).audit_table for scan in scans]
     relevant = text_digest(own[list(PREDICTION_COLUMNS)].to_csv(index=False))
     gain_reference = config.regions.gain_reference
+    least = least_voxels(config.registration.resolution_mm)
     lrp_names = [name for name in map(lrp_map_name, sorted(config.attribution.betas)) if name in map_names]
     done = run_step(
         layout,
         STAGE,
         [*tables, *audits],
-        [relevant, list(map_names), lrp_names, gain_reference],
+        [relevant, list(map_names), lrp_names, gain_reference, least],
         [_write_tables],
-        lambda: _write_tables(layout, tables, audits, own, map_names, lrp_names, gain_reference),
+        lambda: _write_tables(layout, tables, audits, own, map_names, lrp_names, gain_reference, least),
         digests,
     )
     jobs = _map_jobs(layout, scans, own, map_names, grid, config, digests)
@@ -115,6 +117,7 @@ def _write_tables(
     map_names: Sequence[str],
     lrp_names: Sequence[str],
     gain_reference: GainReference,
+    least: int,
 ) -> list[Path]:
     relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
     audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
@@ -123,7 +126,7 @@ def _write_tables(
         (layout.relevance, relevance, RELEVANCE_COLUMNS),
         (layout.relevance_audit, audit, AUDIT_COLUMNS),
         (layout.relevance_bilateral, bilateral[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS),
-        (layout.statistics("fingerprints"), fingerprint_table(bilateral, map_names), FINGERPRINT_COLUMNS),
+        (layout.statistics("fingerprints"), fingerprint_table(bilateral, map_names, least), FINGERPRINT_COLUMNS),
         (layout.statistics("beta_overlap"), overlap_table(bilateral, lrp_names), OVERLAP_COLUMNS),
     ]
     for path, frame, columns in written:

@@ -133,7 +133,9 @@ def comparisons(run: RunRecord) -> Verdict | None:
         if len(rows)
     ]
     start = f"Scans of {run.positive} have" if run.leads_with_evidence else f"Of the map of {run.positive},"
-    answer = f"{start} {'; '.join(said)}." if said else "No difference survives correction."
+    measure = "evidence" if run.leads_with_evidence else "share of the map"
+    none = f"In none of {count(len(tested), 'region')} does the {measure} differ after correction."
+    answer = f"{start} {'; '.join(said)}." if said else none
     first = tested.iloc[0]
     if run.leads_with_evidence:
         return Verdict(
@@ -249,7 +251,10 @@ def fairness(run: RunRecord) -> Verdict | None:
     if tested.empty:
         answer, test = "Not known.", "No difference could be tested."
     elif clear.empty:
-        answer = "No difference survives correction. Among so few people, this does not show equal performance."
+        answer = (
+            f"None of the {count(len(tested), 'comparison')} that could be made finds a difference after correction. "
+            "Among so few people, this does not show equal performance."
+        )
         test = f"Clearest: {_tested(tested.iloc[0])}."
     else:
         answer = "It does not work equally well for everyone."

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from pipeline.regions.ranking import least_voxels as least_voxels_at
 from pipeline.regions.ranking import mean_over_participants, top_groups
 from pipeline.statistics.associations.volume_association import ADJUSTED, VOLUME
 from pipeline.statistics.performance.intervals import ALL_FOLDS
 from reports.analyses.verdicts import rows_where
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened
-
-FEW_VOXELS = 50
-SMALL_MM3 = 400.0  # 50 voxels of 2 mm: a cube of 7 mm, a quarter of which leaves its place in a shift by 2 mm
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def voxels_of(run: RunRecord) -> pd.Series:
 
 def least_voxels(run: RunRecord) -> int:
     """Voxels below which a region is small in this run."""
-    return max(FEW_VOXELS, round(SMALL_MM3 / run.config.registration.resolution_mm**3))
+    return least_voxels_at(run.config.registration.resolution_mm)
 
 
 def small_regions(run: RunRecord) -> dict[str, int]:

@@ -55,13 +55,15 @@ class Explored:
         return [column for column in COLUMNS if has_evidence or column["key"] != "mean_evidence"]
 
 
-PAINTED = ("mean_evidence", "mean_share", "mean_density", "mean_sum", "mean_gain", "hedges_g", "p_fwe")
-"""Columns by which the brain can be coloured."""
+SCALING = ("mean_density", "mean_sum")
+"""Columns that grow with the prediction and compare no regions of two people; they come last."""
+PAINTED = ("mean_evidence", "mean_share", "hedges_g", "p_fwe", "mean_gain", *SCALING)
+"""Columns by which the brain can be coloured, those to look at first in front."""
 COLUMNS = [
-    {"key": name, "title": declared.title, "paints": name in PAINTED,
+    {"key": name, "title": declared.title, "paints": name in PAINTED, "scales": name in SCALING,
      "kind": "text" if declared.is_text else "p" if declared.form is Form.P else "number"}
     for name in (
-        "name", *PAINTED[:-1], "hedges_g_low", "hedges_g_high", PAINTED[-1], "hemisphere", "lobe", "n_voxels", "p",
+        "name", *PAINTED[:3], "hedges_g_low", "hedges_g_high", *PAINTED[3:], "hemisphere", "lobe", "n_voxels", "p",
         "p_fdr",
     )
     for declared in (column_of(name, ""),)
@@ -166,7 +168,10 @@ def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
         measure = "evidence or, of maps without it, the share of the map" if len(evidence) else "share of the map"
         return pd.concat([evidence.assign(tested="evidence"), shares.assign(tested="share")]), measure
     effects = run.tables.get("region_effects")
-    return None if effects is None else effects.assign(tested="density"), "density"
+    if effects is None:
+        return None, "density"
+    tested = effects["map"].isin(run.evidence_maps).map({True: "evidence", False: "density"})
+    return effects.assign(tested=tested), "density"
 
 
 def _relevance(material: Material) -> pd.DataFrame | None:

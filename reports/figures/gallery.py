@@ -20,6 +20,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from reports.figures.pictures import reduced
@@ -69,6 +70,7 @@ class Gallery:
         brains.
         """
         source = ""
+        _three_ticks(figure)
         for wanted in self.forms or (form,):
             content = rendered(figure, wanted, self.density, reduce=form == "png")
             self._write(content, f"{name}.{wanted}")
@@ -96,6 +98,15 @@ class Gallery:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         temporary.write_bytes(content)
         temporary.replace(path)
+
+
+def _three_ticks(figure: Figure) -> None:
+    """Let every axis whose ticks matplotlib chooses have three or more; two do not show that a scale is linear."""
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            locator = axis.get_major_locator()
+            if isinstance(locator, MaxNLocator):
+                locator.set_params(min_n_ticks=3)
 
 
 def inlined(content: bytes, form: str) -> str:

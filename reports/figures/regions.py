@@ -16,7 +16,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from reports.figures.style import GREY, INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
-from reports.words.numbers import count
+from reports.words.numbers import count, number
 
 _LETTER = 0.07  # inches that a letter of a region's name takes, on average
 POINTS_UP_TO = 60  # scans per group up to which each is drawn as a point; above, the box alone
@@ -45,8 +45,11 @@ def draw_regions(
         axes[1].tick_params(axis="y", length=0)
     left.set_yticks(range(len(regions)), regions)
     left.set_ylim(len(regions) - 0.4, -0.6)
-    shown = values.loc[values["group"].isin(regions), metric].dropna()
-    hidden = _limit_axis(left, shown)
+    shown = values[values["group"].isin(regions) & values[metric].notna()]
+    far = _far_rows(shown, metric)
+    hidden = _limit_axis(left, shown.loc[~shown["group"].isin(far), metric])
+    for name, (low, high) in far.items():
+        _mark_cut(axes[-1], list(regions).index(name), low, high)
     for ax in axes:
         ax.set_xlabel(axis_title)
         ax.grid(axis="y", visible=False)
@@ -129,6 +132,32 @@ def _by_outcome(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[s
         ax.plot(means, places, mec="white", mew=0.4, **style)
     ax.set_title("by outcome: mean, quartiles")
     return handles
+
+
+CRUSHING, AT_MOST = 4.0, 0.25
+
+
+def _far_rows(shown: pd.DataFrame, metric: str) -> dict[str, tuple[float, float]]:
+    """Least and greatest value of regions that reach so far that the others would be flat on their axis.
+
+    `CRUSHING` times as far from 0 as the median region; none where these are more than `AT_MOST` of all, which then
+    are no exceptions.
+    """
+    ends = shown.groupby("group")[metric].agg(["min", "max"])
+    reach = ends.abs().max(axis=1)
+    far = ends[reach > CRUSHING * reach.median()]
+    if len(far) > AT_MOST * len(ends):
+        return {}
+    return {str(name): (float(row["min"]), float(row["max"])) for name, row in far.iterrows()}
+
+
+def _mark_cut(ax: Axes, place: int, low: float, high: float) -> None:
+    """Say at the end of a row that its values go on beyond the axis, and how far."""
+    box = {"facecolor": "white", "edgecolor": INK, "linewidth": 0.5, "pad": 1.5}
+    ax.text(
+        0.995, place, f"cut: {number(low)} to {number(high)} »", transform=ax.get_yaxis_transform(), ha="right",
+        va="center", fontsize=7, color=INK, bbox=box, zorder=5,
+    )  # fmt: skip
 
 
 def _limit_axis(ax: Axes, shown: pd.Series) -> int:

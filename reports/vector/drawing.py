@@ -117,6 +117,9 @@ def _short(value: float) -> str:
     return "0" if text == "-0" else text
 
 
+LEAST_TICKS = 3
+
+
 @dataclass(frozen=True)
 class Axis:
     """A linear scale from values to pixels."""
@@ -143,12 +146,12 @@ class Axis:
         return self.start + share * (self.stop - self.start)
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Round values inside the scale, 1, 2 or 5 times a power of ten apart.
+        """Round values inside the scale, 1, 2 or 5 times a power of ten apart; at least three, which make a scale.
 
         Examples
         --------
         >>> Axis(0.02, 1.04, 0, 100).ticks(4)
-        [0.5, 1.0]
+        [0.2, 0.4, 0.6, 0.8, 1.0]
         >>> Axis(-3.2, 7.1, 0, 100).ticks()
         [-2.0, 0.0, 2.0, 4.0, 6.0]
         """
@@ -157,7 +160,8 @@ class Axis:
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.8 * span)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
-        return [round(place * step, 12 - math.floor(math.log10(step))) for place in range(first, last + 1)]
+        found = [round(place * step, 12 - math.floor(math.log10(step))) for place in range(first, last + 1)]
+        return found if len(found) >= LEAST_TICKS else self.ticks(max(about, 1) + 1)
 
 
 def tick_text(value: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.ndimage
 from markupsafe import Markup
+from matplotlib import colormaps
 from matplotlib.colors import Colormap
 from numpy.typing import NDArray
 
@@ -24,6 +25,7 @@ from reports.viewer.volumes import block_grid, block_side, packed
 
 LIBRARY = template_text("components/volumes.js")
 """Script of everything that draws slices; goes before the scripts that use it."""
+_TABLES = {"warm": warm(), "cool": cool(), "viridis": colormaps["viridis"], "gray": colormaps["gray"]}
 BRIGHTEST_PERCENTILE = 99.5
 
 
@@ -78,7 +80,7 @@ def atlas_component(space: ViewingSpace, with_brain: bool = True) -> Component:
         "brain": packed(brain_codes(space.template.t1w), zlib.Z_RLE) if with_brain else None,
         "labels": packed(rank[atlas.labels]),
         "regions": [_region(space, number, boxes[number - 1]) for number in numbers],
-        "colours": {name: _colours(table) for name, table in (("warm", warm()), ("cool", cool()))},
+        "colours": {name: _colours(table) for name, table in _TABLES.items()},
     }
     html = Markup('<script type="application/json" id="heatlas-atlas">{}</script>\n').format(embedded_json(data))
     return Component(html, scripts=(LIBRARY,))

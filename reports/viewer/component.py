@@ -141,10 +141,23 @@ def viewer_component(
         caption=" ".join(filter(None, [caption, _exactness(space)])),
         groups={one.group: one.group_title for one in maps},
         methods={one.method: one.method_title for one in maps},
-        outlines=bool(outlined),
+        pairs=[f"{one.group_title}, {one.method_title}" for one in maps],
+        planes=_planes(space),
         data=embedded_json(data),
     )
     return Component(html, template_text("components/viewer.css"), (LIBRARY, template_text("components/viewer.js")))
+
+
+def _planes(space: ViewingSpace) -> dict[str, tuple[int, int, int]]:
+    """Width and height of each canvas in pixels, and voxels across, so that planes beside each other have one scale.
+
+    They stand in the page, which then does not jump when the slices are drawn. Slices of a part of the brain are as
+    large as those of a whole one.
+    """
+    x, y, z = space.grid.shape
+    scale = max(4, round(440 / max(x, y, z)))
+    across = {"sagittal": (y, z), "coronal": (x, z), "axial": (x, y)}
+    return {plane: (scale * wide, scale * tall, wide) for plane, (wide, tall) in across.items()}
 
 
 def _payload(space: ViewingSpace, one: ViewerMap) -> dict[str, Any]:

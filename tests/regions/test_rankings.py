@@ -138,6 +138,19 @@ def test_fingerprints_of_the_planted_pair():
     assert list(one.index) == list(means.sort_values(ascending=False).index[:25])
 
 
+def test_a_pair_is_not_chosen_by_a_small_region():
+    """r differs from the others in a region of a few voxels alone, s in one of many."""
+    profiles = {"p": [5.0, 4, 3, 0], "q": [5.0, 4, 3.1, 0], "r": [5.0, 4, 3, 90], "s": [1.0, 4, 9, 0]}
+    table = pd.concat([rows(np.array(v), participant_id=k, scan_id=k) for k, v in profiles.items()])
+    table["n_voxels"] = table["group"].map({"g00": 900, "g01": 50, "g02": 60, "g03": 49})
+    assert "r" in set(fingerprint_table(table, ["a"])["participant_id"])
+    got = fingerprint_table(table, ["a"], 50)
+    assert set(got["participant_id"]) == {"s", "p"}
+    assert set(got["group"]) == {"g00", "g01", "g02"}
+    assert got["cosine_distance"].iloc[0] == pytest.approx(cosine(profiles["s"][:3], profiles["p"][:3]))
+    assert len(fingerprint_table(table.assign(n_voxels=1), ["a"], 50)) == 8  # nothing else to choose by
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import re
+import zlib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -66,13 +70,13 @@ def test_numbers_on_the_page_equal_the_table_on_disk(page, table, made):
     values = wanted(table).set_index("name")
     order = [
         "mean_share",
-        "mean_density",
-        "mean_sum",
-        "mean_gain",
         "hedges_g",
         "hedges_g_low",
         "hedges_g_high",
         "p_fwe",
+        "mean_gain",
+        "mean_density",
+        "mean_sum",
         None,
         None,
         "n_voxels",
@@ -227,3 +231,38 @@ def test_without_scripts_it_is_a_plain_table(made, visit, table):
     assert cells == wanted(table).sort_values("mean_share", ascending=False, kind="stable")["name"].tolist()
     assert not page.locator(".explorer .controls").is_visible()
     assert not page.locator(".viewer .controls").is_visible()
+
+
+def test_g_is_shown_with_its_interval(page, table):
+    page.select_option(".explorer [name=method]", "lrp")
+    page.select_option(".explorer [name=metric]", "hedges_g")
+    row = wanted(table).set_index("name").loc[names(page)[0]]
+    page.locator(".explorer tbody tr").first.hover()
+    ends = ", ".join(number(row[f"hedges_g_{end}"]) for end in ("low", "high"))
+    assert f"{number(row['hedges_g'])} [{ends}]" in page.inner_text(".explorer .readout")
+
+
+def test_what_grows_with_the_prediction_comes_last_and_says_so(page):
+    shown = page.eval_on_selector_all(
+        ".explorer [name=metric] option", "all => all.map(one => [one.value, one.textContent])"
+    )
+    assert shown[0][0] in ("mean_evidence", "mean_share")
+    assert [value for value, _ in shown[-2:]] == ["mean_density", "mean_sum"]
+    assert [value for value, text in shown if "grows with the prediction" in text] == ["mean_density", "mean_sum"]
+
+
+def test_p_of_densities_neither_colours_nor_selects(made, visit):
+    """Density grows with the prediction, and so do differences of it between the classes."""
+    html = made.page.read_text(encoding="utf-8")
+    start = html.index('<div class="explorer">')
+    packed = re.compile(r'"table": ?"([^"]+)"').search(html, start)[1]
+    lines = zlib.decompress(base64.b64decode(packed)).decode()
+    assert "\tshare\t" in lines
+    other = base64.b64encode(zlib.compress(lines.replace("\tshare\t", "\tdensity\t").encode())).decode()
+    path = made.page.with_name("densities.html")
+    path.write_text(html.replace(packed, other), encoding="utf-8")
+    page = visit(path)
+    page.wait_for_selector(".explorer[data-ready]")
+    assert page.locator(".explorer [name=metric] option[value=p_fwe]").is_disabled()
+    assert page.locator(".explorer [name=p]").is_disabled()
+    assert page.locator(".explorer [name=metric] option[value=hedges_g]").is_enabled()

@@ -8,6 +8,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 from component_pages import HOSTILE_CLASS
+from PIL import Image
 from run_factory import RESOLUTION
 
 from atlases.labels import load_atlas
@@ -243,3 +244,170 @@ def test_numbers_are_written_as_on_the_rest_of_the_page(page):
     assert page.evaluate("(values) => values.map((value) => heatlas.number(value))", values) == list(
         map(number, values)
     )
+
+
+def wheel(page, plane, turns, ctrl=False):
+    page.eval_on_selector(
+        f".viewer canvas[data-plane={plane}]",
+        "(one, [turns, ctrlKey]) => one.dispatchEvent("
+        "new WheelEvent('wheel', { deltaY: 100 * turns, ctrlKey, bubbles: true, cancelable: true }))",
+        [turns, ctrl],
+    )
+
+
+def test_the_wheel_moves_by_one_slice(page):
+    _, _, (x, y, z) = readout(page)
+    wheel(page, "axial", -1)
+    assert readout(page)[2] == (x, y, z + 1)
+    wheel(page, "coronal", 1)
+    assert readout(page)[2] == (x, y - 1, z + 1)
+    wheel(page, "sagittal", -1)
+    assert readout(page)[2] == (x + 1, y - 1, z + 1)
+
+
+def test_zoom_keeps_the_place_of_the_crosshair_and_points_where_it_shows(page):
+    before, _, start = readout(page)
+    for _ in range(3):
+        page.click(".viewer [name=closer]")
+    assert float(page.get_attribute(".viewer", "data-zoom")) == pytest.approx(1.5**3)
+    assert readout(page)[::2] == (before, start)
+    canvas = page.locator(".viewer canvas[data-plane=axial]")
+    box = canvas.bounding_box()
+    shape = template_grid(RESOLUTION).shape
+    canvas.click(position={"x": 1, "y": 1})  # the upper left corner of what is shown, no longer of the slice
+    for axis, end in ((0, 0.0), (1, 1.0)):
+        middle = (start[axis] + 0.5) / shape[axis]
+        low = min(max(middle - 0.5 / 1.5**3, 0), 1 - 1 / 1.5**3)
+        assert abs(readout(page)[2][axis] - shape[axis] * (low + end / 1.5**3)) <= 1.5
+    assert box["width"] == canvas.bounding_box()["width"]
+    go_to(page, template_grid(RESOLUTION).to_world(start))
+    wheel(page, "axial", 20, ctrl=True)  # a pinch on a touchpad
+    assert float(page.get_attribute(".viewer", "data-zoom")) == 1
+    assert readout(page)[2] == start
+
+
+def test_two_fingers_zoom(page):
+    def touch(kind, finger, x, y):
+        page.eval_on_selector(
+            ".viewer canvas[data-plane=coronal]",
+            """(one, [kind, pointerId, x, y]) => {
+              one.setPointerCapture = () => {};
+              const box = one.getBoundingClientRect();
+              one.dispatchEvent(new PointerEvent(kind, { pointerId, clientX: box.left + x, clientY: box.top + y,
+                pointerType: "touch", buttons: 1, bubbles: true }));
+            }""",
+            [kind, finger, x, y],
+        )
+
+    touch("pointerdown", 11, 80, 60)
+    _, _, start = readout(page)
+    touch("pointerdown", 12, 120, 60)
+    touch("pointermove", 12, 160, 60)
+    assert float(page.get_attribute(".viewer", "data-zoom")) == pytest.approx(2)
+    assert readout(page)[2] == start
+    for finger in (11, 12):
+        touch("pointerup", finger, 160, 60)
+    for _ in range(2):
+        page.click(".viewer [name=farther]")
+    assert float(page.get_attribute(".viewer", "data-zoom")) == 1
+
+
+def beside(page, method):
+    place = page.eval_on_selector(
+        ".viewer script", "(one, m) => JSON.parse(one.textContent).maps.findIndex("
+        "(map) => map.group !== 'AD' && map.method === m)", method,
+    )  # fmt: skip
+    page.select_option(".viewer [name=second]", str(place))
+    page.wait_for_function("(at) => document.querySelector('.viewer').dataset.beside === at", arg=str(place))
+
+
+def test_two_maps_share_the_crosshair_and_show_the_values_of_their_files(page, made):
+    beside(page, "gb")
+    grid = template_grid(RESOLUTION)
+    first, second = (
+        nib.load(made.layout.group_map(*key)).get_fdata() for key in (("AD", "lrpB000"), (HOSTILE_CLASS, "gb"))
+    )
+    for place in np.random.default_rng(3).choice(np.argwhere(second != 0), 6, replace=False):
+        go_to(page, grid.to_world(place))
+        value, error, voxel = readout(page)
+        other = float(page.get_attribute(".viewer .readout", "data-second"))
+        assert voxel == tuple(place)
+        assert abs(value - first[tuple(place)]) <= error * (1 + 1e-9)
+        assert abs(other - second[tuple(place)]) <= np.abs(second).max() * 127.25 / 127**2
+    assert number(other) in page.inner_text(".viewer .also")
+    assert HOSTILE_CLASS in page.inner_text(".viewer p.second")
+    canvas = page.locator(".viewer canvas[data-second=axial]")
+    box = canvas.bounding_box()
+    canvas.click(position={"x": 0.4 * box["width"], "y": 0.4 * box["height"]})
+    clicked = readout(page)[2]
+    assert abs(clicked[0] - 0.4 * grid.shape[0]) <= 1
+    same = page.locator(".viewer canvas[data-plane=axial]")
+    box = same.bounding_box()
+    same.click(position={"x": 0.4 * box["width"], "y": 0.4 * box["height"]})
+    assert readout(page)[2] == clicked
+    page.select_option(".viewer [name=second]", "")
+    page.wait_for_function("() => document.querySelector('.viewer').dataset.beside === ''")
+    assert not canvas.is_visible()
+    assert page.get_attribute(".viewer .readout", "data-second") is None
+
+
+def test_colours_follow_the_window_and_the_colour_map(page):
+    picture = "one => one.toDataURL()"
+    axial = ".viewer canvas[data-plane=axial]"
+    seen = {page.eval_on_selector(axial, picture)}
+    high = float(page.input_value(".viewer [name=high]"))
+    page.fill(".viewer [name=high]", str(high / 4))
+    page.press(".viewer [name=high]", "Enter")
+    assert page.inner_text(".viewer .high") == f"≥ {number(high / 4)}"
+    seen.add(page.eval_on_selector(axial, picture))
+    page.select_option(".viewer [name=colours]", "viridis")
+    seen.add(page.eval_on_selector(axial, picture))
+    assert len(seen) == 3
+    page.select_option(".viewer [name=colours]", "warm")
+    page.fill(".viewer [name=high]", str(high))
+    page.press(".viewer [name=high]", "Enter")
+    assert page.eval_on_selector(axial, picture) in seen
+
+
+def test_the_chosen_region_is_outlined(page):
+    white = """(one) => {
+      const { data } = one.getContext("2d").getImageData(0, 0, one.width, one.height);
+      let n = 0;
+      for (let at = 0; at < data.length; at += 4) if (data[at] + data[at + 1] + data[at + 2] > 3 * 250) n++;
+      return n;
+    }"""
+    axial = ".viewer canvas[data-plane=axial]"
+    page.select_option(".viewer [name=region]", label="Left hippocampus")
+    outlined = page.eval_on_selector(axial, white)
+    page.uncheck(".viewer [name=outline]")
+    assert outlined > 50 + page.eval_on_selector(axial, white)
+    page.check(".viewer [name=outline]")
+    page.select_option(".viewer [name=region]", "")
+    assert page.eval_on_selector(axial, white) < outlined
+
+
+def test_the_picture_that_is_saved_has_the_slices_side_by_side(page):
+    sizes = page.eval_on_selector_all(".viewer canvas[data-plane]", "all => all.map(one => [one.width, one.height])")
+    with page.expect_download() as waiting:
+        page.click(".viewer [name=save]")
+    assert waiting.value.suggested_filename.endswith(".png")
+    with Image.open(waiting.value.path()) as picture:
+        assert picture.size == (sum(width for width, _ in sizes), max(height for _, height in sizes))
+
+
+def test_slices_have_their_size_in_the_markup(made):
+    """Nothing on the page moves when a script draws them."""
+    html = made.page.read_text(encoding="utf-8")
+    x, y, z = template_grid(RESOLUTION).shape
+    for plane, (wide, tall) in {"sagittal": (y, z), "coronal": (x, z), "axial": (x, y)}.items():
+        found = re.search(rf'<canvas data-plane="{plane}" width="(\d+)" height="(\d+)"', html)
+        assert int(found[1]) * tall == int(found[2]) * wide > 0
+
+
+def test_the_readout_stays_in_sight_on_a_phone(made, visit_once):
+    page = visit_once(made.page)
+    page.set_viewport_size({"width": 375, "height": 667})
+    page.wait_for_selector(".viewer[data-ready]")
+    page.locator(".viewer canvas[data-plane=sagittal]").scroll_into_view_if_needed()
+    box = page.locator(".viewer .readout").bounding_box()
+    assert 0 <= box["y"] <= 667 - box["height"] + 1

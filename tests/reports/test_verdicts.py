@@ -113,7 +113,7 @@ def compared(p_share: float) -> pd.DataFrame:
 
 def test_groups_differ_by_their_share_of_the_map_first():
     none = verdicts.comparisons(record({"group_comparisons": compared(0.2)}))
-    assert none.answer == "No difference survives correction."
+    assert none.answer == "In none of 2 regions does the share of the map differ after correction."
     assert "0 of 2 regions with a corrected p (family-wise, largest statistic) below 0.05 (smallest: p" in none.grounds
     assert "By density it is 2 of 2" in none.grounds
     some = verdicts.comparisons(record({"group_comparisons": compared(0.01)}))
@@ -192,7 +192,7 @@ def test_correlations_of_many_measures_and_estimators_are_corrected_over_these_t
 @pytest.mark.parametrize(
     ("p", "answer"),
     [
-        (0.058, "No difference survives correction. Among so few people"),
+        (0.058, "None of the 2 comparisons that could be made finds a difference after correction. Among so"),
         (0.01, "It does not work equally well for everyone."),
     ],
 )

@@ -65,11 +65,15 @@ async function startExplorer(root) {
     field.beta.disabled = betas.length === 0;
   }
 
+  // p of densities follows how sure the network is: it stands in the table, but neither colours nor selects regions.
+  const isFair = (row) => row.tested !== "density";
+
   // Columns without a value in the chosen map are not offered.
   function offerMetrics() {
     const rows = all.filter((row) => row.map === mapOf().map);
     for (const option of field.metric.options) {
-      option.disabled = !rows.some((row) => row[option.value] !== "n/a");
+      option.disabled = !rows.some((row) => row[option.value] !== "n/a"
+        && (kindOf(option.value) !== "p" || isFair(row)));
       option.hidden = option.disabled;
     }
     if (field.metric.selectedOptions[0].disabled) {
@@ -80,9 +84,10 @@ async function startExplorer(root) {
 
   function filter() {
     const side = field.hemisphere.value;
-    field.p.disabled = side !== "bilateral"; // classes are compared by bilateral groups
-    if (field.p.disabled) field.p.value = "";
     const { map } = mapOf();
+    // Classes are compared by bilateral groups.
+    field.p.disabled = side !== "bilateral" || !all.some((row) => row.map === map && row.p_fwe !== "n/a" && isFair(row));
+    if (field.p.disabled) field.p.value = "";
     const words = field.words.value.trim().toLowerCase();
     const limit = field.p.value === "" ? Infinity : Number(field.p.value);
     shown = all.filter((row) => row.map === map && row.scan_group === field.group.value
@@ -208,9 +213,14 @@ async function startExplorer(root) {
     tell(row);
   }
 
+  function intervalOf(row, { key }) {
+    const ends = [`${key}_low`, `${key}_high`].map((end) => valueOf(row, end));
+    return ends.every(Number.isFinite) ? ` [${ends.map((end) => number(end)).join(", ")}]` : "";
+  }
+
   function tell(row) {
     const column = columns.find(({ key }) => key === field.metric.value);
-    find(".readout").textContent = row ? `${row.name}: ${written(row, column)} (${column.title})` : HINT;
+    find(".readout").textContent = row ? `${row.name}: ${written(row, column)}${intervalOf(row, column)} (${column.title})` : HINT;
   }
 
   function goTo(row) {

@@ -1,25 +1,30 @@
 "use strict";
-// Three planes through a relevance map: crosshair by mouse, touch, keys or millimetres; threshold; opacity.
+// Three planes through one relevance map, or through two with one crosshair: by mouse, wheel, touch, keys or millimetres;
+// zoom; window and threshold; opacity.
 for (const root of document.querySelectorAll(".viewer")) startViewer(root);
 
 async function startViewer(root) {
   const {
-    AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, outlineSlice, scaleOf, unpacked,
-    voxelAt,
+    AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, outlineSlice, unpacked, voxelAt,
   } = window.heatlas;
   const LEVELS = 127;
   const find = (selector) => root.querySelector(selector);
   const { maps, brains, start, outlined } = json(find("script"));
   const space = await atlas();
   const { shape, regions } = space;
-  const choose = { group: find("[name=group]"), method: find("[name=method]"), region: find("[name=region]") };
+  const choose = { group: find("[name=group]"), method: find("[name=method]"), region: find("[name=region]"), second: find("[name=second]"),
+    colours: find("[name=colours]") };
+  const limit = { low: find("[name=low]"), high: find("[name=high]") };
   const slide = { threshold: find("[name=threshold]"), opacity: find("[name=opacity]") };
   const mirror = find("[name=mirrored]");
   const outline = find("[name=outline]");
-  // Codes of the labels that have a line around them: their places in the list of regions, from 1.
-  const lined = new Set(regions.flatMap((region, place) => (outlined.includes(region.number) ? [place + 1] : [])));
-  const canvases = [...root.querySelectorAll("canvas[data-plane]")];
-  let map, brain, palette, cross;
+  const MOST = 8; // times larger than the whole slice
+  const NOTCH = 50; // pixels of a wheel per slice: half a notch of a mouse, and a little way on a touchpad
+  // A row of three planes: the map that is chosen, and beside it a second one.
+  const panes = ["plane", "second"].map((key) => ({ key, canvases: [...root.querySelectorAll(`canvas[data-${key}]`)] }));
+  const [main, beside] = panes;
+  let map, cross, focus;
+  let zoom = 1;
 
   // Codes of a map as unsigned bytes, and the brain under it, unpacked when it is first looked at.
   async function load(chosen) {
@@ -30,95 +35,144 @@ async function startViewer(root) {
 
   const share = (code) => Math.sign(code) * (code / LEVELS) ** 2;
   const signed = (byte) => (byte << 24) >> 24;
-  const valueOf = (code) => map.top * share(code);
-  const errorOf = (code) => (map.top * (Math.abs(code) + 0.25)) / LEVELS ** 2;
-  const threshold = () => map.high * (slide.threshold.value / 100) ** 2;
+  const valueOf = (code, of = map) => of.top * share(code);
+  const errorOf = (code, of = map) => (of.top * (Math.abs(code) + 0.25)) / LEVELS ** 2;
+  // Maps of one method share the window that is chosen; another method has other units, and keeps its own.
+  const scaleOf = (of) => (of.method === map.method ? { low: Number(limit.low.value), high: Number(limit.high.value) } : of);
+  const threshold = (of = map) => of.high * (slide.threshold.value / 100) ** 2;
+  const tableOf = (value) => space.colours[value < 0 ? "cool" : choose.colours.value];
 
-  function paletteOf() {
-    const [low, alpha] = [threshold(), Math.round(2.55 * slide.opacity.value)];
+  function strengthOf(of, value) {
+    const { low, high } = scaleOf(of);
+    return (Math.abs(value) - low) / (high - low || 1);
+  }
+
+  function paletteOf(of) {
+    const [low, alpha] = [threshold(of), Math.round(2.55 * slide.opacity.value)];
     return Uint32Array.from({ length: 256 }, (_, byte) => {
-      const value = valueOf(signed(byte));
+      const value = valueOf(signed(byte), of);
       if (value === 0 || Math.abs(value) < low) return 0;
-      const table = value < 0 ? space.colours.cool : space.colours.warm;
-      return colour(table, (Math.abs(value) - map.low) / (map.high - map.low || 1), alpha);
+      return colour(tableOf(value), strengthOf(of, value), alpha);
     });
   }
 
-  function draw() {
+  const flipped = (across) => mirror.checked && across === 0;
+  // Where the middle of a voxel lies on a whole slice: (across, down), as shares.
+  function placeOf(voxel, { across, up }) {
+    const x = (voxel[across] + 0.5) / shape[across];
+    return [flipped(across) ? 1 - x : x, 1 - (voxel[up] + 0.5) / shape[up]];
+  }
+  // Upper left corner of what is shown of a slice, as shares of the whole one.
+  const corner = (plane) => placeOf(focus, plane).map((part) => Math.min(Math.max(part - 0.5 / zoom, 0), 1 - 1 / zoom));
+
+  function drawPane({ key, canvases, map: shown, brain, palette }) {
     for (const canvas of canvases) {
-      const { plane } = canvas.dataset;
-      const { through, across, up, edges } = PLANES[plane];
+      const name = canvas.dataset[key];
+      const { through, across, up, edges } = PLANES[name];
       const context = canvas.getContext("2d");
+      const { width, height } = canvas;
       const mirrored = mirror.checked;
+      const [left, top] = corner(PLANES[name]);
+      context.setTransform(1, 0, 0, 1, 0, 0);
       context.fillStyle = "#0b0f14";
-      context.fillRect(0, 0, canvas.width, canvas.height);
-      drawSlice(context, brain, shape, plane, cross[through], GREYS, { smooth: true, mirrored });
-      drawSlice(context, map.codes, shape, plane, cross[through], palette, { mirrored });
-      if (outline?.checked) outlineSlice(context, space.labels, lined, shape, plane, cross[through], mirrored);
-      const flip = mirrored && across === 0;
-      const x = ((flip ? shape[across] - 1 - cross[across] : cross[across]) + 0.5) / shape[across];
-      const y = 1 - (cross[up] + 0.5) / shape[up];
+      context.fillRect(0, 0, width, height);
+      context.setTransform(zoom, 0, 0, zoom, -left * zoom * width, -top * zoom * height);
+      drawSlice(context, brain, shape, name, cross[through], GREYS, { smooth: true, mirrored });
+      drawSlice(context, shown.codes, shape, name, cross[through], palette, { mirrored });
+      if (outline.checked) outlineSlice(context, space.labels, lined(), shape, name, cross[through], mirrored, 2 / zoom);
+      context.setTransform(1, 0, 0, 1, 0, 0);
+      const place = placeOf(cross, { across, up });
+      const [x, y] = [(place[0] - left) * zoom * width, (place[1] - top) * zoom * height];
       context.strokeStyle = "rgba(230, 159, 0, 0.75)";
+      context.lineWidth = 1;
       context.beginPath();
-      context.moveTo(x * canvas.width, 0);
-      context.lineTo(x * canvas.width, canvas.height);
-      context.moveTo(0, y * canvas.height);
-      context.lineTo(canvas.width, y * canvas.height);
+      context.moveTo(x, 0);
+      context.lineTo(x, height);
+      context.moveTo(0, y);
+      context.lineTo(width, y);
       context.stroke();
-      context.font = `bold ${Math.round(canvas.width / 18)}px sans-serif`;
+      context.font = `bold ${Math.round(width / 18)}px sans-serif`;
       context.textBaseline = "middle";
       context.fillStyle = "#e8edf2";
-      for (const [place, align] of [[0, "left"], [1, "right"]]) {
+      for (const [end, align] of [[0, "left"], [1, "right"]]) {
         context.textAlign = align;
-        context.fillText(edges[flip ? 1 - place : place], place ? canvas.width - 6 : 6, canvas.height / 2);
+        context.fillText(edges[flipped(across) ? 1 - end : end], end ? width - 6 : 6, height / 2);
       }
     }
+  }
+
+  // Codes of the labels that have a line around them, their places in the list of regions from 1.
+  function lined() {
+    const chosen = [...outlined.map(String), choose.region.value];
+    return new Set(regions.flatMap((region, place) => (chosen.includes(String(region.number)) ? [place + 1] : [])));
+  }
+
+  function draw() {
+    panes.filter((pane) => pane.map).forEach(drawPane);
     const mm = millimetres(space, cross);
     AXES.forEach((axis, k) => { find(`[name=${axis}]`).value = mm[k]; });
   }
 
+  // The crosshair stays where it is; what is shown is around it.
+  function zoomTo(times) {
+    zoom = Math.min(Math.max(times, 1), MOST);
+    focus = cross;
+    root.dataset.zoom = zoom;
+    draw();
+  }
+
   function tell(voxel) {
     const at = index(shape, voxel);
-    const code = signed(map.codes[at]);
+    const code = signed(main.map.codes[at]);
     const region = regions[space.labels[at] - 1];
     const mm = millimetres(space, voxel).map((value) => number(value)).join(", ");
     const readout = find(".readout");
     readout.dataset.value = valueOf(code);
     readout.dataset.error = errorOf(code);
     readout.dataset.voxel = voxel.join(" ");
-    find(".where").textContent = region ? region.name : brain[at] ? "outside the atlas" : "outside the brain";
+    find(".where").textContent = region ? region.name : main.brain[at] ? "outside the atlas" : "outside the brain";
     find(".value").textContent = `${number(valueOf(code))} ± ${number(errorOf(code), 1)} ${map.unit}`;
     find(".at").textContent = `at x, y, z = ${mm} mm`;
+    const other = beside.map;
+    const also = other ? signed(other.codes[at]) : 0;
+    if (other) readout.dataset.second = valueOf(also, other);
+    else delete readout.dataset.second;
+    find(".also").textContent = other
+      ? `· second map: ${number(valueOf(also, other))} ± ${number(errorOf(also, other), 1)} ${other.unit}` : "";
   }
 
   function bar() {
     const context = find(".bar canvas").getContext("2d");
     const { width, height } = context.canvas;
+    const { high } = scaleOf(map);
     const opaque = (packed) => `rgb(${packed & 255} ${(packed >> 8) & 255} ${(packed >> 16) & 255})`;
     for (let x = 0; x < width; x++) {
       const part = x / (width - 1);
-      const value = map.high * (map.signed ? 2 * part - 1 : part);
-      const table = value < 0 ? space.colours.cool : space.colours.warm;
-      const strength = (Math.abs(value) - map.low) / (map.high - map.low || 1);
-      context.fillStyle = Math.abs(value) < threshold() ? "#0b0f14" : opaque(colour(table, strength));
+      const value = high * (map.signed ? 2 * part - 1 : part);
+      context.fillStyle = Math.abs(value) < threshold() ? "#0b0f14" : opaque(colour(tableOf(value), strengthOf(map, value)));
       context.fillRect(x, 0, 1, height);
     }
-    find(".low").textContent = map.signed ? `≤ ${number(-map.high)}` : "0";
+    find(".low").textContent = map.signed ? `≤ ${number(-high)}` : "0";
     find(".middle").textContent = map.signed ? "0" : "";
-    find(".high").textContent = `≥ ${number(map.high)}`;
+    find(".high").textContent = `≥ ${number(high)}`;
     find(".unit").textContent = map.unit;
     find(".threshold").textContent = number(threshold());
     find(".opacity").textContent = `${slide.opacity.value} %`;
   }
 
   function recolour() {
-    palette = paletteOf();
+    for (const pane of panes) if (pane.map) pane.palette = paletteOf(pane.map);
     bar();
     draw();
   }
 
   function move(voxel) {
     cross = voxel.map((n, axis) => Math.min(Math.max(n, 0), shape[axis] - 1));
+    const hidden = Object.values(PLANES).some((plane) => {
+      const from = corner(plane);
+      return placeOf(cross, plane).some((part, k) => part < from[k] || part > from[k] + 1 / zoom);
+    });
+    if (hidden) focus = cross;
     draw();
     tell(cross);
   }
@@ -141,13 +195,52 @@ async function startViewer(root) {
     if (group !== choose.group.value || method !== choose.method.value) return; // another one was chosen meanwhile
     if (chosen.method !== map?.method || chosen.high !== map?.high) {
       slide.threshold.value = chosen.high > 0 ? Math.round(100 * Math.sqrt(chosen.low / chosen.high)) : 0;
+      [limit.low.value, limit.high.value] = [chosen.low, chosen.high];
     }
-    [map, brain] = [chosen, chosen.brain];
+    [map, main.map, main.brain] = [chosen, chosen, chosen.brain];
     find(".title").textContent = map.title;
     cross ??= regions.find((region) => region.number === outlined[0])?.at ?? start;
+    focus ??= cross;
     recolour();
     tell(cross);
     root.dataset.ready = `${group} ${method}`;
+  }
+
+  // A second map in a row of its own; none where nothing is chosen.
+  async function showBeside() {
+    const wanted = choose.second.value;
+    const chosen = wanted === "" ? undefined : maps[Number(wanted)];
+    if (chosen) await load(chosen);
+    if (wanted !== choose.second.value) return;
+    [beside.map, beside.brain] = [chosen, chosen?.brain];
+    for (const part of root.querySelectorAll(".beside")) part.hidden = !chosen;
+    find(".second").textContent = chosen ? chosen.title : "";
+    recolour();
+    tell(cross);
+    root.dataset.beside = wanted;
+  }
+
+  // What is shown, without the controls: a row of planes per map.
+  function save() {
+    const rows = panes.filter((pane) => pane.map).map((pane) => pane.canvases);
+    const sheet = document.createElement("canvas");
+    sheet.width = rows[0].reduce((sum, { width }) => sum + width, 0);
+    const tall = Math.max(...rows[0].map(({ height }) => height));
+    sheet.height = tall * rows.length;
+    const context = sheet.getContext("2d");
+    context.fillStyle = "#0b0f14";
+    context.fillRect(0, 0, sheet.width, sheet.height);
+    rows.forEach((row, place) => row.reduce((x, canvas) => {
+      context.drawImage(canvas, x, place * tall + (tall - canvas.height) / 2);
+      return x + canvas.width;
+    }, 0));
+    sheet.toBlob((blob) => {
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(blob);
+      link.download = `${map.title.replace(/[^A-Za-z0-9]+/g, "-")}.png`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    });
   }
 
   function strongest() {
@@ -159,29 +252,59 @@ async function startViewer(root) {
     return [best % shape[0], row % shape[1], Math.floor(row / shape[1])];
   }
 
-  for (const canvas of canvases) {
-    const { plane } = canvas.dataset;
+  const touching = new Map(); // places of the fingers on a slice, by pointer
+  let pinched; // distance of two fingers, and the zoom, when the second came down
+  const apart = () => {
+    const [one, other] = [...touching.values()];
+    return Math.hypot(one[0] - other[0], one[1] - other[1]) || 1;
+  };
+
+  for (const { key, canvas } of panes.flatMap((pane) => pane.canvases.map((one) => ({ key: pane.key, canvas: one })))) {
+    const plane = canvas.dataset[key];
     const { through, across, up } = PLANES[plane];
-    const scale = scaleOf(shape);
-    [canvas.width, canvas.height] = [scale * shape[across], scale * shape[up]];
-    canvas.style.flexGrow = shape[across]; // planes beside each other have one scale
     const under = (event) => {
       const box = canvas.getBoundingClientRect();
+      const from = corner(PLANES[plane]);
       const point = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
-      return voxelAt(shape, plane, cross[through], point, mirror.checked);
+      return voxelAt(shape, plane, cross[through], point.map((part, k) => from[k] + part / zoom), mirror.checked);
     };
+    let turned = 0;
+    canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      turned += event.deltaY * (event.deltaMode ? NOTCH : 1); // lines or pixels
+      if (event.ctrlKey) { // a pinch on a touchpad
+        zoomTo(zoom * Math.exp(-turned / 200));
+        turned = 0;
+      } else if (Math.abs(turned) >= NOTCH) {
+        const next = [...cross];
+        next[through] -= Math.sign(turned);
+        turned = 0;
+        move(next);
+      }
+    }, { passive: false });
     canvas.addEventListener("pointerdown", (event) => {
       canvas.setPointerCapture(event.pointerId);
-      move(under(event));
+      touching.set(event.pointerId, [event.clientX, event.clientY]);
+      if (touching.size === 2) pinched = { apart: apart(), zoom };
+      else if (touching.size === 1) move(under(event));
     });
-    canvas.addEventListener("pointermove", (event) => (event.buttons ? move(under(event)) : tell(under(event))));
+    canvas.addEventListener("pointermove", (event) => {
+      if (touching.has(event.pointerId)) touching.set(event.pointerId, [event.clientX, event.clientY]);
+      if (touching.size === 2) zoomTo((pinched.zoom * apart()) / pinched.apart);
+      else if (event.buttons) move(under(event));
+      else tell(under(event));
+    });
+    for (const kind of ["pointerup", "pointercancel"]) {
+      canvas.addEventListener(kind, (event) => touching.delete(event.pointerId));
+    }
     canvas.addEventListener("pointerleave", () => tell(cross));
     canvas.addEventListener("keydown", (event) => {
-      const right = mirror.checked && across === 0 ? -1 : 1;
+      const right = flipped(across) ? -1 : 1;
       const steps = {
         ArrowLeft: [across, -right], ArrowRight: [across, right], ArrowUp: [up, 1], ArrowDown: [up, -1],
         PageUp: [through, 1], PageDown: [through, -1],
       };
+      if (event.key === "+" || event.key === "-") zoomTo(event.key === "+" ? zoom * 1.5 : zoom / 1.5);
       if (!(event.key in steps)) return;
       event.preventDefault();
       const [axis, step] = steps[event.key];
@@ -205,12 +328,18 @@ async function startViewer(root) {
   choose.region.addEventListener("change", () => {
     const region = regions.find((one) => String(one.number) === choose.region.value);
     if (region) move(region.at);
+    else draw();
   });
   choose.group.addEventListener("change", show);
   choose.method.addEventListener("change", show);
   slide.threshold.addEventListener("input", recolour);
   slide.opacity.addEventListener("input", recolour);
-  outline?.addEventListener("change", draw);
+  for (const field of [choose.colours, ...Object.values(limit)]) field.addEventListener("change", recolour);
+  choose.second?.addEventListener("change", showBeside);
+  outline.addEventListener("change", draw);
+  find("[name=closer]").addEventListener("click", () => zoomTo(zoom * 1.5));
+  find("[name=farther]").addEventListener("click", () => zoomTo(zoom / 1.5));
+  find("[name=save]").addEventListener("click", save);
   mirror.addEventListener("change", () => {
     find(".convention").textContent = mirror.checked ? "Radiological: left is right." : "Neurological: left is left.";
     draw();

@@ -74,11 +74,8 @@ window.heatlas ??= (() => {
     context.drawImage(sheet, 0, 0, context.canvas.width, context.canvas.height);
   }
 
-  // Pixels of a canvas per voxel: slices of a part of the brain are as large as those of a whole one.
-  const scaleOf = (shape) => Math.max(4, Math.round(440 / Math.max(...shape)));
-
   // Draws a line around voxels with one of the codes, along their edges.
-  function outlineSlice(context, codes, chosen, shape, plane, position, mirrored) {
+  function outlineSlice(context, codes, chosen, shape, plane, position, mirrored, lineWidth = 2) {
     const { through, across, up } = PLANES[plane];
     const [width, height] = [shape[across], shape[up]];
     const [dx, dy] = [context.canvas.width / width, context.canvas.height / height];
@@ -88,7 +85,7 @@ window.heatlas ??= (() => {
       codes[position * strides[through] + (height - 1 - row) * strides[up]
         + (flip ? width - 1 - column : column) * strides[across]]);
     context.strokeStyle = "#ffffff";
-    context.lineWidth = 2;
+    context.lineWidth = lineWidth;
     context.beginPath();
     for (let row = 0; row <= height; row++) {
       for (let column = 0; column <= width; column++) {
@@ -132,7 +129,7 @@ window.heatlas ??= (() => {
   }
 
   return {
-    AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, outlineSlice, packed, scaleOf,
-    unpacked, voxelAt,
+    AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, outlineSlice, packed, unpacked,
+    voxelAt,
   };
 })();
