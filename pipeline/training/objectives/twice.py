@@ -37,7 +37,7 @@ class TwiceConv3d(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
         dilation: Sequence[int], groups: int,
     ) -> Tensor:  # fmt: skip
@@ -47,7 +47,7 @@ class TwiceConv3d(torch.autograd.Function):
         return torch.conv3d(features, weight, bias, stride, padding, dilation, groups)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         features, weight = ctx.saved_tensors
         stride, padding, dilation, groups = ctx.settings
         of_features = of_weight = of_bias = None
@@ -70,7 +70,7 @@ class TwiceBatchNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, mean: Tensor | None, variance: Tensor | None,
         momentum: float, eps: float,
     ) -> Tensor:  # fmt: skip
@@ -80,7 +80,7 @@ class TwiceBatchNorm(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         features, weight, centre, scale = ctx.saved_tensors
         if _OF_FEATURES_ALONE.get():
             axes = [axis for axis in range(features.ndim) if axis != 1]
