@@ -26,6 +26,7 @@ html_theme = "furo"
 html_title = "Heatlas"
 html_show_sourcelink = False
 html_show_sphinx = False
+html_show_search_summary = False  # would be fetched, which browsers refuse for pages opened as files
 html_math_renderer = "mathml"  # the others load a script
 
 nb_execution_mode = "off"  # outputs are in the notebooks; tests/documentation runs the cells

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import nibabel as nib
@@ -18,6 +19,7 @@ from pipeline.run.config.settings import Config
 from pipeline.run.layout.folder import RunInput, prepare_run_folder
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.work.lock import run_lock
+from workflows.command_documentation import documentation
 from workflows.command_line import build_parser, main
 
 
@@ -264,3 +266,16 @@ def test_usage_has_positional_arguments_before_options(words, usage, capsys):
     with pytest.raises(SystemExit):
         build_parser().parse_args([*words, "--help"])
     assert f"usage: {usage}\n" in capsys.readouterr().out
+
+
+def test_the_page_of_commands_is_made_from_the_command_line():
+    page = Path(__file__).parents[2] / "docs" / "commands.md"
+    remedy = "run: python -m workflows.command_documentation > docs/commands.md"
+    assert page.read_text(encoding="utf-8") == documentation(), remedy
+    for part in (
+        "## `heatlas manifest import FILE INPUT`\n\nFind the images of a manifest in an input;",
+        "| `--start-at auto\\|scan\\|brain\\|template` | what images are: recognised individually",
+        "| `OUT ...` | run folders, two or more; only read |",
+        "| `--quick` | one set of networks",
+    ):
+        assert part in documentation()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -111,7 +112,7 @@ def _section(record: type, heading: str, own: list[Field[Any]]) -> str:
 def _table(record: type, own: Any) -> str:
     kinds, texts = get_type_hints(record), help_texts(record)
     rows = [
-        f"| `{field.name}` | {_said(kinds[field.name])} | {_default(field)} | {_cell(texts.get(field.name, ''))} |"
+        f"| `{field.name}` | {_said(kinds[field.name])} | {_default(field)} | {as_cell(texts.get(field.name, ''))} |"
         for field in own
     ]
     return "\n".join(["| setting | may be | default | meaning |", "|---|---|---|---|", *rows, ""])
@@ -144,8 +145,18 @@ def _written(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _cell(text: str) -> str:
-    return text.replace("``", "`").replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+def as_cell(text: str) -> str:
+    """Help as a cell of a Markdown table; names of pages become links.
+
+    Examples
+    --------
+    >>> as_cell("``a < b``: see docs/lrp.md.")
+    '`a &lt; b`: see [lrp.md](lrp.md).'
+    """
+    plain = " ".join(text.replace("``", "`").split())
+    for sign, written in (("|", "\\|"), ("*", "\\*"), ("<", "&lt;")):
+        plain = plain.replace(sign, written)
+    return re.sub(r"\bdocs/(\w+\.md)", r"[\1](\1)", plain)
 
 
 if __name__ == "__main__":
