@@ -9,7 +9,7 @@ SPREAD  = -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
-.PHONY: install demo test test-slow test-oracle coverage check docs format lock clean
+.PHONY: install demo test test-slow test-oracle coverage check docs notebooks format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -51,6 +51,12 @@ $(VENV)/.docs: docs/requirements.lock $(VENV)/.installed
 docs: $(VENV)/.docs   ## the documentation site, docs/_build/html/index.html; warnings and broken links are errors
 	$(BIN)/sphinx-build -q -E -W --keep-going docs docs/_build/html
 	$(BIN)/python docs/check_site.py docs/_build/html
+
+notebooks: $(VENV)/.docs $(DEMO)/run/report.html   ## execute the notebooks of the documentation on the demo
+	cd docs/notebooks && $(abspath $(BIN))/jupyter-execute --inplace *.ipynb
+
+$(DEMO)/run/report.html:
+	$(MAKE) demo
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
