@@ -195,7 +195,7 @@ class NormativeConfig:
     max_subtypes: int = 6
     """Largest number of subtypes that is tried."""
     min_subtype_participants: int = 3
-    """The members of a smaller group are outliers; if the chosen number of subtypes has such a group, there are none."""
+    """Members of a smaller group are outliers; if the chosen number of subtypes has such a group, there are none."""
     resamples: int = 100
     """Subsamples of the consensus, bootstraps of the stability and reference data sets of the gap statistic."""
     subtype_level: Literal["removed", "kept"] = "removed"
