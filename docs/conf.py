@@ -42,6 +42,7 @@ autodoc_member_order = "bysource"
 _log = logging.getLogger(__name__)
 _SAMPLE = "sample_report"
 _ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
+_BARE_FRACTION = re.compile(r"frac\s*[^\s{]")
 _PAGE_OF_SAMPLE = re.compile(rf"\]\(({_SAMPLE}/[^)\s]+)\)")
 
 
@@ -49,6 +50,8 @@ def _math(writer: nodes.GenericNodeVisitor, node: nodes.Element) -> None:
     """Write an equation as MathML, which browsers draw without a script."""
     block = isinstance(node, nodes.math_block)
     try:
+        if _BARE_FRACTION.search(node.astext()):
+            raise MathError("write \\frac{1}{2}, since \\frac12 is read as a fraction with 12 above the line")
         markup = tex2mathml(node.astext(), as_block=block)
     except MathError as error:
         _log.warning("equation: %s", error, location=node)
