@@ -9,7 +9,7 @@ SPREAD  = -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
-.PHONY: install demo test test-slow test-oracle coverage check format lock clean
+.PHONY: install demo test test-slow test-oracle coverage check docs notebooks format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -44,6 +44,20 @@ check: $(VENV)/.installed   ## style, types, direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+$(VENV)/.docs: docs/requirements.lock $(VENV)/.installed
+	$(BIN)/pip install --quiet --requirement docs/requirements.lock
+	touch $@
+
+docs: $(VENV)/.docs   ## the documentation site, docs/_build/html/index.html; warnings and broken links are errors
+	$(BIN)/sphinx-build -q -E -W --keep-going docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
+
+notebooks: $(VENV)/.docs $(DEMO)/run/report.html   ## execute the notebooks of the documentation on the demo
+	cd docs/notebooks && $(abspath $(BIN))/jupyter-execute --inplace *.ipynb
+
+$(DEMO)/run/report.html:
+	$(MAKE) demo
+
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -55,7 +69,10 @@ lock:   ## resolve again in an empty environment and write requirements.lock
 	.lock-venv/bin/pip install --quiet --editable ".[cluster]" --group test --group check
 	echo "# Everything a fresh machine installs, exactly. Made by \`make lock\`; torch 2.13.0 is the CPU wheel where one is at hand." > requirements.lock
 	.lock-venv/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' >> requirements.lock
+	.lock-venv/bin/pip install --quiet --constraint requirements.lock --editable ".[docs]"
+	echo "# What \`make docs\` adds to requirements.lock, exactly. Made by \`make lock\`." > docs/requirements.lock
+	.lock-venv/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -vxFf requirements.lock >> docs/requirements.lock
 	rm -rf .lock-venv
 
 clean:
-	rm -rf $(VENV) $(DEMO) .pytest_cache .coverage htmlcov .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) docs/_build .pytest_cache .coverage htmlcov .mypy_cache .ruff_cache .hypothesis

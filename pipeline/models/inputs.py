@@ -159,12 +159,13 @@ def from_network(values: np.ndarray, spec: NetworkInput) -> np.ndarray:
 
     Parameters
     ----------
-    values : array, shape (..., *spec.shape)
-    spec : NetworkInput
+    values : array
+        (..., D, H, W); the last three axes are those of the network's input.
 
     Returns
     -------
-    array of the same type, shape (..., *template grid)
+    array of the same type
+        The last three axes are those of the template grid.
     """
     if values.shape[-3:] != tuple(spec.shape):
         raise ValueError(f"map has shape {values.shape[-3:]} but the network's input {tuple(spec.shape)}.")

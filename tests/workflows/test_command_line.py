@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shlex
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import nibabel as nib
@@ -14,10 +17,12 @@ from other_user import nobody
 
 import workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
 from pipeline.models.families.registry import FAMILIES
+from pipeline.run.config.files import load_config
 from pipeline.run.config.settings import Config
 from pipeline.run.layout.folder import RunInput, prepare_run_folder
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.work.lock import run_lock
+from workflows.command_documentation import documentation
 from workflows.command_line import build_parser, main
 
 
@@ -264,3 +269,57 @@ def test_usage_has_positional_arguments_before_options(words, usage, capsys):
     with pytest.raises(SystemExit):
         build_parser().parse_args([*words, "--help"])
     assert f"usage: {usage}\n" in capsys.readouterr().out
+
+
+def test_the_page_of_commands_is_made_from_the_command_line():
+    page = Path(__file__).parents[2] / "docs" / "commands.md"
+    remedy = "run: python -m workflows.command_documentation > docs/commands.md"
+    assert page.read_text(encoding="utf-8") == documentation(), remedy
+    for part in (
+        "## `heatlas manifest import FILE INPUT`\n\nFind the images of a manifest in an input;",
+        "| `--start-at auto\\|scan\\|brain\\|template` | what images are: recognised individually",
+        "| `OUT ...` | run folders, two or more; only read |",
+        "| `--quick` | one set of networks",
+    ):
+        assert part in documentation()
+
+
+ROOT = Path(__file__).parents[2]
+PARSER = build_parser()
+BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """Words of the commands in a page's examples."""
+    lines = "\n".join(BLOCK.findall(page.read_text(encoding="utf-8"))).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.strip().startswith("heatlas ")]
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem
+)
+def test_examples_of_the_documentation_are_valid_commands(page: Path):
+    for words in commands_of(page):
+        assert PARSER.parse_args(words).command == words[0]
+
+
+def test_examples_are_found():
+    found = [words for page in (ROOT / "README.md", ROOT / "docs" / "evaluation.md") for words in commands_of(page)]
+    assert len(found) > 12
+    assert ["run", "BIDS", "OUT", "--target", "age"] in found
+
+
+def toml_of(page: Path) -> list[str]:
+    return re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+EXAMPLES = [
+    (page.stem, text) for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] for text in toml_of(page)
+]
+
+
+@pytest.mark.parametrize("text", [text for _, text in EXAMPLES], ids=[name for name, _ in EXAMPLES])
+def test_settings_in_the_documentation_are_valid(text: str, tmp_path: Path):
+    file = tmp_path / "example.toml"
+    file.write_text(text, encoding="utf-8")
+    load_config("default", file)

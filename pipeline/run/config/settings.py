@@ -23,7 +23,9 @@ class CohortConfig:
     """The cohort: participants, classes or number to predict, and split."""
 
     contrast_column: str = "diagnosis"
+    """Column of the classes."""
     negative: str = "CN"
+    """Class that is compared with."""
     positive: str = "AD"
     """With more than two classes, the one whose output is explained."""
     classes: tuple[str, ...] = ()
@@ -31,13 +33,19 @@ class CohortConfig:
     target: str = ""
     """A numeric column to predict (regression) instead of classes."""
     split: Literal["folds", "single"] = "folds"
+    """Cross-validation, in which every participant is tested once, or one split as in the founding study."""
     folds: int = 5
+    """Parts of the cross-validation; each class needs at least as many participants."""
     balance: tuple[Literal["sex", "age", "site", "field_strength"], ...] = ("sex", "age", "site")
     """What folds are made alike in, beside the class, as far as it is known. A single split is not balanced."""
     validation_fraction: float = 0.2
+    """Share of the participants outside the test fold that selects the epoch."""
     test_participants_per_class: int = 30
+    """Of a single split."""
     validation_participants_per_class: int = 18
+    """Of a single split."""
     shuffle_labels: bool = False
+    """Labels change places between participants; a control run, not for conclusions."""
     start_at: Literal["auto", "scan", "brain", "template"] = "auto"
     """Where images enter: each as recognised (auto), or all as scans, as brains already extracted, or as brains
     already in template space."""
@@ -49,7 +57,9 @@ class CohortConfig:
     mci_horizon_months: int = 36
     """MCI with AD within this time is progressive (pMCI), otherwise stable (sMCI) if followed that long."""
     preferred_protocol: Literal["full", "accelerated"] = "full"
+    """Which of two images of a visit is used."""
     preferred_field_strength: Literal["1.5", "3"] = "1.5"
+    """In tesla; which of two images of a visit is used."""
     failed_quality: Literal["drop", "keep"] = "drop"
     """Scans that failed ADNI's quality control; if kept, they are used only if the visit has no other."""
     freesurfer_folder: str = ""
@@ -70,6 +80,7 @@ class PrivacyConfig:
     """What outputs hide; the secret key is a separate file (`pipeline.cohort.sharing.anonymise`)."""
 
     shift_dates: bool = False
+    """Shift all dates of a participant by the same number of days; set by ``--anonymise``."""
     pseudonyms: tuple[str, ...] = ()
     """``sites``, ``ids`` (of participants and images), both or none."""
     faces: Literal["auto", "keep", "remove"] = "auto"
@@ -85,8 +96,11 @@ class RegistrationConfig:
     """How a scan is brought to template space."""
 
     resolution_mm: float = 1.0
+    """Voxel size of the template."""
     brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
+    """How the brain is found; docs/registration.md explains each."""
     bias_correction: bool = True
+    """Correct slow changes of intensity (N4) before registration."""
     transform: Literal[
         "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]",
         "antsRegistrationSyNQuick[s]",
@@ -118,21 +132,27 @@ class AugmentationConfig:
     """
 
     affine_probability: float = 0.0
+    """Of a rotation and a change of size."""
     rotation_degrees: float = 10.0
     """Largest rotation about each axis."""
     scaling: float = 0.1
     """Largest change of size along each axis, as a share."""
     bias_field_probability: float = 0.0
+    """Of a slow change of intensity."""
     bias_field_strength: float = 0.3
     """Largest coefficient of the polynomial whose exponential multiplies the image."""
     contrast_probability: float = 0.0
+    """Of a power of the intensities."""
     gamma: tuple[float, ...] = (0.7, 1.5)
     """Lowest and highest exponent of the intensities."""
     noise_probability: float = 0.0
+    """Of Gaussian noise."""
     noise_sd: float = 0.05
     """Largest standard deviation of Gaussian noise; intensities lie in [0, 1]."""
     cutout_probability: float = 0.0
+    """Of cubes without tissue."""
     cutout_count: int = 4
+    """Cubes of a scan."""
     cutout_voxels: int = 8
     """Edge of the cubes that are set to 0."""
 
@@ -167,15 +187,25 @@ class TrainingConfig:
     """How the network learns."""
 
     learning_rate: float = 1e-4
+    """Of Adam."""
     learning_rate_schedule: Literal["constant", "cosine"] = "constant"
+    """``cosine`` falls to 0 over `max_epochs`."""
     weight_decay: float = 1e-4
+    """Of Adam."""
     batch_size: int = 4
+    """Scans per batch."""
     max_epochs: int = 200
+    """Passes over the training scans at most."""
     min_epochs: int = 15
+    """First epochs, none of which is kept, while batch statistics still change."""
     patience: int = 8
+    """Epochs without a lower validation loss after which training stops."""
     flip_probability: float = 0.5
+    """Of exchanging left and right in training."""
     max_shift_voxels: int = 2
+    """Largest shift along each axis in training."""
     balance_classes: bool = True
+    """Weight the loss so that each class counts the same."""
     loss: Literal["usual", "cross-entropy", "binary-cross-entropy", "off-target"] = "usual"
     """For classes; ``usual`` is that of the architecture: off-target for B-cos networks, cross-entropy for others. With
     ``off-target`` a wrong class is to have no evidence; with ``binary-cross-entropy``, evidence against it."""
@@ -200,9 +230,11 @@ class TrainingConfig:
     """``auto``: bfloat16-mixed on a GPU that computes in it, otherwise float32. Predictions and maps are always
     float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """``auto``: a GPU where PyTorch finds one."""
     devices: int = 1
     """Devices that share the scans of a batch: GPUs, or processes on the CPU."""
     threads: int = 1
+    """Threads of each training process on the CPU; more than one may change the last digits."""
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
 
 
@@ -219,6 +251,7 @@ class AttributionConfig:
     batch_norm: Literal["auto", "fold", "identity"] = "auto"
     """``auto``: folded into the convolutions where the network allows it, otherwise passed through unchanged."""
     start_value: Literal["logit", "probability"] = "logit"
+    """What LRP and guided backpropagation explain: the logit, or the softmax probability as in the founding study."""
     reference: Literal["controls"] = "controls"
     """What evidence maps compare a scan with: the negative class among those whom its network was trained with. Where a
     number is predicted, all whom it was trained with."""
@@ -239,6 +272,7 @@ class RegionsConfig:
     """Which atlas the maps are summed over, and what gain divides by."""
 
     atlas: str = "neuromorphometrics-cat12"
+    """Name of an atlas, or path of a label image with a table beside it; docs/atlases.md lists them."""
     gain_reference: GainReference = "participants"
     """Mean sum of the negative class in the test fold: over participants, each by the mean of their scans, or over
     scans as in the founding study, where a control with five scans counts five times."""
@@ -249,6 +283,7 @@ class ReportConfig:
     """Settings of the report."""
 
     title: str = "Region-relevance report"
+    """Heading of the report."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +291,7 @@ class Config:
     """All settings of a run."""
 
     seed: int = 43
+    """Of every random number of the run: split, training, methods, permutations."""
     cohort: CohortConfig = field(default_factory=CohortConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)

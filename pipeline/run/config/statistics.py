@@ -67,6 +67,7 @@ class AssociationsConfig:
     """Groups of scans: all, positive or negative (classes of the contrast), TP, FP, TN, FN. Over all scans of both
     classes, everything that differs between them is associated; within a class it is not."""
     metrics: tuple[Metric, ...] = ("density",)
+    """What is associated."""
 
     def checks(self) -> Checks:
         return [
@@ -88,6 +89,7 @@ class GroupComparisonsConfig:
     comparisons: tuple[str, ...] = ("positive/negative", "TP/TN", "FN/TP", "FP/TN")
     """Pairs of positive, negative, TP, FP, TN, FN."""
     metrics: tuple[Metric, ...] = ("density", "share")
+    """What is compared."""
     gain_floor: float = 0.05
     """Means below this share of the map's mean over regions count as that much in the log-gain."""
 
@@ -160,16 +162,19 @@ class HarmonisationConfig:
     site_column: str = "site"
     """Column of the site or scanner of a scan."""
     relevance_covariates: str = "age + sex"
+    """As `volume_covariates`, for relevance."""
     volume_covariates: str = "age + sex + tiv_mm3"
     """Their effects are kept. The class is never among them, since it must not be used for test participants."""
     training_covariates: str = "label"
     """Used only while the model is fitted, so that the disease is not removed at sites with many patients."""
     empirical_bayes: bool = True
+    """Draw the estimates of a site towards their mean over regions, more so the fewer participants it has."""
     reference_site: str = ""
     """Site to which the others are adjusted. Empty: all are adjusted to the mean."""
     min_participants: int = 3
     """Sites with fewer training participants count as small."""
     small_site: Literal["pooled", "refuse"] = "pooled"
+    """Small sites are joined to one, or the analysis is refused by name."""
     unseen_site: Literal["pooled", "refuse"] = "pooled"
     """A test site that is not in training is treated as the pool of small sites; without a pool it is not adjusted."""
 
@@ -182,12 +187,15 @@ class NormativeConfig:
     """Normative scores against controls, and subtypes of patients based on them."""
 
     relevance_covariates: str = "age + sex + field_strength"
+    """Of norms of relevance."""
     volume_covariates: str = "age + sex + field_strength + tiv_mm3"
+    """Of norms of volumes."""
     min_freedom: int = 5
     """Residual degrees of freedom (controls less coefficients) below which there is no norm."""
     max_subtypes: int = 6
+    """Largest number of subtypes that is tried."""
     min_subtype_participants: int = 3
-    """A smaller group counts as outliers; numbers of subtypes with such a group are not considered."""
+    """Members of a smaller group are outliers; if the chosen number of subtypes has such a group, there are none."""
     resamples: int = 100
     """Subsamples of the consensus, bootstraps of the stability and reference data sets of the gap statistic."""
     subtype_level: Literal["removed", "kept"] = "removed"
@@ -268,7 +276,9 @@ class StatisticsConfig:
     permutations: int = 10_000
     """Random permutations of a test; if there are not more distinct ones, all are used and p is exact."""
     bootstrap_samples: int = 2_000
+    """Of intervals of means and of performance."""
     confidence: float = 0.95
+    """Of all intervals."""
     covariates: str = "age + sex + field_strength"
     """Covariates of tests over participants, as a formula; uninformative columns are left out and named."""
     fold_effect: bool = True

@@ -13,6 +13,7 @@ from pipeline.attribution.network_view import split_layers
 from pipeline.attribution.upsampling import interpolated
 from pipeline.models.contract import StagedModel
 from pipeline.run.errors import UsageError
+from pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
 
 MapOf = Callable[[Tensor, Tensor], Tensor]
 """From features and gradient, both (B, C, d, h, w), to a map (B, 1, d, h, w)."""
@@ -82,9 +83,11 @@ def explained_batch(model: nn.Module, volumes: Tensor, targets: Tensor, kind: st
     if place == 0:
         features = features.detach().requires_grad_()
     logits = features
-    for one in model.stages[place:]:
-        logits = one(logits)
-    (gradient,) = torch.autograd.grad(evidence_of(logits, targets).sum(), features, create_graph=True)
+    with TwiceDifferentiable():
+        for one in model.stages[place:]:
+            logits = one(logits)
+    with gradients_of_features():
+        (gradient,) = torch.autograd.grad(evidence_of(logits, targets).sum(), features, create_graph=True)
     if not gradient.requires_grad:
         raise UsageError(
             f"the {kind} map at stage {stage} does not depend on the weights in a way that can be differentiated "

@@ -13,7 +13,9 @@ class ModelConfig:
     """The network and what it sees; each family adds its own settings."""
 
     architecture: str
+    """Name of the family."""
     field_of_view: Literal["brain", "template"] = "brain"
+    """What the network sees: the box around the template's brain, or the whole template."""
 
     @property
     def own(self) -> dict[str, Any]:

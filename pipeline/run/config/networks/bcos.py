@@ -50,7 +50,9 @@ class BcosSimpleConfig(BcosConfig):
 
     architecture: Literal["bcos-simple"] = "bcos-simple"
     channels: tuple[int, ...] = (8, 8, 16, 16, 32, 32)
+    """Of each layer but the last."""
     strides: tuple[int, ...] = (3, 1, 2, 1, 2, 1)
+    """Of each layer but the last."""
     max_out: int = 1
     """Units per channel, of which the largest counts (MaxOut)."""
 
@@ -77,6 +79,7 @@ class BcosResNetConfig(BcosConfig):
     width: float = 0.125
     """Factor on the channels of every layer; 1 gives 64, 128, 256 and 512."""
     stem_stride: int = 2
+    """Stride of the first convolution."""
 
     def checks(self) -> list[tuple[bool, str]]:
         return [*super().checks(), is_width(self.width), (1 <= self.stem_stride <= 4, "model.stem_stride must lie "
@@ -89,6 +92,7 @@ class BcosDenseNetConfig(BcosConfig):
 
     architecture: Literal["bcos-densenet121"] = "bcos-densenet121"
     first_channels: int = 16
+    """Channels of the first convolution."""
     growth: int = 8
     """Channels that each layer adds."""
 
@@ -141,6 +145,7 @@ class BcosViTConfig(BcosConfig):
     depth: int = 4
     """Blocks; bcos-vit-c has one less, and a stem of convolutions."""
     heads: int = 3
+    """Of attention."""
 
     def checks(self) -> list[tuple[bool, str]]:
         power = self.patch & (self.patch - 1) == 0

@@ -21,7 +21,9 @@ class CodaConfig(ModelConfig):
     ranks: tuple[int, ...] = (8, 8, 8, 8, 8, 8, 8, 8, 8)
     """Of the maps that make weights; it bounds how many patterns a unit can hold."""
     kernels: tuple[int, ...] = (5, 3, 3, 3, 3, 3, 3, 3, 1)
+    """Edges of the patches of each layer, in voxels; odd."""
     strides: tuple[int, ...] = (3, 1, 2, 1, 1, 2, 1, 1, 1)
+    """Of each layer."""
     background: Literal["null", "dark"] = "null"
     """What intensities of 0 become, as everywhere outside the brain: [0, 0], or [0, 1] as in the source."""
     embedding: int = 0

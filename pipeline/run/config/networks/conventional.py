@@ -14,9 +14,13 @@ class FoundingConfig(ModelConfig):
 
     architecture: Literal["founding"] = "founding"
     channels: tuple[int, ...] = (8, 16, 32, 64)
+    """Of each block."""
     pools: tuple[int, ...] = (2, 3, 2, 3)
+    """Edge of the max-pooling after each block. The default suits 1 mm; at 2 mm use 3, 3, 2, 1."""
     hidden_units: int = 128
+    """Of the first linear layer."""
     dropout: float = 0.4
+    """Before each linear layer."""
 
     def checks(self) -> list[tuple[bool, str]]:
         return [
@@ -51,9 +55,11 @@ class DenseNetConfig(ModelConfig):
 
     architecture: Literal["densenet121"] = "densenet121"
     first_channels: int = 64
+    """Channels of the first convolution."""
     growth: int = 32
     """Channels that each layer adds."""
     dropout: float = 0.0
+    """After each dense layer."""
 
     def checks(self) -> list[tuple[bool, str]]:
         return [

@@ -1,0 +1,142 @@
+"""Layers that are fast to differentiate twice, for losses that depend on maps.
+
+torch differentiates the gradient of a convolution by another with a kernel as large as the volume, and that of batch
+normalisation in some twenty passes over the features, which together take several times the rest of a training step.
+Here both gradients are made of layers that torch differentiates once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+_OF_FEATURES_ALONE: ContextVar[bool] = ContextVar("gradients of features alone", default=False)
+
+
+@contextmanager
+def gradients_of_features() -> Iterator[None]:
+    """Within this context, backward passes leave out the weights of `TwiceConv3d`, whose gradients nobody asks for."""
+    token = _OF_FEATURES_ALONE.set(True)
+    try:
+        yield
+    finally:
+        _OF_FEATURES_ALONE.reset(token)
+
+
+class TwiceConv3d(torch.autograd.Function):
+    """`torch.conv3d`, with a gradient of the features that is itself made of layers.
+
+    Exact; the gradient of the weights cannot be differentiated again, which maps do not need.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
+        dilation: Sequence[int], groups: int,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(features, weight)
+        ctx.bias_sizes = None if bias is None else list(bias.shape)
+        ctx.settings = list(stride), list(padding), list(dilation), groups
+        return torch.conv3d(features, weight, bias, stride, padding, dilation, groups)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        features, weight = ctx.saved_tensors
+        stride, padding, dilation, groups = ctx.settings
+        of_features = of_weight = of_bias = None
+        # A leaf is the volume, of which the pass for the weights needs no gradient.
+        if _OF_FEATURES_ALONE.get() or not features.is_leaf:
+            of_features = _of_features(gradient, weight, features.shape[2:], *ctx.settings)
+        if not _OF_FEATURES_ALONE.get() and (ctx.needs_input_grad[1] or ctx.needs_input_grad[2]):
+            _, of_weight, of_bias = torch.ops.aten.convolution_backward(
+                gradient, features, weight, ctx.bias_sizes, stride, padding, dilation, False, [0] * 3, groups,
+                (False, ctx.needs_input_grad[1], ctx.needs_input_grad[2]),
+            )  # fmt: skip
+        return of_features, of_weight, of_bias, None, None, None, None
+
+
+class TwiceBatchNorm(torch.autograd.Function):
+    """`torch.batch_norm` with the statistics of the batch; while a map is taken, it is an affine layer.
+
+    A map then is that of its own scan: it does not go through the other scans of the batch. The scale still depends on
+    the features, so the gradient of a loss of the map is exact.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, mean: Tensor | None, variance: Tensor | None,
+        momentum: float, eps: float,
+    ) -> Tensor:  # fmt: skip
+        found, centre, scale = torch.native_batch_norm(features, weight, bias, mean, variance, True, momentum, eps)
+        ctx.save_for_backward(features, weight, centre, scale)
+        ctx.eps = eps
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        features, weight, centre, scale = ctx.saved_tensors
+        if _OF_FEATURES_ALONE.get():
+            axes = [axis for axis in range(features.ndim) if axis != 1]
+            variance = features.var(axes, unbiased=False)
+            shape = [-1] + [1] * (features.ndim - 2)
+            return gradient * (weight * (variance + ctx.eps).rsqrt()).view(shape), *[None] * 6
+        asked = [bool(one) for one in ctx.needs_input_grad[:3]]
+        return *torch.ops.aten.native_batch_norm_backward(
+            gradient, features, weight, None, None, centre, scale, True, ctx.eps, asked
+        ), *[None] * 4  # fmt: skip
+
+
+def _of_features(
+    gradient: Tensor, weight: Tensor, shape: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], groups: int,
+) -> Tensor:  # fmt: skip
+    """Transposed convolution to features of a shape; as a convolution where that is the same, since torch's is slow."""
+    sides = list(zip(shape, gradient.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True))
+    room = [k - 1 - p for _, _, k, _, p, _ in sides]
+    if {*stride, *dilation, groups} == {1} and min(room) >= 0:
+        return torch.conv3d(gradient, weight.flip(2, 3, 4).transpose(0, 1), None, 1, room)
+    left = [size - ((out - 1) * s - 2 * p + d * (k - 1) + 1) for size, out, k, s, p, d in sides]
+    return torch.conv_transpose3d(gradient, weight, None, stride, padding, left, groups, dilation)
+
+
+class TwiceDifferentiable(TorchFunctionMode):
+    """Within this context, 3D convolutions are `TwiceConv3d`, and batch normalisation in training `TwiceBatchNorm`."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.conv3d:
+            return _convolved(*args, **(kwargs or {}))
+        if func is functional.batch_norm:
+            return _normalised(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _normalised(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    if not training or weight is None or bias is None:
+        return functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    found: Tensor = TwiceBatchNorm.apply(input, weight, bias, running_mean, running_var, momentum, eps)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _convolved(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:  # fmt: skip
+    if isinstance(padding, str):  # "same", "valid": torch's own
+        return torch.conv3d(input, weight, bias, stride, padding, dilation, groups)
+    stride, padding, dilation = (
+        [one] * 3 if isinstance(one, int) else list(one) for one in (stride, padding, dilation)
+    )
+    found: Tensor = TwiceConv3d.apply(input, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-untyped-call]
+    return found

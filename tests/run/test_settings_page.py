@@ -1,0 +1,56 @@
+"""docs/settings.md is what the declarations of the settings say, and every setting is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from pipeline.run.config.documentation import documentation, help_texts
+from pipeline.run.config.networks import NETWORKS
+from pipeline.run.config.settings import Config
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def records(record: type) -> Iterator[type]:
+    yield record
+    kinds = get_type_hints(record)
+    for field in fields(record):
+        if is_dataclass(kinds[field.name]):
+            yield from records(kinds[field.name])
+
+
+def test_the_page_is_made_from_the_declarations() -> None:
+    remedy = "run: python -m pipeline.run.config.documentation > docs/settings.md"
+    assert PAGE.read_text(encoding="utf-8") == documentation(), remedy
+
+
+@pytest.mark.parametrize("record", [*records(Config), *dict.fromkeys(NETWORKS.values())], ids=lambda one: one.__name__)
+def test_every_setting_is_explained(record: type) -> None:
+    kinds, texts = get_type_hints(record), help_texts(record)
+    names = [field.name for field in fields(record) if not is_dataclass(kinds[field.name])]
+    missing = [name for name in names if not texts.get(name)]
+    assert not missing
+
+
+def test_rows_say_kind_default_and_meaning() -> None:
+    page = documentation()
+    assert page.count("## `[statistics.primary]`") == 1
+    for row in (
+        "| `accumulate` | whole number | `1` | Batches whose gradients are averaged before a step: a step sees ",
+        '| `flagged` | "keep", "drop", "ask" | `"keep"` | What happens to scans whose registration is in doubt; `ask` ',
+        "| `betas` | list of numbers | `[0.0, 0.25, 0.5, 0.75, 1.0]` | Of LRP",
+        '| `architecture` | text | `"founding"` | Name of the family. |',
+        '"group", "position", "all" | `"position"` | Normalisation',  # another default than the base's
+    ):
+        assert row in page
+
+
+def test_help_of_a_base_is_inherited() -> None:
+    texts = help_texts(NETWORKS["bcos-vgg11"])
+    assert texts["b"].startswith("Exponent of all layers.")
+    assert texts["width"].startswith("Factor on the channels; 1 gives 64 to 512")

@@ -1,0 +1,88 @@
+"""Layers that are fast to differentiate twice: equal to torch's own, and to finite differences."""
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
+
+SHAPE = (7, 9, 8)
+
+
+def double_backward(model, volumes, fast):
+    """Output, map gradient, and the gradients of a loss of both with respect to the weights."""
+    features = volumes.clone().requires_grad_()
+    model.zero_grad()
+    if fast:
+        with TwiceDifferentiable():
+            output = model(features)
+        with gradients_of_features():
+            (gradient,) = torch.autograd.grad(output.pow(2).sum(), features, create_graph=True)
+    else:
+        output = model(features)
+        (gradient,) = torch.autograd.grad(output.pow(2).sum(), features, create_graph=True)
+    ((gradient * volumes).pow(2).mean() + output.sum()).backward()
+    return output.detach(), gradient.detach(), [one.grad for one in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"stride": 2}, {"padding": 1}, {"stride": (2, 1, 3), "padding": (0, 1, 2)}, {"dilation": 2},
+     {"groups": 2, "padding": 2}, {"bias": False}, {"padding": "same"}, {"padding": 3}],
+)  # fmt: skip
+def test_convolutions_have_the_gradients_of_torch(settings):
+    torch.manual_seed(0)
+    first = nn.Conv3d(2, 4, 3, **settings)
+    model = nn.Sequential(first, nn.Tanh(), nn.Conv3d(4, 2, (2, 1, 2))).double()
+    volumes = torch.randn(3, 2, *SHAPE, dtype=torch.float64)
+    ours, theirs = double_backward(model, volumes, True), double_backward(model, volumes, False)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_batch_normalisation_is_affine_in_a_map_and_its_loss_has_exact_gradients():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv3d(1, 3, 2), nn.BatchNorm3d(3), nn.Tanh(), nn.Conv3d(3, 1, 2)).double().train()
+    volumes = torch.randn(4, 1, *SHAPE, dtype=torch.float64)
+
+    def loss():
+        features = volumes.clone().requires_grad_()
+        with TwiceDifferentiable():
+            output = model(features)
+        with gradients_of_features():
+            (gradient,) = torch.autograd.grad(output.pow(2).sum(), features, create_graph=True)
+        return (gradient * volumes).pow(2).mean() + output.sum(), gradient
+
+    # The map: statistics of the batch as constants.
+    normal = model[1]
+    seen = model[0](volumes)
+    mean, variance = seen.mean((0, 2, 3, 4)), seen.var((0, 2, 3, 4), unbiased=False)
+    held = nn.BatchNorm3d(3).double().eval()
+    held.load_state_dict(normal.state_dict())
+    held.running_mean, held.running_var = mean.detach(), variance.detach()
+    features = volumes.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(model[3](model[2](held(model[0](features)))).pow(2).sum(), features)
+    value, found = loss()
+    torch.testing.assert_close(found.detach(), expected, rtol=1e-10, atol=1e-12)
+
+    # The weights: central differences of the same loss.
+    model.zero_grad()
+    value.backward()
+    for weight in model.parameters():
+        place = tuple(size // 2 for size in weight.shape)
+        step, original = 1e-5, weight.data[place].item()
+        values = []
+        for shift in (step, -step):
+            weight.data[place] = original + shift
+            values.append(loss()[0].item())
+        weight.data[place] = original
+        assert weight.grad[place].item() == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-6, abs=1e-8)
+
+
+def test_running_statistics_are_those_of_torch():
+    torch.manual_seed(2)
+    ours, theirs = nn.BatchNorm3d(2, momentum=0.3), nn.BatchNorm3d(2, momentum=0.3)
+    volumes = torch.randn(3, 2, *SHAPE)
+    with TwiceDifferentiable():
+        found = ours(volumes)
+    torch.testing.assert_close(found, theirs(volumes))
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
