@@ -25,7 +25,7 @@ from pipeline.run.tables import read_table
 from pipeline.run.work.digests import unit_key
 from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from reports.figures.pictures import NIGHT, font, write
-from reports.figures.slices import BrainImage, Cut, Pixels, Plan, grey_panel, with_outlines
+from reports.figures.slices import BrainImage, Cut, Pixels, Plan, grey_panel, slice_name, with_outlines
 from reports.words.numbers import fixed, is_missing
 
 CUTS: tuple[tuple[Cut, ...], ...] = (
@@ -74,6 +74,7 @@ def _panel(scan: BrainImage, bright: float, template: Template, cut: Cut) -> Pix
         body = plan.sample(BrainImage(values.astype(np.float32), template.grid.affine)) > level
         picture = with_outlines(picture, body, colour)
     sheet = Image.fromarray(picture)
+    write(sheet, (3, PIXELS - 16), slice_name(cut))
     if cut[0] != "sagittal":
         write(sheet, (3, 2), "L")
         write(sheet, (PIXELS - 13, 2), "R")

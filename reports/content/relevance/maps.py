@@ -15,6 +15,7 @@ from pipeline.run.errors import HeatlasError
 from pipeline.run.layout.map_names import map_title
 from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
+from reports.figures.mosaic import Tile, draw_mosaic
 from reports.figures.slices import (
     GROUP_PERCENTILES,
     HIPPOCAMPAL_CUTS,
@@ -29,8 +30,9 @@ from reports.figures.style import OUTCOME_NAMES
 from reports.figures.surfaces import GroupMap, draw_group_maps
 from reports.page.material import Material
 from reports.read.run_record import OUTCOMES, RunRecord, group_name
+from reports.vector.drawing import fitted
 from reports.viewer.component import group_viewer
-from reports.words.numbers import count, listing, mid_sentence
+from reports.words.numbers import count, fixed, listing, mid_sentence
 
 SPACES = (
     "The surface is fsaverage5 (MNI305 space), inflated; the maps lie in MNI152NLin2009cAsym space, a few millimetres "
@@ -123,6 +125,43 @@ def surface_pictures(material: Material) -> list[Picture]:
     return pictures
 
 
+MOST_TILES = 60
+
+
+def mosaic(material: Material) -> Picture | None:
+    """The leading map of each participant's surest scan, ordered by class and probability.
+
+    Of more than `MOST_TILES` people, evenly spaced ones in this order. None without classes or maps of single scans.
+    """
+    run, name = material.run, material.run.leading_map
+    if not run.keeps_single_maps or run.task.is_number or not run.has("predictions", "scans"):
+        return None
+    found = run.explained.drop(columns=["participant_id", "session_id"], errors="ignore").merge(
+        run.tables["scans"][["scan_id", "participant_id", "session_id"]], on="scan_id"
+    )
+    found = found.assign(place=found["label"].map({label: k for k, label in enumerate(run.labels)}))
+    found = found.sort_values(["place", "probability"], ascending=[True, False], kind="stable")
+    found = found.drop_duplicates("participant_id")
+    shown = found.iloc[np.unique(np.linspace(0, len(found) - 1, min(len(found), MOST_TILES)).round().astype(int))]
+    tiles = []
+    for row in shown.to_dict("records"):
+        path = run.files_of(row).relevance_map(name)
+        view = material.view(path) if path.is_file() else None
+        if view is not None:
+            said = (f"{row['label']}, p = {fixed(row['probability'], 2)}", fitted(str(row["participant_id"]), 130, 11))
+            tiles.append(Tile(said, view))
+    if not tiles:
+        return None
+    part = f" of {count(len(found), 'participant')}, evenly spaced in this order" if len(tiles) < len(found) else ""
+    return material.gallery.add_png(
+        draw_mosaic(tiles, material.backdrop), f"individual-maps_{name}",
+        f"One coronal slice of the individual maps of {count(len(tiles), 'participant')}.",
+        f"{map_title(name)} of {count(len(tiles), 'participant')}{part}, one scan each (that with the highest "
+        f"probability), by class and then by the probability p of {run.positive}, over the template. Colours run from "
+        "the 90th to the 99.5th percentile of each scan's own map, so they show where, not how much. Left is left.",
+    )  # fmt: skip
+
+
 def build(material: Material) -> Mapping[str, Any]:
     """Mean maps by class of every method; of the leading ones also by outcome, in axial slices and on the surface."""
     run = material.run
@@ -134,6 +173,8 @@ def build(material: Material) -> Mapping[str, Any]:
     return {
         "question": f"Each map answers the same question for every scan: what in this image {asked}?",
         "figures": figures,
+        "mosaic": mosaic(material),
+        "single": run.keeps_single_maps,
         "components": [] if viewer is None else [viewer],
         "empty": listing([OUTCOME_NAMES.get(name, name) for name in groups if not run.group_sizes[name][0]]),
         "missing": material.missing_maps(groups, run.map_names),
