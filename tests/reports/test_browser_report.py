@@ -6,10 +6,12 @@ import itertools
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote
 
 import nibabel as nib
 import numpy as np
 import pytest
+from report_pages import chapter_files, page_with
 from run_factory import RESOLUTION
 
 from atlases.templates import load_template
@@ -23,6 +25,9 @@ from reports.read.run_record import read_run
 EVERY_PAGE = True
 LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 NARROW = 375
+SCREEN = 800
+INDEX_SCREENS, INDEX_WORDS, INDEX_BYTES, INDEX_SHEETS = 6, 1500, 3_000_000, 12
+"""What the index may grow to, so that it can be read at one go: screens at 1280 pixels, words, bytes, pages of A4."""
 LEAST_TOUCHED = 24
 """Pixels a control must measure to be hit by a finger (WCAG 2.2, 2.5.8)."""
 KEPT_NAMES = """boxes => boxes.map((box) => {
@@ -58,13 +63,16 @@ def pages_of(layout: RunLayout) -> dict[str, Path]:
     scan = layout.scan(person, str(read_table(layout.predictions)["session_id"].iloc[0]), RESOLUTION)
     return {
         "index": layout.report,
+        "maps": page_with(layout, "maps"),
+        "regions": page_with(layout, "regions"),
         "participant": layout.root / participant_file(person),
         "region": layout.root / "pages" / "region-hippocampus.html",
         "viewer": scan.viewer,
     }
 
 
-KINDS = ("index", "participant", "region", "viewer")
+KINDS = ("index", "maps", "regions", "participant", "region", "viewer")
+DARK = ("maps", "regions")
 
 
 def opened(visit, report, kind, width=1280, **options):
@@ -75,11 +83,30 @@ def opened(visit, report, kind, width=1280, **options):
     return page
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_barrier_that_axe_knows(visit, report, kind):
+def each_chapter(visit, report, width=1280):
+    """The index and every chapter, one after the other in one tab."""
+    first, *others = chapter_files(report)
+    page = visit(first, width)
+    yield first.name, page
+    for path in others:
+        page.goto(path.as_uri())
+        yield path.name, page
+
+
+def test_the_index_can_be_read_at_one_go(visit, report):
+    page = opened(visit, report, "index")
+    assert page.evaluate("document.documentElement.scrollHeight") <= INDEX_SCREENS * SCREEN
+    assert 200 < len(page.inner_text("body").split()) <= INDEX_WORDS
+    assert report.report.stat().st_size <= INDEX_BYTES
+
+
+@pytest.mark.parametrize(
+    ("kind", "colours"), [*((kind, "light") for kind in KINDS), *((kind, "dark") for kind in DARK)]
+)
+def test_no_barrier_that_axe_knows(visit, report, kind, colours):
     """Contrast AA among them; axe-core reads the page as assistive technology does."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is in the test group")
-    page = opened(visit, report, kind)
+    page = opened(visit, report, kind, color_scheme=colours)
     found = axe.Axe().run(page, options={"runOnly": {"type": "tag", "values": list(LEVELS)}})
     problems = [
         f"{rule['id']}: {node['target']} {node.get('failureSummary', '')[:200]}"
@@ -89,46 +116,87 @@ def test_no_barrier_that_axe_knows(visit, report, kind):
     assert problems == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_phone_shows_every_page_without_scrolling_sideways(visit, report, kind):
-    page = opened(visit, report, kind, NARROW)
-    assert page.evaluate(ON_SCREEN)
+LOW = f"""all => all.filter(one => one.getBoundingClientRect().height < {LEAST_TOUCHED}).map(one => one.innerText)"""
+
+
+def fits_a_phone(page):
+    assert page.evaluate(ON_SCREEN), page.url
     for part in page.locator(".viewer .planes canvas").all():
         assert part.bounding_box()["width"] <= NARROW
     touched = page.locator("button, input, select, summary, nav a").filter(visible=True)
-    assert [one.inner_text() for one in touched.all() if one.bounding_box()["height"] < LEAST_TOUCHED] == []
+    assert touched.evaluate_all(LOW) == [], page.url
 
 
-def test_a_table_moved_sideways_on_a_phone_keeps_its_names_in_sight(visit, report):
-    moved = opened(visit, report, "index", NARROW).locator(".scroll:has(table):visible").evaluate_all(KEPT_NAMES)
-    assert {name for name, _, _ in moved} >= {"Region"}
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_phone_shows_every_page_without_scrolling_sideways(visit, report, kind):
+    fits_a_phone(opened(visit, report, kind, NARROW))
+
+
+def test_a_phone_shows_every_chapter_without_scrolling_sideways(visit, report):
+    for _, page in each_chapter(visit, report, NARROW):
+        fits_a_phone(page)
+        page.click("nav summary:text-is('Statistics')")
+        fits_a_phone(page)  # with the menu open
+
+
+@pytest.mark.parametrize(("kind", "names"), [("index", "Participant"), ("regions", "Region")])
+def test_a_table_moved_sideways_on_a_phone_keeps_its_names_in_sight(visit, report, kind, names):
+    moved = opened(visit, report, kind, NARROW).locator(".scroll:has(table):visible").evaluate_all(KEPT_NAMES)
+    assert {name for name, _, _ in moved} >= {names}
     for name, names_left, box_left in moved:
         assert abs(names_left - box_left) <= 2, name
 
 
-def test_index_prints_as_a_document(visit, report, tmp_path):
-    page = opened(visit, report, "index")
+@pytest.mark.parametrize(
+    ("kind", "hidden", "shown"),
+    [
+        ("index", ["nav"], [".answers", "#brain img"]),
+        ("maps", ["nav", ".contents", ".viewer .controls", ".viewer"], ["#maps img"]),
+        ("regions", ["nav", ".explorer .controls", ".explorer .saving"], [".explorer .pictures canvas"]),
+    ],
+)
+def test_pages_print_as_documents(visit, report, kind, hidden, shown):
+    page = opened(visit, report, kind)
     pdf = page.pdf(format="A4", print_background=True)
     assert pdf.startswith(b"%PDF")
-    assert 5 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 80
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= INDEX_SHEETS
     page.emulate_media(media="print")
-    for hidden in ("nav", ".viewer .controls", ".explorer .controls", ".explorer .saving", ".viewer"):
-        assert not page.locator(hidden).first.is_visible(), hidden
-    assert page.locator(".explorer .pictures canvas").first.is_visible()
+    for one in hidden:
+        assert page.locator(one).count() >= 1, one
+        assert not page.locator(one).first.is_visible(), one
+    for one in shown:
+        assert page.locator(one).locator("visible=true").count() >= 1, one
+    cautions = page.locator(".cautions li")
+    assert cautions.count() >= 1
+    assert all(one.is_visible() for one in cautions.all())  # though the screen folds them
+
+
+def links_lead_somewhere(page):
+    """Also those that scripts have made."""
+    for path in page.eval_on_selector_all(
+        "a[href]", "all => all.map(one => new URL(one.getAttribute('href'), document.baseURI).href)"
+    ):
+        if path.startswith("file:"):
+            assert Path(unquote(path.removeprefix("file://").partition("#")[0])).is_file(), (page.url, path)
 
 
 def test_links_lead_to_pages_there_are_and_back(visit, report):
     page = opened(visit, report, "index")
-    for path in page.eval_on_selector_all(
-        "a[href]", "all => all.map(one => new URL(one.getAttribute('href'), document.baseURI).href)"
-    ):
-        if path.startswith("file:") and "#" not in path:
-            assert Path(path.removeprefix("file://")).is_file(), path
+    links_lead_somewhere(page)
+    page.click("#ranking a:text-is('Which regions?')")
+    page.wait_for_selector(".explorer[data-ready]")
+    assert page.url.endswith("report-regions.html#regions")
+    links_lead_somewhere(page)
     page.click(".explorer tbody a:text-is('Hippocampus')")
     page.wait_for_load_state()
     assert "Hippocampus" in page.inner_text("h1")
+    page.click("nav summary:text-is('Statistics')")
+    page.click("nav a:text-is('Where does it look?')")
+    page.wait_for_selector(".viewer[data-ready]")
+    links_lead_somewhere(page)
     page.click("nav .brand a")
-    page.wait_for_selector(".explorer[data-ready]")
+    page.wait_for_selector(".answers")
+    assert page.url == report.report.as_uri()
 
 
 def test_a_participant_leads_to_the_viewer_of_their_own_brain(visit, report):
@@ -147,8 +215,12 @@ def test_a_participant_leads_to_the_viewer_of_their_own_brain(visit, report):
     assert page.inner_text("h1") == name
 
 
-def test_keys_alone_reach_the_content_and_every_control(visit, report):
-    page = opened(visit, report, "index")
+@pytest.mark.parametrize(
+    ("kind", "control"),
+    [("index", ".cautions summary"), ("maps", ".viewer [name=group]"), ("regions", "[name=metric]")],
+)
+def test_keys_alone_reach_the_content_and_every_control(visit, report, kind, control):
+    page = opened(visit, report, kind)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
@@ -158,10 +230,22 @@ def test_keys_alone_reach_the_content_and_every_control(visit, report):
         "all => all.filter(one => one.tabIndex < 0).map(one => one.outerHTML.slice(0, 80))",
     )
     assert unreachable == []
-    page.focus(".viewer [name=group]")
+    page.focus(control)
     page.keyboard.press("Tab")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline != "none"  # where one is can be seen
+
+
+def test_keys_open_the_menu_and_follow_it(visit, report):
+    page = opened(visit, report, "index")
+    page.focus("nav summary:text-is('Quality')")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("nav details[open]")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == "Participants and scans"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#cohort")
 
 
 def test_one_look_at_every_heading_and_name(visit, report):
@@ -180,7 +264,7 @@ CUT = """() => [...document.querySelectorAll(".scroll")]
   ])"""
 
 
-@pytest.mark.parametrize("kind", ["index", "participant", "region"])
+@pytest.mark.parametrize("kind", ["index", "regions", "participant", "region"])
 def test_what_is_cut_says_so_and_the_first_column_stays(visit, report, kind):
     page = opened(visit, report, kind, NARROW)
     page.wait_for_function(f"() => ({CUT})().every(([more, said]) => more && said)")
@@ -226,14 +310,17 @@ def test_a_region_page_shows_its_region_outlined_with_values_of_the_file(visit, 
 
 def test_no_table_is_cut_on_paper(visit, report):
     """A4 with the margins of the page is 695 pixels wide."""
-    for kind in ("index", "region"):
-        page = opened(visit, report, kind, 695)
+    pages, boxes = each_chapter(visit, report, 695), 0
+    for name, page in itertools.chain(pages, [("region", opened(visit, report, "region", 695))]):
         page.emulate_media(media="print")
         wide = """() => [...document.querySelectorAll(".scroll:has(table)")]
           .filter((box) => box.clientWidth && box.scrollWidth > box.clientWidth + 2)
           .map((box) => [box.getAttribute("aria-label"), box.scrollWidth, box.clientWidth])"""
-        assert page.evaluate(wide) == []
-        assert page.evaluate("getComputedStyle(document.querySelector('.scroll')).maskImage") == "none"
+        assert page.evaluate(wide) == [], name
+        masks = page.eval_on_selector_all(".scroll", "all => all.map(one => getComputedStyle(one).maskImage)")
+        assert set(masks) <= {"none"}, name
+        boxes += len(masks)
+    assert boxes > 40
 
 
 @pytest.mark.parametrize("kind", ["participant", "region"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import itertools
 import json
 import re
 import sys
@@ -139,6 +140,14 @@ def test_pages_have_every_section_once_in_order(pages):
             file, _, anchor = str(link["href"]).partition("#")
             if anchor and (file or chapter.file) in ids:
                 assert anchor in ids[file or chapter.file], link
+
+
+def test_headings_of_every_page_leave_out_no_level(pages):
+    for page in pages.values():
+        levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h\d", tag)]
+        assert levels.count(1) == 1
+        assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+        assert page.of("html") == [{"lang": "en-GB"}]
 
 
 def test_no_section_of_a_finished_run_says_that_it_is_missing(whole):
