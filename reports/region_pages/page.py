@@ -231,7 +231,11 @@ def _summary(material: Material, group: str) -> PageTable:
     rows = rows.assign(map=rows["map"].map(map_title), scan_group=names, place=place)
     rows = rows.sort_values("place", kind="stable")
     level = f"{100 * run.config.statistics.confidence:g} % intervals over participants"
-    return page_table(rows, columns_of(run, "region_summary", _SUMMARY), f"Means over participants, with {level}.")
+    caption = (
+        f"Density, sum and gain as in the founding study: means over participants, with {level}. Density and sum grow "
+        "with the prediction, so differences between the groups are partly differences of the prediction."
+    )
+    return page_table(rows, columns_of(run, "region_summary", _SUMMARY), caption)
 
 
 def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[Chart]:

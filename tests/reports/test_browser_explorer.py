@@ -233,15 +233,6 @@ def test_without_scripts_it_is_a_plain_table(made, visit, table):
     assert not page.locator(".viewer .controls").is_visible()
 
 
-def test_g_is_shown_with_its_interval(page, table):
-    page.select_option(".explorer [name=method]", "lrp")
-    page.select_option(".explorer [name=metric]", "hedges_g")
-    row = wanted(table).set_index("name").loc[names(page)[0]]
-    page.locator(".explorer tbody tr").first.hover()
-    ends = ", ".join(number(row[f"hedges_g_{end}"]) for end in ("low", "high"))
-    assert f"{number(row['hedges_g'])} [{ends}]" in page.inner_text(".explorer .readout")
-
-
 def test_what_grows_with_the_prediction_comes_last_and_says_so(page):
     shown = page.eval_on_selector_all(
         ".explorer [name=metric] option", "all => all.map(one => [one.value, one.textContent])"
