@@ -45,7 +45,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "bcos-densenet121": {},
 }
 """Settings that differ from the defaults of the family, for a few minutes of one core."""
-EPOCHS = {"bcos-densenet121": 4, "bcos-convnext-tiny": 6, "bcos-vgg11": 4}
+EPOCHS = {"bcos-densenet121": 4, "bcos-convnext-tiny": 4, "bcos-vgg11": 4}
 USUAL_EPOCHS, FOLDS = 10, 2
 
 
@@ -74,7 +74,10 @@ def copied(run: Path, out: Path) -> None:
         link.symlink_to((run / given).resolve())
     if not out.is_dir():
         left = shutil.ignore_patterns("models", "relevance", "maps", "statistics", "evaluation", "pages", "*.html")
-        shutil.copytree(run, out, ignore=left)
+        unfinished = out.with_name(f".{out.name}")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(run, unfinished, ignore=left)
+        unfinished.rename(out)
 
 
 def measured(command: list[str], log: Path) -> tuple[float, float]:
@@ -119,6 +122,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
+    parser.add_argument("--participant-label", nargs="+", default=[])
     parser.add_argument("--n-procs", type=int, default=1)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -130,6 +134,8 @@ def main() -> None:
         config.write_text(settings_of(family))
         command = [sys.executable, "workflows/adni.py", "run", str(source), str(copy), "--preset", "demo"]
         command += ["--config", str(config), "--seed", "43", "--n-procs", str(arguments.n_procs)]
+        if arguments.participant_label:
+            command += ["--participant-label", *arguments.participant_label]
         try:
             minutes, memory = measured(command, arguments.out / f"{family}.log")
             row = {"family": family, **found_by(RunLayout(copy), planted), "minutes": minutes, "GiB": memory}
