@@ -45,7 +45,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "bcos-densenet121": {},
 }
 """Settings that differ from the defaults of the family, for a few minutes of one core."""
-EPOCHS = {"bcos-densenet121": 4, "bcos-convnext-tiny": 4, "bcos-vgg11": 4}
+EPOCHS = {"bcos-densenet121": 3, "bcos-convnext-tiny": 4, "bcos-vgg11": 3}
 USUAL_EPOCHS, FOLDS = 10, 2
 
 
@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--participant-label", nargs="+", default=[])
+    parser.add_argument("--stop-after", default="report")
     parser.add_argument("--n-procs", type=int, default=1)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -134,6 +135,7 @@ def main() -> None:
         config.write_text(settings_of(family))
         command = [sys.executable, "workflows/adni.py", "run", str(source), str(copy), "--preset", "demo"]
         command += ["--config", str(config), "--seed", "43", "--n-procs", str(arguments.n_procs)]
+        command += ["--stop-after", arguments.stop_after]
         if arguments.participant_label:
             command += ["--participant-label", *arguments.participant_label]
         try:

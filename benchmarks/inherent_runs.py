@@ -79,11 +79,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Workplace:
-    """A registered run that is read, a folder that is written, and who works."""
+    """A registered run that is read, a folder that is written, who works, and how many folds (0: all)."""
 
     run: Path
     out: Path
     executor: Executor
+    folds: int = 0
 
     @property
     def layout(self) -> EvaluationLayout:
@@ -107,7 +108,8 @@ class Workplace:
         labelled = tuple(scan for scan in table.kept if scan.label is not None)
         first: dict[tuple[str, str | None], Scan] = {}
         for scan in labelled:
-            if split.fold_of_test(scan.participant_id) is not None:
+            fold = split.fold_of_test(scan.participant_id)
+            if fold is not None and (not self.folds or fold.index < self.folds):
                 first.setdefault((scan.participant_id, scan.label), scan)
         atlas = PackedAtlas.of(self._atlas(config))
         source = read_run_input(RunLayout(self.run.resolve()))

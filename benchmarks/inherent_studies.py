@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,18 +25,22 @@ import pandas as pd
 import torch
 from inherent_runs import Recipe, Workplace, networks, scored, trained
 from inherent_search import BCE, BEST, FOUNDING, GOOD, bcos
+from inherent_units import angle, templates
 from torch import Tensor
 from torch.nn import functional
 
+from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.inherent.contributions import contrast, contributions, mean_corrected
+from pipeline.attribution.methods import attribute_all
 from pipeline.evaluation.bench.judging import Extent, Judge, gathered
 from pipeline.evaluation.bench.map_row import Places
+from pipeline.evaluation.bench.maps import map_jobs
+from pipeline.evaluation.bench.scan_job import ScanToJudge
 from pipeline.evaluation.bench.table import evaluation_table
 from pipeline.evaluation.scores.removal import part_numbers, removal_curve
 from pipeline.models.dynamic.bias_guard import bias_of
 from pipeline.models.dynamic.linear_map import dynamic_weights
-from pipeline.models.families.coda.dau import CodaConv3d
-from pipeline.models.inputs import read_network_volume
+from pipeline.models.inputs import from_network, read_network_volume
 from pipeline.models.storage import LoadedModel, load_model
 from pipeline.run.work.executors import open_executor
 from pipeline.run.work.jobs import run_jobs
@@ -169,23 +172,24 @@ def alignment(one: Shown) -> float:
 
 def removal(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
     """Probability of the disease while up to a quarter of the brain is taken away; mean over patients."""
-    of_founding = {one.scan_id: one for one in shown_scans(work, FOUNDING, seed, positive_only=True)}
+    of_founding = founding_maps(work, seed)
     rows = []
     for one in shown_scans(work, BEST, seed, positive_only=True):
         pairs, logits = encoded(one)
         own = contributions(one.loaded.model, lambda x, f=logits: contrast(1, 0)(f(x)), pairs).sum(1)[0]
         brain, volume = one.volume[0, 0] > 0, one.volume[0, 0]
-        other = founding_map(of_founding[one.scan_id])
+        other = one.loaded.input.box.crop(of_founding[one.scan_id])
         draw = torch.Generator().manual_seed(seed)
         orders = {
             "inherent, most first": own, "inherent, least first": -own,
-            "input x gradient of the founding network": other, "random": torch.rand(volume.shape, generator=draw),
+            "DeepLIFT of the founding network, most first": torch.from_numpy(np.ascontiguousarray(other)),
+            "random": torch.rand(volume.shape, generator=draw),
         }  # fmt: skip
         parts, empty = part_numbers(brain), torch.zeros_like(volume)
         for name, values in orders.items():
             score = lambda volumes, model=one.loaded.model: torch.softmax(model(volumes), 1)[:, 1]  # noqa: E731
             curve = removal_curve(score, volume, empty, parts, values, steps=20, seed=seed)
-            early = curve.fractions <= SHOWN_SHARE
+            early = curve.fractions <= SHOWN_SHARE + 1e-3
             rows.append({
                 "order": name, "before": curve.scores[0], "after 5 %": curve.scores[1],
                 "after 25 %": curve.scores[early][-1], "mean up to 25 %": curve.scores[early].mean(),
@@ -193,12 +197,22 @@ def removal(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
     return pd.DataFrame(rows).groupby("order", sort=False).mean().reset_index()
 
 
-def founding_map(one: Shown) -> Tensor:
-    """Input times gradient of the margin, on the founding network's grid, which must be that of the scan."""
-    leaf = one.volume.clone().requires_grad_()
-    logits = one.loaded.model(leaf)
-    (slope,) = torch.autograd.grad((logits[:, 1] - logits[:, 0]).sum(), leaf)
-    return (slope * leaf).detach()[0, 0]
+def founding_maps(work: Workplace, seed: int) -> dict[str, np.ndarray]:
+    """DeepLIFT of the patients by the founding network, on the template grid, by scan id."""
+    cohort = work.cohort(FOUNDING.config(work.run, seed))
+    found = networks(FOUNDING, cohort, seed)
+    trained(work, found, cohort)
+    asked, maps = FOUNDING.explanations(cohort.config)[0], {}
+    for job in map_jobs(found.explaining(cohort), (asked,), work.digests, "maps"):
+        task: ScanToJudge = job.arguments[0]
+        if task.scan in cohort.positive:
+            network = task.networks[0].network
+            loaded, reference = network.load(torch.device("cpu")), network.reference(torch.device("cpu"))
+            volume = torch.from_numpy(read_network_volume(task.files, loaded.input))[None, None]
+            method = asked.build(Surroundings(task.atlas, loaded.input.box, reference))
+            (answer,) = attribute_all(loaded.model, volume, 1, method, asked.stage_in(loaded.model), asked.start)
+            maps[task.scan.scan_id] = from_network(answer.values[0, 0].numpy(), loaded.input)
+    return maps
 
 
 def cascade(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
@@ -209,57 +223,23 @@ def cascade(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
     own, explanations = found.explaining(cohort), BEST.explanations(cohort.config)
     untold = dataclasses.replace(own, truth=None)
     jobs = Judge(untold, explanations, Extent(nulls=True), work.digests).jobs()
-    jobs = [dataclasses.replace(job, stage="cascade") for job in jobs]
+    jobs = [dataclasses.replace(job, stage="cascade") for job in jobs if len(job.arguments[0].networks) > 1]
     outcomes = run_jobs(work.layout, jobs, work.executor, "cascade")
     rows = gathered(own, [one for one in outcomes if one.ok], explanations)
     table = evaluation_table(dataclasses.replace(own, name="run"), rows)
     return table.loc[table["map"] == "inherent", ["network", "n_scans", "spearman_real", "ssim_real"]]
 
 
-def angle(*_: object) -> pd.DataFrame:
-    """Best direction of one unit that must answer at 60 degrees, for distractors at 20 and at 100 degrees."""
-    angles = torch.linspace(-math.pi, math.pi, 7201, dtype=torch.float64)
-    rows = []
-    for b in (1, 1.5, 2, 2.5, 4, 8, 16, 64):
-        best = []
-        for elsewhere in (20.0, 100.0):
-            cosines = [torch.cos(angles - math.radians(place)) for place in (60.0, elsewhere)]
-            wanted, unwanted = (c.sign() * c.abs() ** b for c in cosines)
-            loss = functional.softplus(-wanted) + 0.5 * functional.softplus(unwanted)
-            best.append(float(torch.rad2deg(angles[loss.argmin()])))
-        gap = abs(best[0] - best[1])
-        rows.append({"B": b, "distractors at 20": best[0], "distractors at 100": best[1], "gap": gap})
-    return pd.DataFrame(rows)
-
-
-def templates(_: object, seed: int, __: Recipes) -> pd.DataFrame:
-    """Smallest principal cosine between what a unit of rank 3 learns and three templates, or their three components."""
-    rows = []
-    draw = torch.Generator().manual_seed(seed)
-    truth = functional.normalize(torch.randn(3, 125, generator=draw), dim=1) * math.sqrt(125) / 2
-    x = truth[torch.randint(3, (3072,), generator=draw)] + 0.5 * torch.randn(3072, 125, generator=draw)
-    principal = torch.linalg.svd(x, full_matrices=False).Vh[:3].T
-    for bound in ("l2", "sq", "wb"):
-        torch.manual_seed(seed)
-        one = CodaConv3d(125, 1, 1, rank=3, bound=bound, vote=False)
-        optimiser = torch.optim.Adam(one.parameters(), 0.01)
-        for _step in range(400):
-            optimiser.zero_grad()
-            (-one(x.view(-1, 125, 1, 1, 1)).mean()).backward()
-            optimiser.step()
-        span = torch.linalg.qr(one.expand_weight.flatten(1).T.detach()).Q
-        rows.append({"bound": bound} | {
-            name: float(torch.linalg.svdvals(span.T @ torch.linalg.qr(basis).Q).min())
-            for name, basis in (("templates", truth.T), ("principal components", principal))
-        })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
 Study = Callable[[Workplace, int, Recipes], pd.DataFrame]
 STUDIES: dict[str, tuple[Study, Recipes]] = {
-    "implicit": (implicit, IMPLICIT), "explicit": (explicit, EXPLICIT), "trade-off": (trade_off, TRADE_OFF),
-    "removal": (removal, ()), "cascade": (cascade, ()), "angle": (angle, ()), "templates": (templates, ()),
-}  # fmt: skip
+    "implicit": (implicit, IMPLICIT),
+    "explicit": (explicit, EXPLICIT),
+    "trade-off": (trade_off, TRADE_OFF),
+    "removal": (removal, ()),
+    "cascade": (cascade, ()),
+    "angle": (lambda *_: angle(), ()),
+    "templates": (lambda _, seed, __: templates(seed), ()),
+}
 
 
 def main() -> None:
@@ -269,6 +249,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[43])
     parser.add_argument("--only", nargs="+", help="recipes of the study, by name")
+    parser.add_argument("--folds", type=int, default=0, help="the first of the run's folds only; 0 for all")
     parser.add_argument("--n-procs", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -277,7 +258,7 @@ def main() -> None:
     recipes = tuple(one for one in recipes if not arguments.only or one.name in arguments.only)
     made: list[pd.DataFrame] = []
     with open_executor(arguments.n_procs) as executor:
-        work = Workplace(arguments.run, arguments.out, executor)
+        work = Workplace(arguments.run, arguments.out, executor, arguments.folds)
         for seed in arguments.seeds:
             made.append(study(work, seed, recipes).assign(seed=seed))
             table = pd.concat(made, ignore_index=True)
