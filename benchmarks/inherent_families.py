@@ -4,7 +4,7 @@
     python benchmarks/inherent_families.py RUN OUT --only bcos-vit-c
 
 RUN is only read. Each family trains, explains every scan, sums its maps over regions, and writes its report, in a
-process of its own whose time and peak memory are measured. Registration is not repeated. The same command continues.
+process of its own whose time is measured. Registration is not repeated. The same command continues.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def copied(run: Path, out: Path) -> None:
 
 
 def measured(command: list[str], log: Path) -> tuple[float, float]:
-    """Minutes, and peak resident memory in GiB of the largest process."""
+    """Minutes, and peak resident memory in GiB of the main process; that of workers is not known."""
     started = time.perf_counter()
     with log.open("w") as handle:
         process = subprocess.Popen(command, stdout=handle, stderr=subprocess.STDOUT)
