@@ -80,10 +80,12 @@ def missing_stages(run: RunRecord) -> list[str]:
     """Stages of a run that have no results yet."""
     predictions = PREDICTIONS_OF[run.task.kind.name]
     stages = (
-        ("registration", "registration"), ("training", predictions), ("attribution", "conservation"),
-        ("regions", "relevance"), ("statistics", predictions.replace("predictions", "performance")),
+        ("registration", ("registration",)), ("training", (predictions,)),
+        # Maps that owe nothing to a start value or reference are in the table of regions only.
+        ("attribution", ("conservation", "evidence", "relevance")),
+        ("regions", ("relevance",)), ("statistics", (predictions.replace("predictions", "performance"),)),
     )  # fmt: skip
-    return [stage for stage, table in stages if not run.has(table) and table not in run.unreadable]
+    return [stage for stage, tables in stages if not any(run.has(one) or one in run.unreadable for one in tables)]
 
 
 def _unfinished(run: RunRecord) -> Caution | None:

@@ -141,17 +141,39 @@ def test_the_background_says_nothing_unless_it_is_dark():
 
 def test_classify_then_pool_is_another_network_than_pool_then_classify():
     for b in (1.0, 2.0):
-        model, volumes = network(BcosSimpleConfig(channels=(3,), strides=(1,), b=b, max_out=1), (4, 5, 3))
+        settings = BcosSimpleConfig(channels=(3,), strides=(1,), b=b, max_out=1, head="average")
+        model, volumes = network(settings, (4, 5, 3))
         classifier, pool, *_, logits = model.stages[-1]
         features = torch.nn.Sequential(*model.stages[:-1])(volumes)
         other = logits(classifier(pool(features)).flatten(1))
         assert torch.allclose(other, model(volumes), rtol=1e-4, atol=1e-6) == (b == 1)
 
 
+def test_a_head_of_places_is_one_unit_over_all_features():
+    """Its answers by the definition from the flattened features; slid over a larger grid, the mean of its answers."""
+    settings = BcosSimpleConfig(channels=(3, 4), strides=(2, 3), b=1.5, stem_kernel=5, head="places", norm="none")
+    model, volumes = network(settings, (7, 12, 9))
+    classifier, *_, logits = model.stages[-1]
+    body = torch.nn.Sequential(*model.stages[:-1])
+    assert classifier.kernel_size == (2, 2, 2)
+    unit = torch.nn.functional.normalize(classifier.weight.flatten(1), dim=1)
+
+    def answers(features: Tensor) -> Tensor:
+        flat = features.flatten(1)
+        linear = flat @ unit.T
+        return linear * (linear.abs() / (flat.square().sum(1, keepdim=True) + 1e-6).sqrt()) ** 0.5
+
+    features = body(volumes)
+    torch.testing.assert_close(model(volumes), logits(answers(features)), rtol=1e-5, atol=1e-6)
+    wide = torch.cat([features, features], dim=3)
+    slid = torch.stack([answers(wide[:, :, :, at : at + 2]) for at in range(3)]).mean(0)
+    torch.testing.assert_close(model.stages[-1](wide), logits(slid), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("norm", ["none", "layer", "batch"])
 def test_weights_can_be_differentiated_by_the_parameters(norm):
     """Rows of W(x) with their graph: the same rows, and slopes along a random direction of all parameters."""
-    model, volumes = network(BcosSimpleConfig(channels=(2, 3), strides=(2, 1), norm=norm, max_out=2), (5, 4, 6), 2)
+    model, volumes = network(BcosSimpleConfig(b=2, channels=(2, 3), strides=(2, 1), norm=norm, max_out=2), (5, 4, 6), 2)
     model = model.double()
     pairs, rest = model.stages[0](volumes.double()), torch.nn.Sequential(*model.stages[1:])
     probe = torch.randn(pairs.shape, dtype=torch.float64)

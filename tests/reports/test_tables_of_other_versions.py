@@ -12,7 +12,7 @@ from run_factory import RunPlan, make_run
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
 from reports.analyses.catalogue import ANALYSES
-from reports.cautions.all_cautions import find_cautions
+from reports.cautions.all_cautions import find_cautions, missing_stages
 from reports.content.run.summary import summarise
 from reports.page.build import build_report
 from reports.page.sections import SECTIONS
@@ -60,6 +60,14 @@ def test_each_missing_column_is_named_with_its_file_and_the_remedy(record):
         for column in TABLES[name].required:
             said = of_another_version(name, file, table.drop(columns=column))
             assert said.startswith(f"{file} has no column {column}: {REMEDY}")
+
+
+def test_a_run_without_relevance_propagation_is_finished(record):
+    """Other methods have no conservation; and some have no evidence either, but regions, without which it is open."""
+    names = ("conservation", "evidence", "relevance")
+    for kept, missing in ((names[1:], []), (names[2:], []), ((), ["attribution", "regions"])):
+        rest = {name: table for name, table in record.tables.items() if name not in names or name in kept}
+        assert missing_stages(replace(record, tables=rest)) == missing
 
 
 def test_the_summary_and_the_cautions_do_without_any_one_table(record):

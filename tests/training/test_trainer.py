@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from pipeline.models.families.bcos.convnext import LayerScale
 from pipeline.run.errors import UsageError
 from pipeline.run.work.memory import kept_memory
 from pipeline.training.metrics import balanced_accuracy
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.classification import class_weights, classification
-from pipeline.training.trainer import Resumption, batches, train
+from pipeline.training.trainer import Resumption, batches, channels_last, train
 from tests.training.planted import QUICK, planted_volumes, small_network
 
 
@@ -112,6 +113,16 @@ def test_a_loss_that_explodes_is_named(tmp_path):
     data.volumes[2, 3, 4, 5] = float("nan")
     with pytest.raises(UsageError, match=r"epoch 1.*learning_rate"):
         run(tmp_path, data, planted_volumes(6, 2))
+
+
+def test_weights_of_four_axes_can_be_trained():
+    """Those of the layer scale of ConvNeXt; only filters of volumes are laid out anew."""
+    model = torch.nn.Sequential(torch.nn.Conv3d(2, 3, (2, 3, 4)), LayerScale(3))
+    before = [weight.detach().clone() for weight in model.parameters()]
+    channels_last(model)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last_3d)
+    assert model[1].weight.shape == (3, 1, 1, 1)
+    assert all(torch.equal(one, weight) for one, weight in zip(before, model.parameters(), strict=True))
 
 
 def test_class_weights():

@@ -12,7 +12,7 @@ from pipeline.models.dynamic.calibration import Scaled
 from pipeline.models.dynamic.encoding import InputEncoding
 from pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
 from pipeline.models.dynamic.norms import DynamicNorm
-from pipeline.models.families.bcos.layers import BcosConv3d
+from pipeline.models.families.bcos.layers import BcosConv3d, Sides
 from pipeline.models.families.family import Architecture, Shape
 from pipeline.run.config.networks import BcosConfig
 
@@ -46,9 +46,12 @@ class Residual(nn.Module):
         return x + self.block(x)  # type: ignore[no-any-return]
 
 
-def head(channels: int, outputs: int, settings: BcosConfig, max_out: int = 1) -> nn.Sequential:
-    """Classify each voxel of the last features, then average, then make logits; B-cos layers need this order."""
-    classifier = BcosConv3d(channels, outputs, 1, b=settings.b, max_out=max_out)
+def head(channels: int, outputs: int, settings: BcosConfig, max_out: int = 1, window: Sides = 1) -> nn.Sequential:
+    """Classify each voxel of the last features, then average, then make logits; B-cos layers need this order.
+
+    With the grid of the last features as `window`, there is one classifier of them all and nothing to average.
+    """
+    classifier = BcosConv3d(channels, outputs, window, b=settings.b, max_out=max_out)
     bias = bias_of_chance(outputs) if outputs > 1 else 0.0
     logits = LogitLayer(bias=bias, initial_size=settings.initial_logits)
     return nn.Sequential(classifier, nn.AdaptiveAvgPool3d(1), nn.Flatten(), logits)

@@ -21,11 +21,13 @@ KERNEL = 3
 def build(shape: Shape, settings: BcosSimpleConfig, outputs: int) -> StagedModel:
     """The network for a grid. Stages: the encoding, one per convolution, the head."""
     layers: list[nn.Module] = []
-    before = ENCODED
+    before, kernel, left = ENCODED, settings.stem_kernel, shape
     for channels, stride in zip(settings.channels, settings.strides, strict=True):
         layer = BcosConv3d(
-            before, channels, KERNEL, stride, KERNEL // 2, b=settings.b, max_out=settings.max_out
+            before, channels, kernel, stride, kernel // 2, b=settings.b, max_out=settings.max_out
         )  # fmt: skip
         layers.append(normalised(layer, channels, settings))
-        before = channels
-    return staged([*layers, head(before, outputs, settings, settings.max_out)], shape, settings)
+        before, kernel = channels, KERNEL
+        left = (-(-left[0] // stride), -(-left[1] // stride), -(-left[2] // stride))
+    window = left if settings.head == "places" else 1
+    return staged([*layers, head(before, outputs, settings, settings.max_out, window)], shape, settings)

@@ -49,12 +49,23 @@ class BcosSimpleConfig(BcosConfig):
     """The plain B-cos network: a stack of convolutions."""
 
     architecture: Literal["bcos-simple"] = "bcos-simple"
-    channels: tuple[int, ...] = (8, 8, 16, 16, 32, 32)
+    b: float = 1.5
+    channels: tuple[int, ...] = (16, 16, 32, 32)
     """Of each layer but the last."""
-    strides: tuple[int, ...] = (3, 1, 2, 1, 2, 1)
+    strides: tuple[int, ...] = (3, 1, 2, 1)
     """Of each layer but the last."""
+    stem_kernel: int = 5
+    """Edge of the filters of the first layer, odd; those of the others have 3 voxels."""
+    head: Literal["places", "average"] = "places"
+    """Last layer: a classifier with weights of its own for each place, or one for every place, averaged."""
     max_out: int = 1
     """Units per channel, of which the largest counts (MaxOut)."""
+
+    @property
+    def usual(self) -> Mapping[str, Mapping[str, Any]]:
+        """With binary cross-entropy, by which maps of few scans find more than with off-targets."""
+        usual = super().usual
+        return {**usual, "training": {**usual["training"], "loss": "binary-cross-entropy"}}
 
     @property
     def layers(self) -> int:
@@ -68,6 +79,7 @@ class BcosSimpleConfig(BcosConfig):
             (all_positive(self.channels), "model.channels must name at least one layer, each 1 or more"),
             (all_positive(self.strides), "model.strides must name at least one layer, each 1 or more"),
             (1 <= self.max_out <= 16, "model.max_out must lie between 1 and 16"),
+            (self.stem_kernel % 2 == 1 and 1 <= self.stem_kernel <= 15, "model.stem_kernel must be odd, from 1 to 15"),
         ]
 
 

@@ -1,0 +1,154 @@
+"""Every family that explains itself, by `heatlas run` on copies of one registered run whose truth is known.
+
+    python benchmarks/inherent_families.py RUN OUT                     # all families, one after the other
+    python benchmarks/inherent_families.py RUN OUT --only bcos-vit-c
+
+RUN is only read. Each family trains, explains every scan, sums its maps over regions, and writes its report, in a
+process of its own whose time is measured. Registration is not repeated. The same command continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.reading import PLANTED
+from pipeline.evaluation.bench.densities import class_difference
+from pipeline.evaluation.planted import read_planted
+from pipeline.evaluation.scores.region_scores import region_scores
+from pipeline.run.config.files import toml_value
+from pipeline.run.layout.folder import read_run_input
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table
+
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "bcos-simple": {},
+    "bcos-vit-c": {"patch": 16},
+    "bcos-vit": {},
+    "coda-s": {},
+    "coda-s-wb": {},
+    "bcos-resnet18": {},
+    "bcos-convnext-tiny": {},
+    "bcos-vgg11": {"width": 0.0625},
+    "bcos-densenet121": {},
+}
+"""Settings that differ from the defaults of the family, for a few minutes of one core."""
+EPOCHS = {"bcos-densenet121": 3, "bcos-convnext-tiny": 4, "bcos-vgg11": 3}
+USUAL_EPOCHS, FOLDS = 10, 2
+
+
+def settings_of(family: str) -> str:
+    """The file for ``--config``."""
+    epochs = EPOCHS.get(family, USUAL_EPOCHS)
+    model = {"architecture": family, **FAMILIES[family]}
+    training = {"max_epochs": epochs, "min_epochs": min(15, epochs), "threads": 1}
+    lines = [
+        "[cohort]",
+        f"folds = {FOLDS}",
+        "[model]",
+        *(f"{name} = {toml_value(value)}" for name, value in model.items()),
+    ]
+    return "\n".join([*lines, "[training]", *(f"{name} = {value}" for name, value in training.items()), ""])
+
+
+def copied(run: Path, out: Path) -> None:
+    """The registered scans of a run, and nothing that was made of them; a copy that is there stays.
+
+    A run knows its input by a relative path, and so does the copy: a link leads there.
+    """
+    given = tomllib.loads((run / "config.toml").read_text())["run"]["input"]
+    link = Path(os.path.normpath(out / given))
+    if not link.exists():
+        link.symlink_to((run / given).resolve())
+    if not out.is_dir():
+        left = shutil.ignore_patterns("models", "relevance", "maps", "statistics", "evaluation", "pages", "*.html")
+        unfinished = out.with_name(f".{out.name}")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(run, unfinished, ignore=left)
+        unfinished.rename(out)
+
+
+def measured(command: list[str], log: Path) -> tuple[float, float]:
+    """Minutes, and peak resident memory in GiB of the main process; that of workers is not known."""
+    started = time.perf_counter()
+    with log.open("w") as handle:
+        process = subprocess.Popen(command, stdout=handle, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise RuntimeError(f"{' '.join(command)}: failed; see {log}")
+    return (time.perf_counter() - started) / 60, usage.ru_maxrss / 2**20
+
+
+def found_by(layout: RunLayout, planted: tuple[str, ...]) -> dict[str, float]:
+    """What the tables of a run say of its inherent map."""
+    predictions = read_table(layout.predictions)
+    right = predictions["predicted"] == predictions["label"]
+    evidence = read_table(layout.evidence)
+    evidence = evidence[evidence["map"] == "inherent"]
+    wanted = evidence["evidence"] - evidence["reference_evidence"]
+    error = evidence["completeness_error"].abs().max() / wanted.abs().mean()
+    sums = read_table(layout.relevance_bilateral)
+    split = Split.read(layout.splits)
+    sums = sums[sums["map"] == "inherent"].merge(predictions[["scan_id", "label"]], on="scan_id")
+    sums["positive"] = sums["label"] == "AD"
+    sums["fold"] = [split.fold_of_test(who).index for who in sums["participant_id"]]  # type: ignore[union-attr]
+    table = sums.pivot_table("density", ["participant_id", "positive", "fold"], "group", sort=False)
+    is_planted = np.isin(table.columns, planted).tolist()
+    scores = {
+        "difference": region_scores(class_difference(table, False), is_planted),
+        "mean": region_scores(table[table.index.get_level_values("positive")].mean(axis=0).to_numpy(float), is_planted),
+    }
+    return {
+        "balanced_accuracy": float(right.groupby(predictions["label"]).mean().mean()),
+        "completeness_error": float(error),
+        **{f"{name}_{by}": scores[by][f"region_{name}"] for by in scores for name in ("auroc", "hits")},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--only", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
+    parser.add_argument("--participant-label", nargs="+", default=[])
+    parser.add_argument("--stop-after", default="report")
+    parser.add_argument("--n-procs", type=int, default=1)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    source = read_run_input(RunLayout(arguments.run.resolve())).input
+    planted, path = read_planted(source / PLANTED), arguments.out / "families.tsv"
+    for family in arguments.only:
+        copy, config = arguments.out / family, arguments.out / f"{family}.toml"
+        copied(arguments.run, copy)
+        config.write_text(settings_of(family))
+        command = [sys.executable, "workflows/adni.py", "run", str(source), str(copy), "--preset", "demo"]
+        command += ["--config", str(config), "--seed", "43", "--n-procs", str(arguments.n_procs)]
+        command += ["--stop-after", arguments.stop_after]
+        if arguments.participant_label:
+            command += ["--participant-label", *arguments.participant_label]
+        try:
+            minutes, memory = measured(command, arguments.out / f"{family}.log")
+            row = {"family": family, **found_by(RunLayout(copy), planted), "minutes": minutes, "GiB": memory}
+        except RuntimeError as error:
+            row = {"family": family, "note": str(error)}
+        known = pd.read_csv(path, sep="\t") if path.is_file() else pd.DataFrame()
+        pd.concat([known, pd.DataFrame([row])]).drop_duplicates("family", keep="last").to_csv(
+            path, sep="\t", index=False
+        )
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

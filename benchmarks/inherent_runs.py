@@ -1,0 +1,183 @@
+"""Recipes of networks, trained and explained on the scans of a registered run whose truth is known, and scored.
+
+What is compared differs in the recipe alone: scans, folds, regions and scores are those of `heatlas evaluate`. Networks
+and maps have receipts in the folder that is written, so the same command continues.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.cohort.people.splits import make_split
+from pipeline.cohort.reading import PLANTED
+from pipeline.cohort.records import Scan, ScanTable
+from pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
+from pipeline.evaluation.bench.maps import map_jobs, maps_of
+from pipeline.evaluation.bench.request import with_methods
+from pipeline.evaluation.bench.table import evaluation_table
+from pipeline.evaluation.consensus.networks import FAMILY, Networks, training_jobs
+from pipeline.evaluation.nulls.networks import networks_of
+from pipeline.evaluation.planting.cohort import planted_cohort
+from pipeline.explaining.explanation import Explanation
+from pipeline.explaining.requested import explanations_of_run
+from pipeline.models.families.registry import family_of
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.folder import read_run_input
+from pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
+from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.jobs import run_jobs
+from pipeline.training.checkpoints import remove_checkpoint
+
+REGISTERED = "registered"
+POSTHOC = ("deeplift", "lrp", "input-x-gradient")
+"""Maps of the founding network. DeepLIFT finds there what the best map does (expected gradients), in a tenth of the
+time; see docs/benchmarks/evaluation.md."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What differs from the settings of the run.
+
+    Parameters
+    ----------
+    name : str
+        Names networks and rows.
+    settings : mapping
+        Sections of a configuration; a family other than that of the run starts from its own defaults.
+    methods : tuple of str
+        Empty: ``inherent`` where the family has it, otherwise `POSTHOC`.
+    """
+
+    name: str
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    methods: tuple[str, ...] = ()
+
+    def config(self, run: Path, seed: int) -> Config:
+        return load_config(file=run / "config.toml", overrides={**self.settings, "seed": seed})
+
+    def explanations(self, config: Config) -> tuple[Explanation, ...]:
+        refused = family_of(config.model).refused
+        usual = POSTHOC if "inherent" in refused else ("inherent",)
+        methods = tuple(name for name in self.methods or usual if name not in refused)
+        return explanations_of_run(with_methods(config, methods))
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A registered run that is read, a folder that is written, who works, and how many folds (0: all)."""
+
+    run: Path
+    out: Path
+    executor: Executor
+    folds: int = 0
+
+    @property
+    def layout(self) -> EvaluationLayout:
+        """Writes to the folder, reads scans of the run through a link."""
+        layout = EvaluationLayout(self.out.resolve())
+        link = layout.evaluation / "images" / REGISTERED
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(self.run.resolve())
+        return dataclasses.replace(layout, images=REGISTERED)
+
+    @property
+    def digests(self) -> DigestCache:
+        (self.out / "logs").mkdir(parents=True, exist_ok=True)
+        return DigestCache(self.layout.digests)
+
+    def cohort(self, config: Config) -> Judged:
+        """The labelled scans of the run, one per participant and class, in folds that the seed draws."""
+        table = ScanTable.read(self.run / "scans.tsv")
+        split = make_split(table, config.cohort, config.seed)
+        labelled = tuple(scan for scan in table.kept if scan.label is not None)
+        first: dict[tuple[str, str | None], Scan] = {}
+        for scan in labelled:
+            fold = split.fold_of_test(scan.participant_id)
+            if fold is not None and (not self.folds or fold.index < self.folds):
+                first.setdefault((scan.participant_id, scan.label), scan)
+        atlas = PackedAtlas.of(self._atlas(config))
+        source = read_run_input(RunLayout(self.run.resolve()))
+        truth = truth_of_input(source.input / PLANTED, list(atlas.regions.groups))
+        return Judged(RUN, self.layout, tuple(first.values()), split, config, atlas, truth, labelled, labelled)
+
+    def planted(self, config: Config) -> Judged:
+        """Copies of the controls with planted loss, and untouched ones, with the networks of a recipe."""
+        kept = ScanTable.read(self.run / "scans.tsv").kept
+        return planted_cohort(self.layout, kept, config, self._atlas(config), self.executor, self.digests)[0]
+
+    def _atlas(self, config: Config) -> Any:
+        return load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+
+
+def networks(recipe: Recipe, cohort: Judged, seed: int) -> Networks:
+    """The networks of a recipe and seed; not yet trained."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
+    return Networks(name, FAMILY, networks_of(cohort, name), cohort.config)
+
+
+def trained(work: Workplace, found: Networks, cohort: Judged) -> float:
+    """Train the networks that are missing, one per fold; minutes that this took in all folds together.
+
+    Raises
+    ------
+    RuntimeError
+        With what the first failed training says.
+    """
+    digests = work.digests
+    jobs = training_jobs(cohort, found, digests)
+    digests.save()
+    started = time.perf_counter()
+    outcomes = run_jobs(work.layout, jobs, work.executor, found.name)
+    for one in outcomes:
+        if not one.ok:
+            raise RuntimeError(f"{one.job.unit}: {one.message}")
+        remove_checkpoint(one.job.arguments[0].checkpoint)
+    return (time.perf_counter() - started) / 60
+
+
+def scored(work: Workplace, recipe: Recipe, cohort: Judged, seed: int) -> pd.DataFrame:
+    """Train, explain and score: a row per map, of the columns of ``evaluation.tsv`` and those of the training."""
+    found = networks(recipe, cohort, seed)
+    minutes = trained(work, found, cohort)
+    own, digests = found.explaining(cohort), work.digests
+    explanations = recipe.explanations(cohort.config)
+    outcomes = run_jobs(work.layout, map_jobs(own, explanations, digests, "maps"), work.executor, f"{found.name} maps")
+    for one in outcomes:
+        if not one.ok:
+            raise RuntimeError(f"{one.job.unit}: {one.message}")
+    left, rows = maps_of(own, explanations, outcomes)
+    table = evaluation_table(dataclasses.replace(left, name=cohort.name), rows)
+    table = table[table["network"] == "real"]
+    return table.assign(recipe=recipe.name, seed=seed, minutes=minutes, **last_epochs(found, cohort))
+
+
+def last_epochs(found: Networks, cohort: Judged) -> dict[str, float]:
+    """Mean over folds of the training's loss and accuracy in the last epoch, and of its validation."""
+    columns = ["train_loss", "train_balanced_accuracy", "validation_loss", "validation_balanced_accuracy"]
+    last = [read_table(found.layout.fold(fold.index).history).iloc[-1] for fold in cohort.tested_folds]
+    return {name: float(np.mean([row[name] for row in last])) for name in columns}
+
+
+def collected(tables: Sequence[pd.DataFrame], path: Path) -> pd.DataFrame:
+    """Rows of all recipes, written as they come; earlier rows of the same recipe, seed and map are replaced."""
+    keys = ["recipe", "seed", "map"]
+    frame = pd.concat(([pd.read_csv(path, sep="\t")] if path.is_file() else []) + list(tables), ignore_index=True)
+    frame = frame.drop_duplicates(keys, keep="last")
+    frame.to_csv(path, sep="\t", index=False)
+    return frame

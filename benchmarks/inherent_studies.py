@@ -1,0 +1,274 @@
+"""Studies of networks that explain themselves, on a registered run whose truth is known; one command each.
+
+    python benchmarks/inherent_studies.py implicit RUN OUT --seeds 43 44 45
+
+implicit   where contributions lie that are no anatomy: outside the brain, on faces of the volume, at the brain's rim
+explicit   which share of the margin between the classes is owed to trained biases and running means
+trade-off  accuracy, localisation and alignment of W(x) with the scan over B and temperature
+removal    probability of the disease while voxels are taken away, in the order of several maps
+cascade    whether maps change as layers are drawn anew, from the head down
+angle      one unit: how far its best direction depends on what it must not answer to, over B
+templates  one dynamic alignment unit: whether it learns the principal components of its data
+
+Networks are those of `inherent_search.py`, and are trained where they are missing. Tables go to OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from inherent_runs import Recipe, Workplace, networks, scored, trained
+from inherent_search import BCE, BEST, FOUNDING, GOOD, bcos
+from inherent_units import angle, templates
+from torch import Tensor
+from torch.nn import functional
+
+from pipeline.attribution.entry import Surroundings
+from pipeline.attribution.inherent.contributions import contrast, contributions, mean_corrected
+from pipeline.attribution.methods import attribute_all
+from pipeline.evaluation.bench.judging import Extent, Judge, gathered
+from pipeline.evaluation.bench.map_row import Places
+from pipeline.evaluation.bench.maps import map_jobs
+from pipeline.evaluation.bench.scan_job import ScanToJudge
+from pipeline.evaluation.bench.table import evaluation_table
+from pipeline.evaluation.scores.removal import part_numbers, removal_curve
+from pipeline.models.dynamic.bias_guard import bias_of
+from pipeline.models.dynamic.linear_map import dynamic_weights
+from pipeline.models.inputs import from_network, read_network_volume
+from pipeline.models.storage import LoadedModel, load_model
+from pipeline.run.work.executors import open_executor
+from pipeline.run.work.jobs import run_jobs
+
+Recipes = tuple[Recipe, ...]
+FACE = 2
+"""Voxels from a face of the volume that count as on it."""
+SHOWN_SHARE = 0.25
+"""Of the brain, taken away at most: beyond, nothing is left that a network was trained on."""
+IMPLICIT = (
+    BEST,
+    bcos("B 1.5", b=1.5, **GOOD),  # off-targets
+    bcos("dark background", BCE, b=1.5, background="dark", **GOOD),
+    bcos("dark background, off-targets", b=1.5, background="dark", **GOOD),
+)
+EXPLICIT = (
+    BEST,
+    *(bcos(f"biases, {n} norm", BCE, b=1.5, norm=n, norm_bias=True, **GOOD) for n in ("batch", "layer", "position")),
+)
+TRADE_OFF = (
+    bcos("BCE, B 1", BCE, b=1.0, **GOOD),
+    BEST,
+    bcos("binary cross-entropy", BCE, **GOOD),  # B 2
+    bcos("BCE, B 2.5", BCE, b=2.5, **GOOD),
+    *(bcos(f"BCE, B 1.5, logits {size:g}", BCE, b=1.5, initial_logits=size, **GOOD) for size in (0.05, 5.0)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """One test scan and the network that has not seen it."""
+
+    scan_id: str
+    positive: bool
+    volume: Tensor
+    loaded: LoadedModel
+    fold: int
+
+
+def shown_scans(work: Workplace, recipe: Recipe, seed: int, positive_only: bool = False) -> Iterator[Shown]:
+    """Test scans of all folds, one per participant, with the recipe's networks; these are trained if missing."""
+    cohort = work.cohort(recipe.config(work.run, seed))
+    found = networks(recipe, cohort, seed)
+    trained(work, found, cohort)
+    models = {fold.index: load_model(found.layout.fold(fold.index)) for fold in cohort.tested_folds}
+    for scan in cohort.positive if positive_only else cohort.scans:
+        loaded = models[cohort.fold_of(scan)]
+        files = work.layout.scan(scan.participant_id, scan.session_id, cohort.config.registration.resolution_mm)
+        volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
+        yield Shown(scan.scan_id, scan in cohort.positive, volume, loaded, cohort.fold_of(scan))
+
+
+def encoded(one: Shown) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """The pairs of a scan, and the logits as a function of them."""
+    encoding, *rest = one.loaded.model.stages
+    with torch.no_grad():
+        return encoding(one.volume), torch.nn.Sequential(*rest)
+
+
+def implicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
+    """Shares of |contribution| outside the brain and on faces, and at the rim over its share of voxels."""
+    rows = []
+    for recipe in recipes:
+        for one in shown_scans(work, recipe, seed, positive_only=True):
+            pairs, logits = encoded(one)
+            both = torch.cat([
+                contributions(one.loaded.model, lambda x, f=logits, of=of: f(x)[:, of], pairs).sum(1)
+                for of in (0, 1)
+            ])  # fmt: skip
+            of_each = {"AD logit": both[1], "AD less mean of the classes": mean_corrected(both)[1]}
+            brain = one.volume[0, 0].numpy() > 0
+            places = Places.of(brain, np.zeros(brain.shape, np.int64), (), one.loaded.input.resolution_mm)
+            for name, values in of_each.items():
+                rows.append({"recipe": recipe.name, "map": name, **misplaced(values.numpy(), places)})
+    return pd.DataFrame(rows).groupby(["recipe", "map"], sort=False).mean().reset_index()
+
+
+def misplaced(values: np.ndarray, places: Places) -> dict[str, float]:
+    """Shares of |values| and of positive values where no anatomy is."""
+    size, faces = np.abs(values), np.ones(values.shape, bool)
+    faces[(slice(FACE, -FACE),) * 3] = False
+    around = places.brain | places.rim
+    found = {"outside": float(size[~places.brain].sum() / size.sum()), "faces": float(size[faces].sum() / size.sum())}
+    above = np.clip(values, 0, None)
+    found["positive outside"] = float(above[~places.brain].sum() / max(above.sum(), 1e-30))
+    rim = size[places.rim].sum() / size[around].sum()
+    return found | {"rim": float(rim / (places.rim.sum() / around.sum()))}
+
+
+def explicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
+    """Part of logit AD - logit CN that constants of the network add, not voxels (Böhle 2024, section 6.3.4)."""
+    rows = []
+    for recipe in recipes:
+        for one in shown_scans(work, recipe, seed):
+            pairs, logits = encoded(one)
+            margin = lambda x, logits=logits: contrast(1, 0)(logits(x))  # noqa: E731
+            owed = float(bias_of(one.loaded.model, margin, pairs))
+            with torch.no_grad():
+                rows.append({"recipe": recipe.name, "owed": owed, "margin": float(margin(pairs))})
+    table = pd.DataFrame(rows).assign(
+        ratio=lambda t: t["owed"] / t["margin"], size=lambda t: t["owed"].abs(), of=lambda t: t["margin"].abs()
+    )
+    found = table.groupby("recipe", sort=False).agg(
+        median_ratio=("ratio", "median"), mean_constant=("size", "mean"), mean_margin=("of", "mean")
+    )
+    return found.assign(constant_over_margin=found["mean_constant"] / found["mean_margin"]).reset_index()
+
+
+def trade_off(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
+    """A row per B and temperature: scores of the bench, and the cosine of W(x) with the scan inside the brain."""
+    rows = []
+    for recipe in recipes:
+        table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed)
+        kept = table.iloc[0][["balanced_accuracy", "auroc_difference", "hits_difference", "auroc_mean", "hits_mean"]]
+        cosines = [alignment(one) for one in shown_scans(work, recipe, seed)]
+        rows.append({"recipe": recipe.name, **kept, "cosine": float(np.mean(cosines))})
+    return pd.DataFrame(rows)
+
+
+def alignment(one: Shown) -> float:
+    """Cosine of the row of W(x) for the predicted class with the encoded scan; 1 would be a copy of the scan."""
+    pairs, logits = encoded(one)
+    with torch.no_grad():
+        said = int(logits(pairs).argmax())
+    weights = dynamic_weights(one.loaded.model, lambda x: logits(x)[:, said], pairs)
+    weights = weights * (pairs.sum(1, keepdim=True) > 0)
+    return float(functional.cosine_similarity(weights.flatten(), pairs.flatten(), dim=0))
+
+
+def removal(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
+    """Probability of the disease while up to a quarter of the brain is taken away; mean over patients."""
+    of_founding = founding_maps(work, seed)
+    rows = []
+    for one in shown_scans(work, BEST, seed, positive_only=True):
+        pairs, logits = encoded(one)
+        own = contributions(one.loaded.model, lambda x, f=logits: contrast(1, 0)(f(x)), pairs).sum(1)[0]
+        brain, volume = one.volume[0, 0] > 0, one.volume[0, 0]
+        other = one.loaded.input.box.crop(of_founding[one.scan_id])
+        draw = torch.Generator().manual_seed(seed)
+        orders = {
+            "inherent, most first": own, "inherent, least first": -own,
+            "DeepLIFT of the founding network, most first": torch.from_numpy(np.ascontiguousarray(other)),
+            "random": torch.rand(volume.shape, generator=draw),
+        }  # fmt: skip
+        parts, empty = part_numbers(brain), torch.zeros_like(volume)
+        for name, values in orders.items():
+            score = lambda volumes, model=one.loaded.model: torch.softmax(model(volumes), 1)[:, 1]  # noqa: E731
+            curve = removal_curve(score, volume, empty, parts, values, steps=20, seed=seed)
+            early = curve.fractions <= SHOWN_SHARE + 1e-3
+            rows.append({
+                "order": name, "before": curve.scores[0], "after 5 %": curve.scores[1],
+                "after 25 %": curve.scores[early][-1], "mean up to 25 %": curve.scores[early].mean(),
+            })  # fmt: skip
+    return pd.DataFrame(rows).groupby("order", sort=False).mean().reset_index()
+
+
+def founding_maps(work: Workplace, seed: int) -> dict[str, np.ndarray]:
+    """DeepLIFT of the patients by the founding network, on the template grid, by scan id."""
+    cohort = work.cohort(FOUNDING.config(work.run, seed))
+    found = networks(FOUNDING, cohort, seed)
+    trained(work, found, cohort)
+    asked, maps = FOUNDING.explanations(cohort.config)[0], {}
+    for job in map_jobs(found.explaining(cohort), (asked,), work.digests, "maps"):
+        task: ScanToJudge = job.arguments[0]
+        if task.scan in cohort.positive:
+            network = task.networks[0].network
+            loaded, reference = network.load(torch.device("cpu")), network.reference(torch.device("cpu"))
+            volume = torch.from_numpy(read_network_volume(task.files, loaded.input))[None, None]
+            method = asked.build(Surroundings(task.atlas, loaded.input.box, reference))
+            (answer,) = attribute_all(loaded.model, volume, 1, method, asked.stage_in(loaded.model), asked.start)
+            maps[task.scan.scan_id] = from_network(answer.values[0, 0].numpy(), loaded.input)
+    return maps
+
+
+def cascade(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
+    """Likeness to the true map, voxel by voxel in the brain, as more layers are drawn anew; scans of the bench."""
+    cohort = work.cohort(BEST.config(work.run, seed))
+    found = networks(BEST, cohort, seed)
+    trained(work, found, cohort)
+    own, explanations = found.explaining(cohort), BEST.explanations(cohort.config)
+    untold = dataclasses.replace(own, truth=None)
+    jobs = Judge(untold, explanations, Extent(nulls=True), work.digests).jobs()
+    jobs = [dataclasses.replace(job, stage="cascade") for job in jobs if len(job.arguments[0].networks) > 1]
+    outcomes = run_jobs(work.layout, jobs, work.executor, "cascade")
+    rows = gathered(own, [one for one in outcomes if one.ok], explanations)
+    table = evaluation_table(dataclasses.replace(own, name="run"), rows)
+    return table.loc[table["map"] == "inherent", ["network", "n_scans", "spearman_real", "ssim_real"]]
+
+
+Study = Callable[[Workplace, int, Recipes], pd.DataFrame]
+STUDIES: dict[str, tuple[Study, Recipes]] = {
+    "implicit": (implicit, IMPLICIT),
+    "explicit": (explicit, EXPLICIT),
+    "trade-off": (trade_off, TRADE_OFF),
+    "removal": (removal, ()),
+    "cascade": (cascade, ()),
+    "angle": (lambda *_: angle(), ()),
+    "templates": (lambda _, seed, __: templates(seed), ()),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=[*STUDIES])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[43])
+    parser.add_argument("--only", nargs="+", help="recipes of the study, by name")
+    parser.add_argument("--folds", type=int, default=0, help="the first of the run's folds only; 0 for all")
+    parser.add_argument("--n-procs", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    study, recipes = STUDIES[arguments.study]
+    recipes = tuple(one for one in recipes if not arguments.only or one.name in arguments.only)
+    made: list[pd.DataFrame] = []
+    with open_executor(arguments.n_procs) as executor:
+        work = Workplace(arguments.run, arguments.out, executor, arguments.folds)
+        for seed in arguments.seeds:
+            made.append(study(work, seed, recipes).assign(seed=seed))
+            table = pd.concat(made, ignore_index=True)
+            table.to_csv(arguments.out / f"{arguments.study}.tsv", sep="\t", index=False)
+            print(made[-1].round(3).to_string(index=False), flush=True)
+    keys = [name for name in table.columns if table[name].dtype == object]
+    if len(made) > 1 and keys:
+        print("mean over seeds")
+        print(table.drop(columns="seed").groupby(keys, sort=False).mean().round(3).to_string())
+
+
+if __name__ == "__main__":
+    main()
