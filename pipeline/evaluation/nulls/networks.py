@@ -83,7 +83,7 @@ def shuffled_jobs(cohort: Judged, numbers: Sequence[int], digests: DigestCache) 
 def shuffled_config(config: Config, seed: int) -> Config:
     """The recipe of a run, marked as a control run, with a seed of its own; one training per fold."""
     cohort = dataclasses.replace(config.cohort, shuffle_labels=True)
-    training = dataclasses.replace(config.training, repeats=1)
+    training = dataclasses.replace(config.training, repeats=1, from_run="")  # which would know the true labels
     return dataclasses.replace(config, cohort=cohort, training=training, seed=seed)
 
 

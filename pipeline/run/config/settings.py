@@ -176,6 +176,8 @@ class TrainingConfig:
     flip_probability: float = 0.5
     max_shift_voxels: int = 2
     balance_classes: bool = True
+    from_run: str = ""
+    """Folder of a finished run of the same people and folds, whose conventional networks B-cos networks start from."""
     loss: Literal["usual", "cross-entropy", "binary-cross-entropy", "off-target"] = "usual"
     """For classes; ``usual`` is that of the architecture: off-target for B-cos networks, cross-entropy for others. With
     ``off-target`` a wrong class is to have no evidence; with ``binary-cross-entropy``, evidence against it."""
