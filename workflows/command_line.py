@@ -99,14 +99,14 @@ def build_parser() -> argparse.ArgumentParser:
     _add_evaluate(commands)
 
     compare = commands.add_parser(
-        "compare", help="compare runs of one cohort: accuracy and rankings of regions",
+        "compare", help="compare runs of one cohort: accuracy, what maps find, rankings of regions, cost",
         description="Exact McNemar tests between runs (seeds, settings, models, control runs), one vote per "
-        "participant, and agreement of their region rankings. Scans that some run did not predict are left out "
-        "and counted.",
+        "participant, agreement of their region rankings, scores of their maps, and cost. Scans that some run did "
+        "not predict are left out and counted.",
     )  # fmt: skip
     compare.add_argument("outs", type=_path, nargs="+", metavar="OUT", help="run folders, two or more; only read")
     compare.add_argument(
-        "--to", type=_path, required=True, metavar="FOLDER", help="for mcnemar.tsv and ranking_agreement.tsv"
+        "--to", type=_path, required=True, metavar="FOLDER", help="for the page comparison.html and its tables"
     )
 
     models = commands.add_parser(

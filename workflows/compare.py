@@ -13,6 +13,14 @@ from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from pipeline.run.layout.folder import read_run_config, read_run_input
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
+from pipeline.statistics.comparison.families import (
+    MAP_COLUMNS,
+    REGION_COLUMNS,
+    RUN_COLUMNS,
+    map_table,
+    region_table,
+    run_table,
+)
 from pipeline.statistics.comparison.rankings import AGREEMENT_COLUMNS
 from pipeline.statistics.comparison.runs import (
     MCNEMAR_COLUMNS,
@@ -26,10 +34,11 @@ from pipeline.statistics.comparison.runs import (
 )
 from pipeline.statistics.data.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
 from pipeline.statistics.data.values import RelevanceValues
+from reports.page.comparison import PAGE, comparison_page
 
 
 def compare_command(arguments: argparse.Namespace) -> int:
-    """Write ``mcnemar.tsv`` and ``ranking_agreement.tsv``; the runs are only read."""
+    """Write the tables of a comparison and their page, ``comparison.html``; the runs are only read."""
     if len(arguments.outs) < 2:
         raise UsageError("compare: two runs or more are needed. Name several run folders.")
     folders = [path.resolve() for path in arguments.outs]
@@ -46,9 +55,15 @@ def compare_command(arguments: argparse.Namespace) -> int:
     scans = common_scans(runs)
     seed = runs[0].config.seed
     tests, ranks = mcnemar_table(runs, scans, seed), run_agreement_table(runs, scans, seed)
+    placed = list(zip(runs, map(RunLayout, folders), strict=True))
+    of_runs, of_maps, alike = run_table(placed, scans, seed), map_table(placed), region_table(runs, scans)
     try:
         write_table(target / "mcnemar.tsv", tests, MCNEMAR_COLUMNS)
         write_table(target / "ranking_agreement.tsv", ranks, AGREEMENT_COLUMNS)
+        write_table(target / "family_comparison.tsv", of_runs, RUN_COLUMNS)
+        write_table(target / "map_comparison.tsv", of_maps, MAP_COLUMNS)
+        write_table(target / "map_agreement.tsv", alike, REGION_COLUMNS)
+        (target / PAGE).write_text(comparison_page(of_runs, of_maps, alike, tests), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--to {arguments.to}: cannot write there ({error.strerror}).") from error
     print(f"{len(scans)} scans common to {', '.join(run.name for run in runs)}: {target}")

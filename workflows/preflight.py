@@ -139,6 +139,10 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         from pipeline.training.objectives.explanations import require_explanations  # torch takes a second
 
         require_explanations(config, split)
+    if config.training.from_run:
+        from pipeline.training.objectives.known_networks import require_start
+
+        require_start(config, split)
     if "attribution" in stages:
         _require_methods(config)
     if "statistics" in stages:

@@ -7,9 +7,10 @@ epochs of a small cohort in which validation is meaningless. Averaging the first
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pipeline.models.dynamic.calibration import calibrate, needs_calibration
 from pipeline.models.dynamic.norms import RUNNING, DynamicNorm
 
 MOMENTUM = 0.1
@@ -24,3 +25,10 @@ def prepare_step(model: nn.Module) -> None:
             tracked = module.num_batches_tracked
         if tracked is not None:
             module.momentum = max(MOMENTUM, 1 / (int(tracked) + 1))  # type: ignore[assignment]
+
+
+def take_constants(model: nn.Module, volumes: Tensor) -> None:
+    """Let the constants that a network with fresh weights takes from data be those of volumes (B, 1, D, H, W)."""
+    if needs_calibration(model):
+        prepare_step(model)
+        calibrate(model.train(), volumes)

@@ -35,6 +35,7 @@ from pipeline.training.control import control_of
 from pipeline.training.curve import CurveOnTerminal
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.explanations import context_of, facts_of, with_explanations
+from pipeline.training.objectives.known_networks import weights_to_start_from
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Objective
 from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
@@ -197,7 +198,8 @@ def fold_job(
     task = FoldTask(layout, fold, own, spec, config, derived_seed(config.seed, *names), repeat)
     kind = task.task
     targets = {scan.name: kind.value(scan.label, scan.name) for scan in own}
-    training = dataclasses.replace(config.training, repeats=1)  # their number does not affect a single training
+    # Their number does not affect a single training, and of a run to start from the weights count, not its place.
+    training = dataclasses.replace(config.training, repeats=1, from_run="")
     parameters = [
         fold,
         targets,
@@ -244,7 +246,11 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         objective = objective_of(kind, config, training.targets, family_of(task.config.model).loss)
         objective = with_explanations(objective, task.config, kind)
         context = context_of(task.config, kind, task.spec, task.fold, task.part(task.fold.train), device)
-        model = _fresh_network(task).to(device)
+        model = _fresh_network(task)
+        start = weights_to_start_from(task.config, kind, task.spec, task.fold)
+        if start is not None:
+            model.load_state_dict(start)
+        model = model.to(device)
         shared = synchronised(model, ranks, device)
         resumption = Resumption(task.checkpoint, key)
         trained = train(shared, training, validation, objective, config, task.seed, resumption, context, ranks)

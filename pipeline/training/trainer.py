@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.models.dynamic.calibration import calibrate, needs_calibration
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import UsageError
 from pipeline.run.work.seeds import derived_seed, generator
 from pipeline.training.augmentation.flips_and_shifts import augment
 from pipeline.training.augmentation.further import FurtherAugmentation
-from pipeline.training.batch_statistics import prepare_step
+from pipeline.training.batch_statistics import prepare_step, take_constants
 from pipeline.training.checkpoints import Checkpoint, EpochRecord, read_checkpoint, write_checkpoint
 from pipeline.training.clipping import clip_units
 from pipeline.training.numerics import mixed_precision
@@ -177,10 +176,8 @@ def channels_last(model: nn.Module) -> None:
 
 def _calibrated(model: nn.Module, training: LabelledVolumes, config: TrainingConfig) -> None:
     """Let constants that a network takes from data be those of one batch, spread over the training part."""
-    if needs_calibration(model):
-        places = np.linspace(0, len(training) - 1, min(len(training), config.batch_size)).round().astype(int)
-        prepare_step(model)
-        calibrate(model.train(), training.batch(places)[0].float())
+    places = np.linspace(0, len(training) - 1, min(len(training), config.batch_size)).round().astype(int)
+    take_constants(model, training.batch(places)[0].float())
 
 
 def _epoch(

@@ -136,13 +136,24 @@ def test_weights_along_the_pair_are_rendered_as_the_intensity() -> None:
     assert bool((drawn[:, 1][~inside] == 0).all())
     sizes = weights.norm(dim=1)
     for one, of_volume in zip(drawn, sizes, strict=True):
-        most = torch.quantile(of_volume.flatten(), 0.95, interpolation="nearest")
-        torch.testing.assert_close(float(size_at(of_volume, 95.0)), float(most), rtol=0.02, atol=0)
-        expected = (of_volume / size_at(of_volume, 95.0)).clamp(max=1)
+        brain = of_volume[of_volume > 0]
+        most = torch.quantile(brain, 0.95, interpolation="nearest")
+        torch.testing.assert_close(float(size_at(brain, 95.0)), float(most), rtol=0.02, atol=0)
+        expected = (of_volume / size_at(brain, 95.0)).clamp(max=1)
         shown = one[1] > 0
         torch.testing.assert_close(one[1][shown], expected[shown], rtol=1e-12, atol=0)
     assert float(drawn.max()) <= 1
     assert float(drawn.min()) >= 0
+
+
+def test_weights_outside_the_brain_do_not_change_the_picture() -> None:
+    pairs = InputEncoding()(scans(2))
+    weights = torch.randn(pairs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    drawn = grey_and_opacity(weights, pairs, 95.0)
+    loud = torch.where((pairs != 0).any(1, keepdim=True), weights, 100.0)
+    assert torch.equal(grey_and_opacity(loud, pairs, 95.0)[:, 1], drawn[:, 1])
+    assert float(drawn[:, 1].max()) == 1
+    assert not grey_and_opacity(weights, torch.zeros_like(pairs))[:, 1].any()
 
 
 def test_the_direction_of_a_place_is_explained_like_a_unit() -> None:

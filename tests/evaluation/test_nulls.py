@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.attribution.inherent.contributions import Inherent
+from pipeline.attribution.methods import attribute
 from pipeline.attribution.registry import METHODS
 from pipeline.cohort.people.splits import Fold
 from pipeline.cohort.records import Scan
@@ -13,8 +15,10 @@ from pipeline.evaluation.nulls.image_maps import DIFFERENCE, FAKE_CAM, IMAGE_MAP
 from pipeline.evaluation.nulls.labels import swapped, with_swapped_labels
 from pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
 from pipeline.models.families.founding import FoundingCNN
+from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import LoadedModel
+from pipeline.run.config.networks import BcosSimpleConfig
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.layout.map_names import map_label
 
@@ -102,6 +106,26 @@ def test_an_untrained_network_keeps_nothing(loaded) -> None:
     again = randomised(loaded, None, seed=5).model.state_dict()
     assert all(torch.equal(after[name], again[name]) for name in after)
     assert not torch.equal(after["_stages.0.0.weight"], loaded.model.state_dict()["_stages.0.0.weight"])
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_an_untrained_bcos_network_is_calibrated_as_before_training(norm) -> None:
+    """Uncalibrated, the logits of twelve layers at B = 2.5 are exactly 0 in float32, and so is every map."""
+    settings = BcosSimpleConfig(channels=(4,) * 12, strides=(2, *[1] * 11), b=2.5, norm=norm)
+    model = build_network(settings, (12, 14, 12), 2).eval()
+    trained = LoadedModel(model, _Shaped(NetworkInput(2.0, None)), ("CN", "AD"), {})  # type: ignore[arg-type]
+    volumes = torch.rand(3, 1, 12, 14, 12, generator=torch.Generator().manual_seed(1))
+    before = randomised(trained, None, seed=5).model
+    after = randomised(trained, None, 5, volumes).model
+    again = randomised(trained, None, 5, volumes).model
+    assert not after.training
+    with torch.no_grad():
+        assert float(before(volumes).abs().max()) < 1e-6
+        answers = after(volumes)
+    assert 0.05 < float(answers.square().mean().sqrt()) < 5
+    assert torch.equal(answers, again(volumes))
+    maps = attribute(after, volumes[:1], 1, Inherent(compare="nothing")).values
+    assert float(maps.abs().max()) > 1e-6
 
 
 def test_maps_without_a_network() -> None:

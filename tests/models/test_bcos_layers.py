@@ -207,3 +207,23 @@ def test_a_stack_without_norms_is_homogeneous():
         (row,) = torch.autograd.grad(net(x)[0, 1, 0, 0, 0], x)
     torch.testing.assert_close((row * x).sum(), value, rtol=1e-9, atol=0)
     assert float(true.norm()) > 2 * float(row.norm())
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("b", [1.5, 2.0])
+def test_what_is_made_in_place_is_the_same_as_what_is_not(b, groups, layout):
+    """Against autograd on the formula, on a grid that is large enough for sums channel by channel."""
+    x = noise(1, 4, 26, 27, 28).to(memory_format=layout).requires_grad_()
+    layer, probe = conv(4, 6, 3, 2, 1, b=b, groups=groups), noise(1, 6, 13, 14, 14, seed=8)
+    (layer(x) * probe).sum().backward()
+    of_x, of_weight = x.grad.clone(), layer.weight.grad.clone()
+    x.grad = layer.weight.grad = None
+    linear = functional.conv3d(x, unit_rows(layer.weight), None, 2, 1, groups=groups)
+    ones = torch.zeros(groups, 4, 3, 3, 3, dtype=torch.float64)
+    for group, channels in enumerate(torch.arange(4).chunk(groups)):
+        ones[group, channels] = 1
+    norm = (functional.conv3d(x.square(), ones, None, 2, 1) + 1e-6).sqrt().repeat_interleave(6 // groups, 1)
+    (linear * (linear.abs() / norm) ** (b - 1) * probe).sum().backward()
+    torch.testing.assert_close(of_x, x.grad, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(of_weight, layer.weight.grad, rtol=1e-9, atol=1e-10)

@@ -187,6 +187,19 @@ OTHER_SETTINGS = [
         "have at least 65. Choose a finer resolution",
     ),
     ('[model]\narchitecture = "efficientnet-b0"\n', "lrp is not defined for networks of the family efficientnet-b0"),
+    *(
+        (
+            f'[model]\narchitecture = "{name}"\n[attribution]\nmethods = ["lrp"]\n',
+            f"lrp is not defined for networks of the family {name}: its rules are defined for ReLU networks",
+        )
+        for name in ("bcos-simple", "coda-s")
+    ),
+    ('[model]\narchitecture = "bcos-simple"\nb = 0.5\n', "model.b must lie between 1 and 8"),
+    (
+        '[model]\narchitecture = "bcos-vgg11"\n[registration]\nresolution_mm = 4.0\n',
+        "is too small for bcos-vgg11: its last stage needs two voxels along each axis, so each side must",
+    ),
+    ('[model]\narchitecture = "bcos-resnet18"\n[training]\nfrom_run = "{folder}"\n', "no readable model"),
     (
         '[model]\narchitecture = "densenet121"\n[attribution]\nbatch_norm = "fold"\n',
         'attribution.batch_norm = "fold": densenet121 has',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from pipeline.run.config.files import load_config
 from pipeline.run.layout.folder import RunInput, prepare_run_folder
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
+from reports.words.numbers import fixed, number
 from workflows.command_line import main
 
 GROUPS = ("Hippocampus", "Cuneus", "Amygdala", "Insula")
@@ -62,6 +64,48 @@ def test_two_runs_give_both_tables_and_stay_as_they_are(tmp_path, source, capsys
     tables = {path: path.read_bytes() for path in (tmp_path / "together").iterdir()}
     assert main(command) == 0
     assert tables == {path: path.read_bytes() for path in (tmp_path / "together").iterdir()}
+
+
+def test_families_are_compared_on_one_page(tmp_path, source) -> None:
+    """Values by hand: 6 of 12 people wrong, costs from descriptions and receipts, densities in reversed order."""
+    a = make_run(tmp_path / "a", source, 0)
+    b = make_run(tmp_path / "b", source, 6, model={"architecture": "bcos-simple"})
+    table = read_table(b.relevance_bilateral)
+    write_table(b.relevance_bilateral, table.assign(map="inherent", density=-table["density"]))
+    for path, content in (
+        (b.fold(0).description, {"parameters": 54176}), (b.receipt("training", "fold-0"), {"seconds": 51.5}),
+        (b.receipt("attribution", "one"), {"seconds": 1.0}), (b.receipt("attribution", "two"), {"seconds": 2.0}),
+    ):  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    scores = {"cohort": ["run", "run", "planted"], "map": "inherent", "network": ["real", "untrained", "real"]}
+    scores |= {"severity": "all", "hits_difference": [1, 0, 4], "n_planted": 5, "auroc_difference": [0.5, 0.5, 0.9]}
+    scores |= {"auroc_mean": 0.25, "pointing": 0.75, "seconds": 0.125}
+    write_table(b.evaluation_scores, pd.DataFrame(scores))
+    verdicts = {"cohort": ["run", "planted"], "map": "inherent", "passed": ["false", "true"]}
+    write_table(b.verdicts, pd.DataFrame(verdicts))
+    planted = {"map": "inherent", "metric": ["sum", "density"], "outcome": "TP", "n_planted": 5}
+    write_table(b.statistics("planted_recovery"), pd.DataFrame(planted | {"hits": [0, 2], "enrichment": [9.0, 1.5]}))
+    to = tmp_path / "together"
+    assert main(["compare", str(a.root), str(b.root), "--to", str(to)]) == 0
+    runs = read_table(to / "family_comparison.tsv").set_index("run")
+    assert runs["balanced_accuracy"].tolist() == [1.0, 0.5]
+    assert runs.loc["b", "ci_low"] < 0.5 < runs.loc["b", "ci_high"]
+    assert tuple(runs.loc["b", ["architecture", "parameters", "training_seconds", "explaining_seconds"]]) == (
+        "bcos-simple", 54176, 51.5, 1.5
+    )  # fmt: skip
+    assert runs.loc["a", "note"].startswith("the run holds no networks and no times of training; no interval")
+    maps = read_table(to / "map_comparison.tsv").set_index("run")
+    names = ["hits", "hits_found", "n_planted", "auroc", "auroc_mean", "enrichment", "pointing", "seconds"]
+    assert maps.loc["b", names].tolist() == [4, 2, 5, 0.9, 0.25, 1.5, 0.75, 0.125]
+    assert str(maps.loc["b", "passed"]).lower() == "true"
+    assert maps.loc["a", "note"] == "no scores of maps: run heatlas evaluate on this run"
+    alike = read_table(to / "map_agreement.tsv").iloc[0]
+    assert (alike["map_a"], alike["map_b"], alike["n_regions"]) == ("gb", "inherent", len(GROUPS))
+    assert alike["spearman"] == pytest.approx(-1)
+    page = (to / "comparison.html").read_text()
+    for words in ("bcos-simple", number(54176), "0.90", "no scores of maps", fixed(-1.0)):
+        assert words in page, words
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path, source, capsys) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from pipeline.models.dynamic.encoding import decoded
 
 PERCENTILE = 99.9
-"""Of the sizes of all voxels; from there on weights are opaque."""
+"""Of the sizes of the voxels inside the brain; from there on weights are opaque."""
 
 
 def size_at(sizes: Tensor, percentile: float) -> Tensor:
@@ -32,11 +32,14 @@ def size_at(sizes: Tensor, percentile: float) -> Tensor:
 def grey_and_opacity(weights: Tensor, pairs: Tensor, percentile: float = PERCENTILE) -> Tensor:
     """Grey value and opacity (B, 2, D, H, W), each from 0 to 1, of weights (B, 2, D, H, W) on pairs.
 
-    Opacity is the norm of a voxel's weights, 1 from the percentile of its own volume on, and 0 where the voxel speaks
-    against the class, that is, where its contribution is not above 0.
+    Opacity is the norm of a voxel's weights, 1 from the percentile of its own brain on, and 0 where the voxel speaks
+    against the class, that is, where its contribution is not above 0. Voxels whose pair is [0, 0] are no brain: weights
+    there, however large, change neither the picture nor its scale. An empty volume has opacity 0 everywhere.
     """
-    sizes = weights.norm(dim=1)
-    most = torch.stack([size_at(one, percentile) for one in sizes]).view(-1, 1, 1, 1)
+    sizes, inside = weights.norm(dim=1), (pairs != 0).any(1)
+    within = [one[brain] for one, brain in zip(sizes, inside, strict=True)]
+    each = [size_at(one, percentile) if len(one) else one.new_zeros(()) for one in within]
+    most = torch.stack(each).view(-1, 1, 1, 1)
     speaks = (weights * pairs).sum(1) > 0
     opacity = torch.where(speaks & (most > 0), (sizes / most.clamp(min=torch.finfo(sizes.dtype).tiny)).clamp(max=1), 0)
     return torch.cat([decoded(weights), opacity[:, None]], dim=1)

@@ -178,12 +178,12 @@ def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[O
     """Maps of the true network, of the nulls, and of no network."""
     for one in task.networks:
         loaded = one.network.load(device)
+        reference = one.network.reference(device)
         if one.changed:
-            loaded = randomised(loaded, one.layers, one.seed)
+            loaded = randomised(loaded, one.layers, one.seed, volume if reference is None else reference.volumes)
         with torch.no_grad(), exact_float32(device):
             logits = loaded.model(volume)[0].double()
         facts: dict[str, object] = {"fold": one.network.fold, "logit": float(logits[1] - logits[0])}
-        reference = one.network.reference(device)
         if reference is not None and one.changed:  # its logits are those of the network as it was
             reference = replace(reference, logits=None)
         surroundings = Surroundings(task.atlas, loaded.input.box, reference)

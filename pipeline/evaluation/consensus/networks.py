@@ -149,7 +149,8 @@ def sets_of_networks(cohort: Judged, seeds: int, families: Sequence[str], quick:
         found.append(Networks(name, EPOCHS, networks_of(cohort, name), shorter))
     for text in dict.fromkeys(families):
         name = "family-" + re.sub(r"[^A-Za-z0-9.]+", "-", text)
-        other = dataclasses.replace(config, model=family_settings(text, config))
+        training = dataclasses.replace(config.training, from_run="")
+        other = dataclasses.replace(config, model=family_settings(text, config), training=training)
         found.append(Networks(name, FAMILY, networks_of(cohort, name), other))
     return tuple(found)
 

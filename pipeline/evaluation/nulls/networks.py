@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.nulls.labels import with_swapped_labels
@@ -23,6 +23,7 @@ from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job
 from pipeline.run.work.seeds import derived_seed
+from pipeline.training.batch_statistics import take_constants
 from pipeline.training.stage import fold_job, registered_versions
 
 REAL, UNTRAINED, NO_NETWORK = "real", "untrained", "none"
@@ -82,7 +83,7 @@ def shuffled_jobs(cohort: Judged, numbers: Sequence[int], digests: DigestCache) 
 def shuffled_config(config: Config, seed: int) -> Config:
     """The recipe of a run, marked as a control run, with a seed of its own; one training per fold."""
     cohort = dataclasses.replace(config.cohort, shuffle_labels=True)
-    training = dataclasses.replace(config.training, repeats=1)
+    training = dataclasses.replace(config.training, repeats=1, from_run="")  # which would know the true labels
     return dataclasses.replace(config, cohort=cohort, training=training, seed=seed)
 
 
@@ -91,7 +92,7 @@ def layers_with_parameters(model: nn.Module) -> list[str]:
     return [name for name, module in model.named_modules() if next(module.parameters(recurse=False), None) is not None]
 
 
-def randomised(loaded: LoadedModel, layers: int | None, seed: int) -> LoadedModel:
+def randomised(loaded: LoadedModel, layers: int | None, seed: int, volumes: Tensor | None = None) -> LoadedModel:
     """A copy of a network with parameters drawn anew.
 
     Parameters
@@ -100,6 +101,9 @@ def randomised(loaded: LoadedModel, layers: int | None, seed: int) -> LoadedMode
         How many layers with parameters, counted from the head, are drawn anew. Buffers, such as the statistics of
         batch normalisation, stay. None: an untrained network, buffers included.
     seed : int
+    volumes : Tensor, optional
+        (B, 1, D, H, W), from which an untrained network takes the constants that training would start from. Without
+        them the signals of a deep B-cos network vanish, and its map would be no null but nothing.
     """
     model = copy.deepcopy(loaded.model)
     with torch.random.fork_rng(devices=[]):
@@ -107,6 +111,8 @@ def randomised(loaded: LoadedModel, layers: int | None, seed: int) -> LoadedMode
         fresh = build_network(loaded.settings, loaded.input.shape, len(loaded.classes))
     if layers is None:
         model.load_state_dict(fresh.state_dict())
+        if volumes is not None:
+            take_constants(model, volumes)
     else:
         drawn = dict(fresh.named_parameters())
         names = layers_with_parameters(model)[::-1][:layers]

@@ -160,7 +160,8 @@ def planted_config(config: Config, seed: int) -> Config:
         config.cohort, contrast_column=PLANTED, negative=UNTOUCHED, positive=WITH_LOSS, classes=(), target="",
         shuffle_labels=False,
     )  # fmt: skip
-    return dataclasses.replace(config, cohort=cohort, seed=seed)
+    training = dataclasses.replace(config.training, from_run="")  # whose networks tell other classes, in other folds
+    return dataclasses.replace(config, cohort=cohort, training=training, seed=seed)
 
 
 def planting_jobs(

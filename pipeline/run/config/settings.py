@@ -206,6 +206,8 @@ class TrainingConfig:
     """Largest shift along each axis in training."""
     balance_classes: bool = True
     """Weight the loss so that each class counts the same."""
+    from_run: str = ""
+    """Folder of a finished run of the same people and folds, whose conventional networks B-cos networks start from."""
     loss: Literal["usual", "cross-entropy", "binary-cross-entropy", "off-target"] = "usual"
     """For classes; ``usual`` is that of the architecture: off-target for B-cos networks, cross-entropy for others. With
     ``off-target`` a wrong class is to have no evidence; with ``binary-cross-entropy``, evidence against it."""

@@ -11,6 +11,7 @@ import nibabel as nib
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from atlases.images import UNREADABLE
 from atlases.labels import load_atlas
@@ -20,16 +21,15 @@ from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
 from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
-from pipeline.models.storage import load_model
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.work.digests import file_digest
 from pipeline.run.work.seeds import derived_seed
 from pipeline.training.objectives.distillation import Distillation, distilled
 from pipeline.training.objectives.guidance import Guidance, guided
 from pipeline.training.objectives.guidance_losses import dilated
+from pipeline.training.objectives.known_networks import fold_of_run, known_network
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.readable_gradients import readable
 from pipeline.training.objectives.records import Batch, Context, Objective
@@ -88,7 +88,7 @@ def context_of(
             annotated=torch.tensor([scan.participant_id in people for scan in scans], device=device),
         )
     if wanted.kind == "distilled":
-        return Context(teacher=_teacher(teacher_files(wanted, fold), task, spec, fold, device))
+        return Context(teacher=_teacher(wanted, task, spec, fold, device))
     return Context()
 
 
@@ -116,14 +116,16 @@ def require_explanations(config: Config, split: Split) -> None:
 def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
     """What a training depends on beyond other settings, for its key: settings, and digests of the files they name."""
     wanted = config.objective
+    start = config.training.from_run
+    begun = {"start": _digest(fold_of_run(start, fold).weights)} if start else {}
     if wanted.kind == "task":
-        return None, {}
+        return None, begun
     files = {"mask": Path(wanted.mask)} if wanted.kind == "guided" and wanted.mask else {}
     if wanted.kind == "distilled":
-        files["teacher"] = teacher_files(wanted, fold).weights
+        files["teacher"] = fold_of_run(wanted.teacher, fold).weights
     settings = dataclasses.replace(wanted, mask="", teacher="")
     atlas = config.regions.atlas if wanted.kind == "guided" and not wanted.mask else None
-    return [settings, atlas], {name: _digest(path) for name, path in files.items()}
+    return [settings, atlas], begun | {name: _digest(path) for name, path in files.items()}
 
 
 def mask_of(wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput) -> NDArray[np.bool_]:
@@ -198,33 +200,12 @@ def annotated_people(people: Sequence[str], share: float, seed: int) -> frozense
     return frozenset(sorted(people, key=lambda name: derived_seed(seed, "annotated", name))[:count])
 
 
-def teacher_files(wanted: ObjectiveConfig, fold: Fold) -> FoldFiles:
-    """Files of the teacher of a fold: the network of the same fold of its run."""
-    return RunLayout(Path(wanted.teacher)).fold(fold.index)
-
-
-def _teacher(files: FoldFiles, task: Task, spec: NetworkInput, fold: Fold, device: torch.device) -> torch.nn.Module:
-    loaded = load_model(files, device)
-    if loaded.classes != task.outputs:
-        raise UsageError(
-            f"objective.teacher: {files.weights}: its outputs are {', '.join(loaded.classes)}, those of this run "
-            f"{', '.join(task.outputs)}; take a teacher of the same task."
-        )
-    if loaded.input != spec:
-        raise UsageError(
-            f"objective.teacher: {files.weights}: it sees another grid ({loaded.input.shape}) than this run "
-            f"({spec.shape}); choose the same resolution, field of view and network sizes."
-        )
-    parts = loaded.description["participants"]
-    seen = sorted({*parts["train"], *parts["validation"]} & set(fold.test))
-    if seen:
-        raise UsageError(
-            f"objective.teacher: {files.weights}: it was trained with {len(seen)} people whom this fold tests "
-            f"({', '.join(seen[:3])}); train both runs on the same cohort with the same seed and folds."
-        )
-    for weight in loaded.model.parameters():
-        weight.requires_grad_(False)
-    return loaded.model
+def _teacher(wanted: ObjectiveConfig, task: Task, spec: NetworkInput, fold: Fold, device: torch.device) -> nn.Module:
+    """The frozen network of the same fold of the teacher's run."""
+    files = fold_of_run(wanted.teacher, fold)
+    teacher = known_network("objective.teacher", files, task, spec, fold, device).model
+    teacher.requires_grad_(False)
+    return teacher
 
 
 def _digest(path: Path) -> str:

@@ -1,0 +1,123 @@
+"""Networks of another run that a training builds on: a teacher, or the network that a B-cos network starts from.
+
+Always the network of the same fold, of the same task and grid, that was trained with nobody whom the fold tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.tasks import Task, task_of
+from pipeline.models.families.bcos.conversion import converted
+from pipeline.models.families.registry import build_network
+from pipeline.models.inputs import NetworkInput, configured_input
+from pipeline.models.storage import LoadedModel, load_model
+from pipeline.run.config.networks import BcosConfig
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import UsageError
+from pipeline.run.layout.run_layout import FoldFiles, RunLayout
+
+
+def fold_of_run(folder: str, fold: Fold) -> FoldFiles:
+    """Files of the network of the same fold of another run."""
+    return RunLayout(Path(folder)).fold(fold.index)
+
+
+def known_network(
+    setting: str, files: FoldFiles, task: Task, spec: NetworkInput, fold: Fold, device: torch.device
+) -> LoadedModel:
+    """Read a network that a fold may build on.
+
+    Parameters
+    ----------
+    setting : str
+        That names the run, for messages.
+    files : FoldFiles
+    task : Task
+    spec : NetworkInput
+        What the new network sees.
+    fold : Fold
+    device : torch.device
+
+    Raises
+    ------
+    UsageError
+        For other outputs, another grid, or people whom the fold tests.
+    BadInputError
+        If it cannot be read.
+    """
+    loaded = load_model(files, device)
+    if loaded.classes != task.outputs:
+        raise UsageError(
+            f"{setting}: {files.weights}: its outputs are {', '.join(loaded.classes)}, those of this run "
+            f"{', '.join(task.outputs)}; take a run of the same task."
+        )
+    if loaded.input != spec:
+        raise UsageError(
+            f"{setting}: {files.weights}: it sees another grid ({loaded.input.shape}) than this run "
+            f"({spec.shape}); choose the same resolution, field of view and network sizes."
+        )
+    parts = loaded.description["participants"]
+    seen = sorted({*parts["train"], *parts["validation"]} & set(fold.test))
+    if seen:
+        raise UsageError(
+            f"{setting}: {files.weights}: it was trained with {len(seen)} people whom this fold tests "
+            f"({', '.join(seen[:3])}); train both runs on the same cohort with the same seed and folds."
+        )
+    return loaded
+
+
+def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor] | None:
+    """Weights of the conventional network of ``training.from_run``, converted; None where no run is named.
+
+    Source: Arya, Rao, Böhle & Schiele 2024.
+
+    Raises
+    ------
+    UsageError
+        For a network that is no B-cos network, or one that the other cannot be converted to; also as `known_network`.
+    BadInputError
+        If it cannot be read.
+    """
+    folder, settings = config.training.from_run, config.model
+    if not folder:
+        return None
+    if not isinstance(settings, BcosConfig):
+        raise UsageError(
+            f"training.from_run starts B-cos networks from conventional ones, and {settings.architecture} is no B-cos "
+            'network. Leave it empty, or choose model.architecture = "bcos-resnet18" or "bcos-densenet121".'
+        )
+    files = fold_of_run(folder, fold)
+    loaded = known_network("training.from_run", files, task, spec, fold, torch.device("cpu"))
+    where = f"training.from_run: {files.weights} ({loaded.settings.architecture})"
+    try:
+        found = converted(loaded.model, settings, spec.shape).state_dict()
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    with torch.device("meta"):
+        wanted = build_network(settings, spec.shape, len(task.outputs)).state_dict()
+    sizes, other = ({name: tuple(value.shape) for name, value in one.items()} for one in (wanted, found))
+    if sizes != other:
+        name = next(name for name in (*sizes, *other) if sizes.get(name) != other.get(name))
+        raise UsageError(
+            f"{where} does not become a {settings.architecture} with these settings: {name} is "
+            f"{other.get(name, 'missing')} there and {sizes.get(name, 'missing')} here. Train both with the same "
+            "width, first_channels, growth and stem_stride."
+        )
+    return found
+
+
+def require_start(config: Config, split: Split) -> None:
+    """Refuse before any work starts what no fold can start from; raises as `weights_to_start_from`."""
+    if config.training.from_run and config.cohort.shuffle_labels:
+        raise UsageError(
+            "training.from_run: a run on shuffled labels must not start from networks that know the true ones. Leave "
+            "it empty."
+        )
+    for fold in split.folds:
+        weights_to_start_from(config, task_of(config.cohort), configured_input(config), fold)

@@ -1,0 +1,95 @@
+"""B-cos networks that start from the conventional networks of another run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.tasks import task_of
+from pipeline.evaluation.nulls.networks import shuffled_config
+from pipeline.models.families.bcos.layers import BcosConv3d
+from pipeline.models.families.registry import build_network
+from pipeline.models.inputs import configured_input
+from pipeline.models.storage import save_model
+from pipeline.run.config.files import load_config
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.training.objectives.explanations import facts_of
+from pipeline.training.objectives.known_networks import require_start, weights_to_start_from
+
+FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
+WIDTH = 1 / 64
+
+
+def config(architecture="bcos-resnet18", folder="", width=WIDTH, **sections):
+    model = {"architecture": architecture} | ({"width": width} if "resnet" in architecture else {})
+    training = {"from_run": str(folder)} if folder else {}
+    return load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": model, "training": training,
+                                  **sections})  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    plain = config("resnet18")
+    torch.manual_seed(4)
+    network = build_network(plain.model, configured_input(plain).shape, 2)
+    parts = {"train": list(FOLD.train), "validation": list(FOLD.validation), "test": list(FOLD.test)}
+    save_model(RunLayout(tmp_path).fold(0), network, configured_input(plain), ("CN", "AD"), {"participants": parts})
+    return tmp_path
+
+
+def start(own, fold=FOLD):
+    return weights_to_start_from(own, task_of(own.cohort), configured_input(own), fold)
+
+
+def test_filters_are_those_of_the_same_fold(folder) -> None:
+    own = config(folder=folder)
+    require_start(own, Split((FOLD,)))
+    spec = configured_input(own)
+    made = build_network(own.model, spec.shape, 2)
+    made.load_state_dict(start(own))
+    plain = build_network(config("resnet18").model, spec.shape, 2)
+    before = [module.weight for module in _stored(folder, plain).modules() if isinstance(module, torch.nn.Conv3d)]
+    after = [module.weight for module in made.modules() if isinstance(module, BcosConv3d)]
+    assert torch.equal(after[0], torch.cat([before[0], -before[0]], 1) / 2)
+    assert len(after) == len(before) + 1  # and the classifier
+    assert all(torch.equal(one, other) for one, other in zip(after[1:-1], before[1:], strict=True))
+    assert start(config()) is None
+
+
+def _stored(folder, network):
+    import safetensors.torch
+
+    network.load_state_dict(safetensors.torch.load_file(RunLayout(folder).fold(0).weights))
+    return network
+
+
+def test_people_whom_the_fold_tests_would_leak(folder) -> None:
+    with pytest.raises(UsageError, match=r"training.from_run: .* trained with 1 people whom this fold tests \(sub-2\)"):
+        start(config(folder=folder), Fold(0, ("sub-1",), ("sub-3",), ("sub-2",)))
+
+
+def test_what_cannot_be_started_is_named(folder, tmp_path) -> None:
+    with pytest.raises(UsageError, match="resnet18 is no B-cos network"):
+        start(config("resnet18", folder))
+    with pytest.raises(UsageError, match=r"does not become a bcos-resnet18 with these settings: _stages.* same width"):
+        start(config(folder=folder, width=1 / 32))
+    with pytest.raises(UsageError, match="does not become a bcos-simple"):
+        start(config("bcos-simple", folder))
+    with pytest.raises(BadInputError, match="no readable model"):
+        start(config(folder=tmp_path / "nothing"))
+    with pytest.raises(UsageError, match="must not start from networks that know the true"):
+        require_start(config(folder=folder, cohort={"shuffle_labels": True}), Split((FOLD,)))
+    assert shuffled_config(config(folder=folder), 1).training.from_run == ""
+
+
+def test_a_training_depends_on_the_weights_and_not_on_their_place(folder) -> None:
+    first = facts_of(config(folder=folder), FOLD)
+    assert facts_of(config(), FOLD) == (None, {})
+    moved = folder.parent / f"{folder.name}_moved"
+    folder.rename(moved)
+    assert facts_of(config(folder=moved), FOLD) == first
+    weights = RunLayout(moved).fold(0).weights
+    weights.write_bytes(weights.read_bytes() + b" ")
+    assert facts_of(config(folder=moved), FOLD) != first
