@@ -119,7 +119,7 @@ def conditions() -> list[Condition]:
         Condition("reversed", reversed=True),
         Condition("reversed-energy", "energy", mask="outside", reversed=True, against="reversed"),
         Condition("ppce-brain", "ppce"),
-        Condition("rrr-brain", "rrr"),
+        Condition("rrr-brain", "rrr", weight=300.0),
     ]
 
 
