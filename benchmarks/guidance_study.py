@@ -3,11 +3,12 @@
     python benchmarks/guidance_study.py /tmp/demo/run /tmp/study --seeds 43 44 45
     python benchmarks/guidance_study.py /tmp/demo/run /tmp/study --seeds 43 44 45 --only control energy-brain
 
-RUN is a run with registered scans; it is only read. One scan of each person, at twice the voxel size of the run, so that
-a study takes minutes on one core. The marker is a small cube in a corner of what networks see, as bright as the
+RUN is a run with registered scans; it is only read. One scan of each person, at twice the voxel size of the run, so
+that a study takes minutes on one core. The marker is a small cube in a corner of what networks see, as bright as the
 brightest voxel. In training and validation it goes with the diagnosis (95 %); who is tested has a copy with and one
 without. Masks and measures are those of `heatlas evaluate --parts marker`. A training that is done is not repeated.
-Writes OUT/guidance_study.md: means over people and seeds, and paired differences with bootstrap intervals over people.
+Writes OUT/guidance_study.md: means over people and seeds, and paired differences with bootstrap intervals over
+people.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch.nn import functional
 
 from pipeline.cohort.people.tasks import task_of
 from pipeline.evaluation.planting.loss import MARKER_OFFSET
-from pipeline.evaluation.planting.marker_groups import Places, GroupAnswers, map_measures, tied_marks
+from pipeline.evaluation.planting.marker_groups import GroupAnswers, Places, map_measures, tied_marks
 from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.registry import build_network, family_of
@@ -54,8 +55,14 @@ from workflows.evaluate import registered_scans
 FOUNDING = FoundingConfig(channels=(4, 8, 16), pools=(2, 2, 3), hidden_units=16, dropout=0.0)
 RESNET = ResNetConfig(architecture="resnet10", width=0.125)
 BCOS = BcosSimpleConfig(channels=(4, 8, 16), strides=(2, 2, 2))
-RECIPE = TrainingConfig(learning_rate=3e-3, learning_rate_schedule="cosine", max_epochs=12, min_epochs=12,
-                        max_shift_voxels=1, precision="float32")  # fmt: skip
+RECIPE = TrainingConfig(
+    learning_rate=3e-3,
+    learning_rate_schedule="cosine",
+    max_epochs=12,
+    min_epochs=12,
+    max_shift_voxels=1,
+    precision="float32",
+)
 FOLDS = 3
 MARKER_VOXELS = 6
 """Edge; with 3 these small networks never used the marker."""
@@ -207,9 +214,15 @@ def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Mo
 
 
 def run_training(
-    model: StagedModel, training: LabelledVolumes, validation: LabelledVolumes, objective: Objective,
-    recipe: TrainingConfig, seed: int, work: Path, context: Context,
-) -> Mapping[str, torch.Tensor]:  # fmt: skip
+    model: StagedModel,
+    training: LabelledVolumes,
+    validation: LabelledVolumes,
+    objective: Objective,
+    recipe: TrainingConfig,
+    seed: int,
+    work: Path,
+    context: Context,
+) -> Mapping[str, torch.Tensor]:
     """Weights of the epoch that the validation part selects."""
     resumption = Resumption(work, "study")
     with repeatable(torch.device("cpu"), seed, 1):
@@ -232,8 +245,12 @@ def measured(
             label = copy if one.reversed else int(cohort.positive[person])
             volume = cohort.volumes[person, copy][None, None]
             found = explained_batch(model, volume, torch.tensor([label]), "input-x-gradient", 0, False)
-            row = {"person": cohort.names[person], "positive": bool(cohort.positive[person]), "marked": bool(copy),
-                   "correct": float(found.logits.argmax(1).item() == label)}  # fmt: skip
+            row = {
+                "person": cohort.names[person],
+                "positive": bool(cohort.positive[person]),
+                "marked": bool(copy),
+                "correct": float(found.logits.argmax(1).item() == label),
+            }
             values = found.maps[0].detach().numpy()
             for name, where in places.items():
                 row |= {f"{measure}_{name}": value for measure, value in map_measures(values, where).items()}
@@ -279,8 +296,11 @@ def study(cohort: Cohort, out: Path, seeds: Sequence[int], wanted: Sequence[Cond
                 torch.save(model.state_dict(), weights)
                 rows = measured(cohort, model, teacher, one, parts_of(cohort.positive, fold, seed)[2])
                 rows.assign(condition=one.name, seed=seed, fold=fold).to_csv(table, sep="\t", index=False)
-                print(f"{one.name} seed {seed} fold {fold}: {time.process_time() - begun:.0f} s, "
-                      f"correct {rows['correct'].mean():.2f}, on marker {rows['on_marker_brain'].mean():.2f}", flush=True)  # fmt: skip
+                print(
+                    f"{one.name} seed {seed} fold {fold}: {time.process_time() - begun:.0f} s, "
+                    f"correct {rows['correct'].mean():.2f}, on marker {rows['on_marker_brain'].mean():.2f}",
+                    flush=True,
+                )
 
 
 def tested(rows: pd.DataFrame) -> GroupAnswers:
@@ -297,8 +317,11 @@ def per_person(rows: pd.DataFrame, name: str) -> pd.Series:
 def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     """Markdown: one table of values and one of paired differences."""
     by_name = dict(list(rows.groupby("condition", sort=False)))
-    lines = ["| condition | seeds | EPG | IoU | on-object EPG | on marker | worst group | by seed | as in training | cosine | agreement ID | OOD |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| condition | seeds | EPG | IoU | on-object EPG | on marker | worst group | by seed | as in training "
+        "| cosine | agreement ID | OOD |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
     for one in wanted:
         own = by_name.get(one.name)
         if own is None:
@@ -323,8 +346,13 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
         else:
             cells += ["", "", ""]
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "Differences (interval over people, seeds averaged; seeds in which it rises)", "",
-              "| condition | against | EPG | worst group | as in training | cosine | agreement ID | OOD |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines += [
+        "",
+        "Differences (interval over people, seeds averaged; seeds in which it rises)",
+        "",
+        "| condition | against | EPG | worst group | as in training | cosine | agreement ID | OOD |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for one in wanted:
         other, own = by_name.get(one.against), by_name.get(one.name)
         if other is None or own is None or one.name == one.against:

@@ -3,8 +3,8 @@
     python benchmarks/guided_step.py --output docs/benchmarks/guided_step.md
 
 The founding network of the demo on its grid at 2 mm, batches of four, one thread of the CPU: process CPU time of
-forward and backward pass, medians of the ratios; memory is the kernel's high-water mark above what the process held before. The
-bounds of the issue are 2.5 (map at the input) and 1.6 (after a middle stage).
+forward and backward pass, medians of the ratios; memory is the kernel's high-water mark above what the process held
+before. The bounds of the issue are 2.5 (map at the input) and 1.6 (after a middle stage).
 """
 
 from __future__ import annotations
