@@ -48,6 +48,7 @@ from pipeline.run.work.log import open_log
 from pipeline.run.work.provenance import write_dataset_description, write_provenance
 from reports.page.build import write_report
 from workflows.check import describe_cohort
+from workflows.evaluate import evaluate_command
 from workflows.explain import explain_command
 from workflows.preflight import Ready, preflight, require_settings, stages_until
 from workflows.settings import seed_of, selection_of, settings_of
@@ -184,7 +185,11 @@ def demo_command(arguments: argparse.Namespace) -> int:
     with run_lock(RunLayout(arguments.out.resolve()).lock):
         with open_executor(arguments.n_procs) as executor:
             write_demo_cohort(cohort, config.seed, executor=executor)
-        return run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
+        code = run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
+    if not arguments.marker or code != EXIT_OK:
+        return code
+    asked = {"out": arguments.out / "run", "methods": [], "parts": ["marker"], "families": [], "draws": None}
+    return evaluate_command(argparse.Namespace(**{**vars(arguments), **asked, "plant": False, "quick": False}))
 
 
 def _require_demo_folder(folder: Path) -> None:

@@ -81,6 +81,11 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("out", type=_path, metavar="OUT", help="folder for the cohort (OUT/cohort) and the run (OUT/run)")
     _add_seed_and_config(demo)
     _add_run_options(demo)
+    demo.add_argument(
+        "--marker", action="store_true",
+        help="then plant a scanner marker that goes with the diagnosis in training only, and train with and without "
+        "guidance (as heatlas evaluate OUT/run --parts marker)",
+    )  # fmt: skip
 
     check = commands.add_parser("check", help="say what would be used, dropped and missing, and stop")
     check.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
@@ -234,7 +239,7 @@ def _add_evaluate(commands: Any) -> None:
     )
     evaluate.add_argument(
         "--parts", nargs="+", action="extend", default=[], metavar="PART",
-        help="of nulls, faithfulness, interactions, plant, grids, retrain, consensus (default: the first two)",
+        help="of nulls, faithfulness, interactions, plant, grids, retrain, consensus, marker (default: the first two)",
     )  # fmt: skip
     evaluate.add_argument(
         "--families", nargs="+", action="extend", default=[], metavar="NAME[:SETTING=VALUE]",

@@ -239,6 +239,19 @@ class TestDistillation:
         with pytest.raises(UsageError, match=r"needs a teacher \(objective.teacher"):
             objective.loss(network(), batch(), Context())
 
+    @pytest.mark.parametrize("stage", [0, 1, -1])
+    def test_frozen_weights_do_not_change_the_map_of_a_teacher(self, stage: int) -> None:
+        teacher, data = network().eval(), batch()
+        wanted = explained_batch(teacher, data.volumes, data.targets, "grad-cam", stage).maps.detach()
+        teacher.requires_grad_(False)
+        found = explained_batch(teacher, data.volumes, data.targets, "grad-cam", stage, learning=False)
+        np.testing.assert_allclose(found.maps.detach(), wanted, atol=1e-15)
+        student = network(seed=5).train()
+        loss = distilled(TASK, Distillation(student_stage=stage, teacher_stage=stage)).loss
+        loss(student, data, Context(teacher=teacher))[0].backward()
+        assert all(weight.grad is None for weight in teacher.parameters())
+        assert torch.isfinite(next(student.parameters()).grad).all()
+
 
 class TestReadableGradients:
     @pytest.mark.parametrize("name", DISTANCES)
@@ -273,8 +286,9 @@ class TestReadableGradients:
         TASK.loss(once, data, Context())
         after = torch.get_rng_state()
         torch.manual_seed(9)
-        readable(TASK, "cosine", 1.0).loss(model, data, Context())
+        loss = readable(TASK, "cosine", 1.0).loss(model, data, Context())[0]
         assert torch.equal(torch.get_rng_state(), after)
+        loss.backward()  # through the first pass, whose statistics the second must not have replaced
         for name, value in once.state_dict().items():
             assert torch.equal(value, model.state_dict()[name]), name
 

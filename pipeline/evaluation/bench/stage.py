@@ -29,6 +29,8 @@ from pipeline.evaluation.grids.tables import GRID_TABLES
 from pipeline.evaluation.interactions import sides, sources
 from pipeline.evaluation.nulls.networks import shuffled_jobs
 from pipeline.evaluation.planting.cohort import planted_cohort
+from pipeline.evaluation.planting.marked import marker_cohort
+from pipeline.evaluation.planting.marker_table import MARKER_TABLE
 from pipeline.evaluation.retraining.removal import SHARES
 from pipeline.evaluation.retraining.stage import remove_and_retrain
 from pipeline.evaluation.retraining.table import RETRAINING_TABLE
@@ -49,7 +51,7 @@ log = logging.getLogger("heatlas")
 
 BENCH_TABLES = (
     table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE, sides.INTERACTIONS_TABLE,
-    sources.SOURCES_TABLE, *GRID_TABLES, RETRAINING_TABLE, *CONSENSUS_TABLES,
+    sources.SOURCES_TABLE, *GRID_TABLES, RETRAINING_TABLE, MARKER_TABLE, *CONSENSUS_TABLES,
 )  # fmt: skip
 """Tables of ``heatlas evaluate``; a run has none of them."""
 
@@ -173,6 +175,8 @@ class Bench:
             made += agree(
                 cohort, self._few, request.further_seeds, request.families, request.quick, self.executor, self.digests
             )
+        if "marker" in request.parts:
+            made += marker_cohort(cohort, self.executor, self.digests)
         if "grids" in request.parts:  # last, since a weak network may allow no grid at all
             made += self._grids(cohort)
         return made

@@ -15,6 +15,7 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+from numpy.typing import NDArray
 
 from atlases.images import UNREADABLE, write_template_image
 from atlases.labels import Atlas
@@ -206,13 +207,7 @@ def plant_person(
 ) -> Mapping[str, Any]:
     """Write both copies of one control; the function of a `Job`."""
     site = planting_site(atlas_name, changes, source.resolution_mm)
-    brain = read_brain(source.brain_mask, site.grid)
-    try:
-        image: Any = nib.nifti1.Nifti1Image.from_filename(source.t1w)
-        volume = np.asarray(image.dataobj, dtype=np.float32)
-    except UNREADABLE as error:
-        raise BadInputError(f"{source.t1w}: cannot be read ({error}); run the registration again.") from error
-    require_same_grid(Grid.of(image), site.grid, source.t1w.name)
+    volume, brain = read_registered(source, site.grid)
     cube = marker(site.grid.shape, start)
     for label in (UNTOUCHED, WITH_LOSS):
         lost = person.severity if label == WITH_LOSS else 0.0
@@ -225,6 +220,24 @@ def plant_person(
         write_template_image(outputs[f"{label}_t1w"], copied, site.grid, title)
         write_template_image(outputs[f"{label}_mask"], mask, site.grid, title)
     return {"severity": person.severity, "unused": person.unused, "marked": person.marked}
+
+
+def read_registered(source: ScanFiles, grid: Grid) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Intensities and brain mask of a registered scan.
+
+    Raises
+    ------
+    BadInputError
+        If one cannot be read, or lies on another grid.
+    """
+    brain = read_brain(source.brain_mask, grid)
+    try:
+        image: Any = nib.nifti1.Nifti1Image.from_filename(source.t1w)
+        volume = np.asarray(image.dataobj, dtype=np.float32)
+    except UNREADABLE as error:
+        raise BadInputError(f"{source.t1w}: cannot be read ({error}); run the registration again.") from error
+    require_same_grid(Grid.of(image), grid, source.t1w.name)
+    return volume, brain
 
 
 def truth_of(people: Sequence[Person], atlas: Atlas, correlated: str | None) -> Truth:

@@ -23,9 +23,11 @@ class ObjectiveConfig:
     """Of guidance: share of positive attribution inside the mask (energy), distance from the mask (l1), more inside
     (ppce), less outside (rrr)."""
     regions: tuple[str, ...] = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus")
-    """Bilateral groups of the atlas that make the mask."""
+    """Bilateral groups of the atlas that make the mask; ``brain`` for all of the template's brain."""
     mask: str = ""
     """NIfTI file in template space in place of `regions`; voxels above 0 are inside."""
+    outside: bool = False
+    """Guide maps to what lies outside the mask instead."""
     boxes: bool = False
     """Use the bounding box of each region and side."""
     dilate_voxels: int = 0

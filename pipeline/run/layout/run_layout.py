@@ -152,6 +152,11 @@ class RunLayout(GroupFiles):
         return self.evaluation / "retraining.tsv"
 
     @property
+    def marker_groups(self) -> Path:
+        """One row per task and training: accuracy by diagnosis and marker, and where maps lie."""
+        return self.evaluation / "marker_groups.tsv"
+
+    @property
     def consensus(self) -> Path:
         """One row per map and pair of networks: whether they agree on regions."""
         return self.evaluation / "consensus.tsv"
@@ -343,6 +348,11 @@ class FoldFiles:
     def predictions(self) -> Path:
         """Predictions of this fold's test participants (TSV)."""
         return self.folder / "predictions.tsv"
+
+    @property
+    def measures(self) -> Path:
+        """How well the maps of this fold's test participants keep to a mask (TSV)."""
+        return self.folder / "measures.tsv"
 
     @property
     def predictions_applied(self) -> Path:

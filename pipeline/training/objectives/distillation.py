@@ -120,5 +120,6 @@ def _taught(teacher: nn.Module, volumes: Tensor, distillation: Distillation) -> 
     if distillation.weight == 0:
         return Explained(logits, volumes[:, 0])
     with torch.enable_grad():
-        explained = explained_batch(teacher, volumes, logits.argmax(1), distillation.map, distillation.teacher_stage)
+        found, stage = logits.argmax(1), distillation.teacher_stage
+        explained = explained_batch(teacher, volumes, found, distillation.map, stage, learning=False)
     return Explained(logits, explained.maps.detach())

@@ -16,6 +16,7 @@ from torch import nn
 from atlases.images import UNREADABLE
 from atlases.labels import load_atlas
 from atlases.spaces import Grid, require_same_grid
+from atlases.templates import load_template
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
@@ -33,6 +34,9 @@ from pipeline.training.objectives.known_networks import fold_of_run, known_netwo
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.readable_gradients import readable
 from pipeline.training.objectives.records import Batch, Context, Objective
+
+BRAIN = "brain"
+"""In place of a group of the atlas: the whole brain of the template."""
 
 
 def with_explanations(objective: Objective, config: Config, task: Task) -> Objective:
@@ -144,14 +148,18 @@ def mask_of(wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput) -> NDA
         atlas = load_atlas(atlas_name, spec.template_grid)
         groups = atlas.regions.groups
         for name in wanted.regions:
-            if name not in groups:
+            if name not in groups and name != BRAIN:
                 near = difflib.get_close_matches(name, groups, n=3, cutoff=0.4)
                 raise UsageError(
                     f"objective.regions: {name}: no such group of {atlas_name}; similar: {', '.join(near) or 'none'}."
                 )
-        numbers = [number for name in wanted.regions for number in groups[name]]
+        numbers = [number for name in wanted.regions if name != BRAIN for number in groups[name]]
         parts = [atlas.labels == number for number in numbers]
+        if BRAIN in wanted.regions:
+            parts.append(np.asarray(load_template(spec.resolution_mm).brain_mask, dtype=bool))
         found = np.any([_box(part) if wanted.boxes else part for part in parts], axis=0)
+    if wanted.outside:
+        found = ~found
     seen = found if spec.box is None else spec.box.crop(found)
     if not seen.any():
         named = wanted.mask or ", ".join(wanted.regions)

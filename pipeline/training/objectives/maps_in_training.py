@@ -42,7 +42,9 @@ class Explained:
     maps: Tensor
 
 
-def explained_batch(model: nn.Module, volumes: Tensor, targets: Tensor, kind: str, stage: int) -> Explained:
+def explained_batch(
+    model: nn.Module, volumes: Tensor, targets: Tensor, kind: str, stage: int, learning: bool = True
+) -> Explained:
     """One forward pass, and the map of one output for each volume, at a boundary between stages.
 
     The output explained is the evidence: its logit minus the mean of the others; of a single output, itself. Nothing is
@@ -60,6 +62,9 @@ def explained_batch(model: nn.Module, volumes: Tensor, targets: Tensor, kind: st
         One of `MAPS`.
     stage : int
         Boundary: 0 the input, -1 the last stage with voxels.
+    learning : bool
+        Whether a loss of the maps is to be differentiated; False for a network that stays as it is, such as a teacher
+        whose weights are frozen.
 
     Raises
     ------
@@ -80,15 +85,15 @@ def explained_batch(model: nn.Module, volumes: Tensor, targets: Tensor, kind: st
     features = volumes
     for one in model.stages[:place]:
         features = one(features)
-    if place == 0:
+    if place == 0 or not learning:
         features = features.detach().requires_grad_()
     logits = features
     with TwiceDifferentiable():
         for one in model.stages[place:]:
             logits = one(logits)
     with gradients_of_features():
-        (gradient,) = torch.autograd.grad(evidence_of(logits, targets).sum(), features, create_graph=True)
-    if not gradient.requires_grad:
+        (gradient,) = torch.autograd.grad(evidence_of(logits, targets).sum(), features, create_graph=learning)
+    if learning and not gradient.requires_grad:
         raise UsageError(
             f"the {kind} map at stage {stage} does not depend on the weights in a way that can be differentiated "
             "twice; choose an earlier stage."

@@ -114,16 +114,15 @@ class GuidedReLUs(TorchFunctionMode):
 
 @contextmanager
 def _unmoved(model: nn.Module) -> Iterator[None]:
-    """Keep the running statistics of batch normalisation as they are."""
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    kept = [{name: buffer.clone() for name, buffer in module.named_buffers(recurse=False)} for module in norms]
+    """Normalise by the batch without touching running statistics, which the graph of the first pass still holds."""
+    norms = [one for one in model.modules() if isinstance(one, _BatchNorm) and one.training and one.track_running_stats]
+    for module in norms:
+        module.track_running_stats = False
     try:
         yield
     finally:
-        with torch.no_grad():
-            for module, buffers in zip(norms, kept, strict=True):
-                for name, before in buffers.items():
-                    getattr(module, name).copy_(before)
+        for module in norms:
+            module.track_running_stats = True
 
 
 def _random_state(device: torch.device) -> Tensor:

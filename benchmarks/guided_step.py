@@ -1,0 +1,107 @@
+"""What a step of guidance costs, as a ratio to a plain step measured in turn in the same process.
+
+    python benchmarks/guided_step.py --output docs/benchmarks/guided_step.md
+
+The founding network of the demo on its grid at 2 mm, batches of four, one thread of the CPU: process CPU time of
+forward and backward pass, medians of the ratios; memory is the kernel's high-water mark above what the process held
+before. The bounds of the issue are 2.5 (map at the input) and 1.6 (after a middle stage).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from lrp_measure import forget_peak, peak_resident, resident
+
+from pipeline.models.families.registry import build_network
+from pipeline.models.inputs import configured_input
+from pipeline.run.config.files import load_config
+from pipeline.training.objectives.classification import classification
+from pipeline.training.objectives.distillation import Distillation, distilled
+from pipeline.training.objectives.guidance import Guidance, guided
+from pipeline.training.objectives.readable_gradients import readable
+from pipeline.training.objectives.records import Batch, Context
+
+TASK = classification(torch.ones(2))
+SCANS = 4
+
+
+def steps() -> dict[str, Callable[[], None]]:
+    """One training step of each kind on the same network and batch, without the optimiser."""
+    config = load_config("demo")
+    shape = configured_input(config).shape
+    torch.manual_seed(0)
+    model = build_network(config.model, shape, 2).train().to(memory_format=torch.channels_last_3d)
+    teacher = build_network(config.model, shape, 2).eval().requires_grad_(False)
+    batch = Batch(torch.rand(SCANS, 1, *shape), torch.tensor([0, 1] * (SCANS // 2)), torch.arange(SCANS))
+    context = Context(teacher=teacher, masks=(torch.rand(1, *shape) > 0.9).float())
+    kinds = {
+        "plain": TASK,
+        "guided, map at the input": guided(TASK, Guidance(stage=0)),
+        "guided, after stage 1": guided(TASK, Guidance(stage=1)),
+        "guided, after stage 2": guided(TASK, Guidance(stage=2)),
+        "guided, after the last stage": guided(TASK, Guidance(stage=-1)),
+        "distilled, answers": distilled(TASK, Distillation(weight=0)),
+        "distilled, answers and Grad-CAM": distilled(TASK, Distillation()),
+        "readable gradients": readable(TASK, "cosine", 1.0),
+    }
+
+    def step_of(objective):
+        def step() -> None:
+            objective.loss(model, batch, context)[0].backward()
+            model.zero_grad()
+
+        return step
+
+    return {name: step_of(objective) for name, objective in kinds.items()}
+
+
+def seconds(step: Callable[[], None]) -> float:
+    begun = time.process_time()
+    step()
+    return time.process_time() - begun
+
+
+def peak(step: Callable[[], None]) -> float:
+    """MiB above what the process held before."""
+    gc.collect()
+    before = resident()
+    forget_peak()
+    step()
+    return (peak_resident() - before) / 2**20
+
+
+def main() -> int:
+    """Measure and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    made = steps()
+    for step in made.values():
+        step()
+    times = {name: [] for name in made}
+    for _ in range(arguments.repeats):
+        for name, step in made.items():
+            times[name].append(seconds(step))
+    lines = ["| step | s of one core | ratio | memory, MiB |", "|---|---|---|---|"]
+    for name, step in made.items():
+        ratio = statistics.median(own / plain for own, plain in zip(times[name], times["plain"], strict=True))
+        lines.append(f"| {name} | {statistics.median(times[name]):.2f} | {ratio:.2f} | {peak(step):.0f} |")
+    text = "\n".join(lines)
+    print(text)
+    if arguments.output:
+        arguments.output.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""The marker cohort: every scan with and without a bright block, and networks that could use it as a shortcut.
+
+The people and folds are those of the run. Whoever trains or selects a network has one copy, with the marker nearly
+always in the positive class; whoever is tested has both. Networks learn the diagnosis, and in the reversed task the
+marker; each with guidance, and without it for as long. (Rao et al. 2023, after Waterbirds-100 of Petryk et al. 2022.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from atlases.images import write_template_image
+from atlases.spaces import template_grid
+from pipeline.cohort.people.splits import Fold
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.bench.cohorts import Judged
+from pipeline.evaluation.bench.trainings import trained
+from pipeline.evaluation.planting.copies import read_registered
+from pipeline.evaluation.planting.loss import MARKER_OFFSET, with_marker
+from pipeline.evaluation.planting.marker_groups import Places, map_measures, tied_marks
+from pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row, read_answers
+from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
+from pipeline.models.storage import load_model
+from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.tables import write_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.training.objectives.explanations import BRAIN, annotated_people, mask_of
+from pipeline.training.objectives.maps_in_training import explained_batch
+from pipeline.training.stage import FoldTask, fold_job, registered_versions, train_fold
+
+STAGE = NAME = "marker"
+PLAIN, MARKED = "plain", "marked"
+MARKER_MM = 24.0
+"""Edge of the block, as a vitamin capsule or a coil artefact; small networks overlooked half of it."""
+DIAGNOSIS, REVERSED = "diagnosis", "marker"
+CONTROL, GUIDED = "control", "guided"
+
+
+def marker_cohort(cohort: Judged, executor: Executor, digests: DigestCache) -> list[Outcome]:
+    """Write the copies, train and test all networks, and write ``marker_groups.tsv``.
+
+    Raises
+    ------
+    UsageError
+        Before any work: for an objective whose mask does not fit.
+    BadInputError
+        If a copy could not be written, or no network of a task was trained.
+    """
+    spec = configured_input(cohort.config)
+    recipes = {(task, kind): recipe_of(cohort.config, task, kind) for task in (DIAGNOSIS, REVERSED)
+               for kind in (CONTROL, GUIDED)}  # fmt: skip
+    for config in recipes.values():
+        mask_of(config.objective, config.regions.atlas, spec)
+        for fold in cohort.tested_folds:
+            annotated_people(fold.train, config.objective.annotated, config.seed)
+    copies = dataclasses.replace(cohort.layout, images=NAME)
+    people = _people(cohort)
+    made = run_jobs(cohort.layout, copying_jobs(cohort, copies, people, digests), executor, "planting the marker")
+    if not all(one.ok for one in made):
+        raise BadInputError(f"the marker could not be planted in every scan; see {cohort.layout.failures}.")
+    positive = np.array([scan.label == cohort.config.cohort.positive for scan in people])
+    marks = tied_marks(positive, cohort.config.seed)
+    tied = {scan.participant_id: bool(mark) for scan, mark in zip(people, marks, strict=True)}
+    jobs: dict[tuple[str, str], list[Job]] = {}
+    for (task, kind), config in recipes.items():
+        layout = dataclasses.replace(copies, networks=f"{NAME}_{task}_{kind}")
+        scans = tuple(copy_of(scan, which, task) for scan in people for which in (PLAIN, MARKED))
+        versions = registered_versions(copies, scans, config, digests)
+        jobs[task, kind] = [
+            _training(layout, fold, _seen(scans, fold, tied), spec, config, versions, recipes[task, GUIDED].objective)
+            for fold in cohort.tested_folds
+        ]
+    digests.save()
+    outcomes = trained(cohort.layout, [job for own in jobs.values() for job in own], executor, "training with a marker")
+    done = {one.job.unit for one in outcomes if one.ok}
+    diagnosis = {scan.participant_id: bool(one) for scan, one in zip(people, positive, strict=True)}
+    rows = []
+    for task in (DIAGNOSIS, REVERSED):
+        answers = {kind: read_answers([job.outputs["measures"] for job in jobs[task, kind] if job.unit in done])
+                   for kind in (CONTROL, GUIDED)}  # fmt: skip
+        rows += [
+            marker_row(task, kind, answers[kind], answers[CONTROL], recipes[task, kind].objective.weight, diagnosis)
+            for kind in (CONTROL, GUIDED)
+            if len(answers[kind])
+        ]
+    if not rows:
+        raise BadInputError(f"training with a marker: every network failed; see {cohort.layout.failures}.")
+    write_table(cohort.layout.marker_groups, pd.DataFrame(rows, columns=list(COLUMNS)), COLUMNS)
+    return made + outcomes
+
+
+def recipe_of(config: Config, task: str, kind: str) -> Config:
+    """Settings of one of the trainings: those of the run, with its guidance or the usual one, and weight 0 without."""
+    objective = config.objective
+    if objective.kind != "guided" or objective.weight == 0:
+        objective = ObjectiveConfig(kind="guided", dilate_voxels=2)
+    if task == REVERSED:
+        background: dict[str, Any] = {
+            "mask": "",
+            "regions": (BRAIN,),
+            "outside": True,
+            "boxes": False,
+            "dilate_voxels": 0,
+        }
+        objective = dataclasses.replace(objective, classes=(), **background)
+    if kind == CONTROL:
+        objective = dataclasses.replace(objective, weight=0.0)
+    cohort = dataclasses.replace(config.cohort, classes=(), target="", shuffle_labels=False)
+    if task == REVERSED:
+        cohort = dataclasses.replace(cohort, contrast_column=NAME, negative=PLAIN, positive=MARKED)
+    return dataclasses.replace(config, objective=objective, cohort=cohort)
+
+
+def copy_of(scan: Scan, which: str, task: str) -> Scan:
+    """The scan record of a copy, with the label of the task."""
+    return dataclasses.replace(
+        scan, session_id=f"ses-{which}", scan_id=f"{scan.participant_id}_{which}", image=None,
+        label=which if task == REVERSED else scan.label,
+    )  # fmt: skip
+
+
+def block(spec: NetworkInput) -> NDArray[np.bool_]:
+    """Where the marker is, on the template grid: near a corner of what networks see."""
+    grid = template_grid(spec.resolution_mm)
+    edge = max(round(MARKER_MM / spec.resolution_mm), 1)
+    start = (0, 0, 0) if spec.box is None else spec.box.start
+    found = np.zeros(grid.shape, bool)
+    found[tuple(slice(first + MARKER_OFFSET, first + MARKER_OFFSET + edge) for first in start)] = True
+    return found
+
+
+def _people(cohort: Judged) -> tuple[Scan, ...]:
+    """The first labelled scan of everybody in a fold, in the order of their names."""
+    firsts: dict[str, Scan] = {}
+    members = {who for fold in cohort.tested_folds for who in (*fold.train, *fold.validation, *fold.test)}
+    for scan in sorted(cohort.labelled, key=lambda one: one.place):
+        if scan.participant_id in members and scan.label in cohort.config.cohort.labels:
+            firsts.setdefault(scan.participant_id, scan)
+    return tuple(firsts[name] for name in sorted(firsts))
+
+
+def _seen(scans: Sequence[Scan], fold: Fold, tied: Mapping[str, bool]) -> tuple[Scan, ...]:
+    """One copy of whom a fold trains or selects with, both of whom it tests."""
+    return tuple(
+        scan
+        for scan in scans
+        if scan.participant_id in fold.test or (scan.session_id == f"ses-{MARKED}") == tied[scan.participant_id]
+    )
+
+
+def copying_jobs(cohort: Judged, copies: EvaluationLayout, people: Sequence[Scan], digests: DigestCache) -> list[Job]:
+    """One unit per person, which writes both copies and their masks."""
+    spec, jobs = configured_input(cohort.config), []
+    for scan in people:
+        source = cohort.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
+        outputs: dict[str, Path] = {}
+        for which in (PLAIN, MARKED):
+            files = copies.scan(scan.participant_id, f"ses-{which}", spec.resolution_mm)
+            outputs |= {f"{which}_t1w": files.t1w, f"{which}_mask": files.brain_mask}
+        inputs = {"t1w": digests.digest(source.t1w), "brain_mask": digests.digest(source.brain_mask)}
+        start = None if spec.box is None else spec.box.start
+        key = unit_key(inputs, [start, spec.resolution_mm, MARKER_MM, MARKER_OFFSET], mark_scan)
+        jobs.append(Job(STAGE, f"{NAME}_{scan.participant_id}", key, outputs, mark_scan, (source, spec)))
+    return jobs
+
+
+def mark_scan(outputs: Mapping[str, Path], source: ScanFiles, spec: NetworkInput) -> Mapping[str, Any]:
+    """Write both copies of a scan; the function of a `Job`. The brain itself is never covered."""
+    grid = template_grid(spec.resolution_mm)
+    volume, brain = read_registered(source, grid)
+    for which, (copied, mask) in {
+        PLAIN: (volume, brain),
+        MARKED: with_marker(volume, brain, block(spec) & ~brain),
+    }.items():
+        title = f"Heatlas evaluation: {which} copy of a scan"
+        write_template_image(outputs[f"{which}_t1w"], copied, grid, title)
+        write_template_image(outputs[f"{which}_mask"], mask, grid, title)
+    return {"marker_mm": MARKER_MM}
+
+
+def _training(
+    layout: EvaluationLayout, fold: Fold, scans: Sequence[Scan], spec: NetworkInput, config: Config,
+    versions: Mapping[str, str], guidance: ObjectiveConfig,
+) -> Job:  # fmt: skip
+    """The training of a fold, followed by measures of the maps of its test part."""
+    base = fold_job(layout, fold, scans, spec, config, versions, prefix=f"{layout.networks}_")
+    measures = layout.fold(fold.index).measures
+    outputs = {**base.outputs, "measures": measures, "measures_columns": measures.with_suffix(".json")}
+    key = unit_key({"training": base.key}, [guidance, config.regions.atlas], train_and_measure)
+    return Job(STAGE, base.unit, key, outputs, train_and_measure, (base.arguments[0], key, guidance))
+
+
+def train_and_measure(
+    outputs: dict[str, Path], task: FoldTask, key: str, guidance: ObjectiveConfig
+) -> Mapping[str, Any]:
+    """Train one fold and measure the maps of the true class of whom it tests; the function of a `Job`."""
+    facts = train_fold({name: path for name, path in outputs.items() if not name.startswith("measures")}, task, key)
+    loaded = load_model(FoldFiles(outputs["weights"].parent))
+    places, rows = places_of(guidance, task.config.regions.atlas, task.spec), []
+    for scan in task.part(task.fold.test):
+        files = task.layout.scan(scan.participant_id, scan.session_id, task.spec.resolution_mm)
+        volume = torch.from_numpy(read_network_volume(files, task.spec))[None, None]
+        target = int(task.task.value(scan.label, scan.name))
+        found = explained_batch(loaded.model, volume, torch.tensor([target]), "input-x-gradient", 0, learning=False)
+        correct = int(found.logits.argmax(1).item()) == target
+        marked = scan.session_id == f"ses-{MARKED}"
+        rows.append(
+            [scan.participant_id, marked, correct, *map_measures(found.maps[0].detach().numpy(), places).values()]
+        )
+    write_table(outputs["measures"], pd.DataFrame(rows, columns=list(MEASURES)), MEASURES)
+    return facts
+
+
+def places_of(guidance: ObjectiveConfig, atlas: str, spec: NetworkInput) -> Places:
+    """Mask before dilation, its boxes, and the marker, as networks see them."""
+    mask = mask_of(dataclasses.replace(guidance, boxes=False), atlas, spec)
+    boxes = np.ones_like(mask) if guidance.outside else mask_of(dataclasses.replace(guidance, boxes=True), atlas, spec)
+    marker = block(spec)
+    return Places(mask, boxes, marker if spec.box is None else np.asarray(spec.box.crop(marker)))

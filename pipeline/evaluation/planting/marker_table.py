@@ -1,0 +1,121 @@
+"""``marker_groups.tsv``: what networks do that could use a marker, with guidance and without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipeline.evaluation.planting.marker_groups import GROUPS, GroupAnswers
+from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from pipeline.run.columns import Form
+from pipeline.run.declared import Table
+from pipeline.run.tables import read_table
+
+_MAPS = {
+    "epg": "Share of the positive attribution inside the mask (energy pointing game)",
+    "iou": "Overlap of the mask with the voxels above half of the largest attribution (intersection over union)",
+    "on_object_epg": "Share inside the mask of the positive attribution in the bounding boxes of its parts",
+    "on_marker": "Share of the positive attribution on the marker",
+}
+MEASURES = {
+    "participant_id": "BIDS participant, with the prefix sub-",
+    "marked": "Whether this copy of the scan has the marker",
+    "correct": "Whether the network recognises its class",
+    **_MAPS,
+}
+"""Columns of ``measures.tsv`` of a fold."""
+COLUMNS = {
+    "task": "diagnosis, or marker for the reversed task: networks learn to recognise the marker",
+    "training": "guided, or control: as long, with weight 0",
+    "weight": "Weight of the guidance",
+    "n_participants": "Participants tested, each with a copy with the marker and one without",
+    **{f"accuracy_{name}": f"Accuracy: {name.split('_')[0]} class of the diagnosis, copies "
+       f"{'with' if name.endswith('marked') else 'without'} the marker" for name in GROUPS},
+    "worst_group": "Lowest of the four accuracies",
+    "worst_group_low": "Lower bound of its 95 % bootstrap interval over participants",
+    "worst_group_high": "Upper bound",
+    "mean_accuracy": "Mean of the four accuracies",
+    "as_in_training": "Mean accuracy of the two groups in which marker and diagnosis go together, as in training",
+    **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
+    "epg_change": "epg minus that of the control",
+    "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+    "epg_change_high": "Upper bound",
+    "worst_group_change": "worst_group minus that of the control",
+    "worst_group_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+    "worst_group_change_high": "Upper bound",
+}  # fmt: skip
+"""Columns of ``marker_groups.tsv``."""
+MARKER_TABLE = Table(
+    "marker_groups", COLUMNS, "task and training", "Do networks use a marker that goes with the diagnosis in training "
+    "only, and does guidance keep them from it?", stage="evaluation", place="marker_groups",
+    filled=("task", "training", "n_participants", "worst_group"),
+    forms={"task": Form.CODE, "training": Form.CODE},
+)  # fmt: skip
+
+
+def read_answers(paths: Sequence[Path]) -> pd.DataFrame:
+    """Measures of all folds that are there."""
+    found = [read_table(path, list(MEASURES)) for path in paths]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(MEASURES))
+
+
+def tested_of(answers: pd.DataFrame, positive: Mapping[str, bool]) -> GroupAnswers:
+    """Answers of each participant, in the order of their names."""
+    known = answers.sort_values("participant_id")
+    plain, marked = (known[known["marked"].astype(bool) == copy] for copy in (False, True))
+    of_class = np.array([positive[str(name)] for name in plain["participant_id"]], dtype=bool)
+    return GroupAnswers(plain["correct"].to_numpy(float), marked["correct"].to_numpy(float), of_class)
+
+
+def marker_row(
+    task: str, training: str, answers: pd.DataFrame, control: pd.DataFrame, weight: float, positive: Mapping[str, bool]
+) -> dict[str, object]:
+    """One row of the table.
+
+    Parameters
+    ----------
+    task, training : str
+    answers, control : pandas.DataFrame
+        With the columns of `MEASURES`, of this training and of the control; paired by participant.
+    weight : float
+    positive : mapping of str to bool
+        Whether a participant has the positive diagnosis.
+    """
+    tested = tested_of(answers, positive)
+    means = answers.groupby("participant_id")[list(_MAPS)].mean()
+    on_marker = answers[answers["marked"].astype(bool)].groupby("participant_id")["on_marker"].mean()
+    low, high = tested.interval("worst", seed=0)
+    row: dict[str, object] = {"task": task, "training": training, "weight": weight, "n_participants": len(means)}
+    row |= {f"accuracy_{name}": value for name, value in tested.accuracies.items()}
+    row |= {"worst_group": tested.worst, "worst_group_low": low, "worst_group_high": high}
+    row |= {"mean_accuracy": tested.mean, "as_in_training": tested.as_in_training}
+    row |= {name: float(means[name].mean()) for name in _MAPS} | {"on_marker": float(on_marker.mean())}
+    if training == "control" or not len(control):
+        return row
+    return row | changes(answers, control, positive)
+
+
+def changes(answers: pd.DataFrame, control: pd.DataFrame, positive: Mapping[str, bool]) -> dict[str, float]:
+    """Differences from the control over participants whom both tested."""
+    both = set(answers["participant_id"]) & set(control["participant_id"])
+    sides = [frame[frame["participant_id"].isin(both)] for frame in (answers, control)]
+    epg = [frame.groupby("participant_id")["epg"].mean().to_numpy(float) for frame in sides]
+    first, second = (tested_of(frame, positive) for frame in sides)
+
+    def worse(*drawn: np.ndarray) -> float:
+        of_class = drawn[4] > 0
+        return GroupAnswers(drawn[0], drawn[1], of_class).worst - GroupAnswers(drawn[2], drawn[3], of_class).worst
+
+    samples = (first.plain, first.marked, second.plain, second.marked, first.of_class.astype(float))
+    named = {
+        "epg": (float(np.mean(epg[0] - epg[1])), participant_interval((epg[0] - epg[1],), np.mean, DRAWS, 0)),
+        "worst_group": (worse(*samples), participant_interval(samples, worse, DRAWS, 0)),
+    }
+    return {
+        f"{name}_change{end}": value
+        for name, (change, (low, high)) in named.items()
+        for end, value in (("", change), ("_low", low), ("_high", high))
+    }

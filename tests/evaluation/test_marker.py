@@ -1,0 +1,144 @@
+"""The marker cohort: who has the marker when, what is planted, how groups and maps are scored."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+
+from atlases.templates import load_template
+from pipeline.evaluation.planting.marked import (
+    CONTROL,
+    DIAGNOSIS,
+    GUIDED,
+    MARKED,
+    PLAIN,
+    REVERSED,
+    _people,
+    _seen,
+    block,
+    copy_of,
+    mark_scan,
+    marker_cohort,
+    places_of,
+    recipe_of,
+)
+from pipeline.evaluation.planting.marker_groups import GROUPS, GroupAnswers, tied_marks
+from pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row
+from pipeline.models.inputs import configured_input
+from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.training.objectives.explanations import mask_of
+from tests.evaluation.block_run import CONFIG, block_cohort, scans, split
+from tests.training.run_of_folds import Inline
+
+
+def test_the_marker_goes_with_the_class_in_training_and_with_nothing_in_testing() -> None:
+    positive = np.array([scan.label == "AD" for scan in scans()])
+    marks = tied_marks(positive, 3, share=11 / 12)
+    assert (marks == positive).sum() == 22  # one exception in either class
+    assert marks.sum() == 12
+    tied = {scan.participant_id: bool(mark) for scan, mark in zip(scans(), marks, strict=True)}
+    copies = [copy_of(scan, which, DIAGNOSIS) for scan in scans() for which in (PLAIN, MARKED)]
+    for fold in split().folds:
+        seen = pd.DataFrame([(one.participant_id, one.session_id, one.label) for one in _seen(copies, fold, tied)])
+        for who, own in seen.groupby(0):
+            wanted = {"ses-plain", "ses-marked"} if who in fold.test else {f"ses-{MARKED if tied[who] else PLAIN}"}
+            assert set(own[1]) == wanted
+        tested = seen[seen[0].isin(fold.test)]
+        assert (tested.groupby([1, 2]).size() == 6).all()  # four groups, equally many
+    reversed_ = [copy_of(scan, which, REVERSED) for scan in scans()[:2] for which in (PLAIN, MARKED)]
+    assert [one.label for one in reversed_] == [PLAIN, MARKED] * 2
+
+
+def test_accuracies_of_groups_and_their_changes_by_hand() -> None:
+    positive = {"a": False, "b": False, "c": True, "d": True}
+
+    def answers(plain: str, marked: str, epg: float) -> pd.DataFrame:
+        rows = [
+            [who, copy, found == "1", epg + 0.1 * copy, 0.5, 0.5, 0.2 * copy]
+            for copy, own in ((False, plain), (True, marked))
+            for who, found in zip("abcd", own, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=list(MEASURES))
+
+    control, guided = answers("1100", "1011", 0.1), answers("1101", "1111", 0.4)
+    row = marker_row(DIAGNOSIS, GUIDED, guided.sample(frac=1, random_state=0), control, 1.0, positive)
+    assert [row[f"accuracy_{name}"] for name in GROUPS] == [1.0, 1.0, 0.5, 1.0]
+    assert (row["worst_group"], row["mean_accuracy"], row["as_in_training"]) == (0.5, 0.875, 1.0)
+    assert row["worst_group_change"] == 0.5  # the control recognises no patient without the marker
+    assert row["epg"] == pytest.approx(0.45)
+    assert row["epg_change"] == pytest.approx(0.3)
+    assert row["on_marker"] == pytest.approx(0.2)  # of copies that have one
+    assert set(marker_row(DIAGNOSIS, CONTROL, control, control, 0.0, positive)) <= set(COLUMNS)
+
+
+def test_an_interval_of_the_worst_group_holds_it_and_draws_people_with_both_copies() -> None:
+    random = np.random.default_rng(0)
+    plain = (random.random(40) < 0.8).astype(float)
+    tested = GroupAnswers(plain, plain, np.arange(40) >= 20)
+    low, high = tested.interval("worst", seed=1)
+    assert low < tested.worst < high
+    assert tested.accuracies["negative_plain"] == tested.accuracies["negative_marked"]
+
+
+def test_only_the_block_outside_the_brain_differs_between_copies(tmp_path) -> None:
+    cohort = block_cohort(EvaluationLayout(tmp_path))
+    spec, scan = configured_input(CONFIG), scans()[0]
+    files = cohort.layout.scan(scan.participant_id, None, 4.0)
+    names = [f"{which}_{part}" for which in (PLAIN, MARKED) for part in ("t1w", "mask")]
+    outputs = {name: tmp_path / f"{name}.nii.gz" for name in names}
+    mark_scan(outputs, files, spec)
+    found = {name: np.asarray(nib.load(path).dataobj) for name, path in outputs.items()}
+    before, brain = (np.asarray(nib.load(path).dataobj) for path in (files.t1w, files.brain_mask))
+    cube = block(spec) & (brain == 0)
+    np.testing.assert_array_equal(found["plain_t1w"], before)
+    np.testing.assert_array_equal(found["plain_mask"], brain)
+    np.testing.assert_array_equal(found["marked_t1w"] != before, cube)
+    np.testing.assert_array_equal(found["marked_mask"] != brain, cube)
+    assert (found["marked_t1w"][cube] == before.max()).all()
+    assert block(spec).sum() == 6**3  # 24 mm
+
+
+def test_the_mask_of_the_reversed_task_is_all_but_the_brain() -> None:
+    spec = configured_input(CONFIG)
+    recipe = recipe_of(CONFIG, REVERSED, GUIDED)
+    brain = mask_of(ObjectiveConfig(kind="guided", regions=("brain",)), "neuromorphometrics-cat12", spec)
+    np.testing.assert_array_equal(brain, load_template(4.0).brain_mask)
+    places = places_of(recipe.objective, "neuromorphometrics-cat12", spec)
+    np.testing.assert_array_equal(places.mask, ~brain)
+    assert (recipe.cohort.negative, recipe.cohort.positive) == (PLAIN, MARKED)
+    assert recipe_of(CONFIG, DIAGNOSIS, CONTROL).objective.weight == 0
+    own = dataclasses.replace(CONFIG, objective=ObjectiveConfig(kind="guided", regions=("Amygdala",), weight=3.0))
+    assert recipe_of(own, DIAGNOSIS, GUIDED).objective == own.objective
+
+
+def test_people_have_one_scan_each() -> None:
+    folds = split().folds
+    twice = tuple(dataclasses.replace(one, session_id=f"ses-{n}") for one in scans() for n in (2, 1))
+    cohort = SimpleNamespace(labelled=twice, tested_folds=folds, config=CONFIG)
+    found = _people(cohort)
+    assert [one.participant_id for one in found] == [one.participant_id for one in scans()]
+    assert {one.session_id for one in found} == {"ses-1"}
+
+
+@pytest.mark.slow
+def test_all_networks_are_trained_tested_and_not_trained_again(tmp_path) -> None:
+    cohort = block_cohort(EvaluationLayout(tmp_path))
+    digests = DigestCache(cohort.layout.digests)
+    outcomes = marker_cohort(cohort, Inline(), digests)
+    assert all(one.ok for one in outcomes)
+    table = read_table(cohort.layout.marker_groups, list(COLUMNS))
+    assert list(zip(table["task"], table["training"], strict=True)) == [
+        (task, kind) for task in (DIAGNOSIS, REVERSED) for kind in (CONTROL, GUIDED)
+    ]
+    assert (table["n_participants"] == len(scans())).all()
+    assert table[[f"accuracy_{name}" for name in GROUPS]].min(axis=1).to_numpy() == pytest.approx(table["worst_group"])
+    again = marker_cohort(cohort, Inline(), digests)
+    assert {one.status for one in again} == {"unchanged"}
