@@ -34,7 +34,8 @@ from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from pipeline.training.control import control_of
 from pipeline.training.curve import CurveOnTerminal
 from pipeline.training.numerics import repeatable
-from pipeline.training.objectives.explanations import context_of, facts_of, with_explanations
+from pipeline.training.objectives.distillation import frozen
+from pipeline.training.objectives.explanations import context_of, distillation_of, facts_of, with_explanations
 from pipeline.training.objectives.known_networks import weights_to_start_from
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Objective
@@ -246,6 +247,8 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         objective = objective_of(kind, config, training.targets, family_of(task.config.model).loss)
         objective = with_explanations(objective, task.config, kind)
         context = context_of(task.config, kind, task.spec, task.fold, task.part(task.fold.train), device)
+        if task.config.objective.frozen:
+            context = frozen(context, training.volumes, distillation_of(task.config.objective), config.batch_size)
         model = _fresh_network(task)
         start = weights_to_start_from(task.config, kind, task.spec, task.fold)
         if start is not None:

@@ -188,3 +188,15 @@ class TestBeforeAnyWork:
         own = load_config(overrides={**swish, "objective": {"kind": "readable-gradients"}})
         with pytest.raises(UsageError, match="this network has silu"):
             require_explanations(own, Split((FOLD,)))
+
+
+def test_the_preset_of_distillation_wants_a_teacher_and_maps_that_can_be_moved() -> None:
+    with pytest.raises(UsageError, match=r"objective.teacher must name the folder of a run"):
+        load_config("distilled")
+    teacher = {"teacher": "/run", "frozen": True}
+    assert load_config("distilled", overrides={"objective": teacher}).objective.map == "grad-cam"
+    moved = {"augmentation": {"affine_probability": 0.5}}
+    with pytest.raises(UsageError, match=r"affine_probability must be 0 where .* objective.frozen"):
+        load_config("distilled", overrides={"objective": teacher, "training": moved})
+    with pytest.raises(UsageError, match=r'objective.frozen needs objective.kind = "distilled"'):
+        load_config(overrides={"objective": {"frozen": True}})

@@ -17,6 +17,7 @@ from pipeline.training.objectives.distillation import (
     Distillation,
     distillation_loss,
     distilled,
+    frozen,
     multi_label_distillation_loss,
 )
 from pipeline.training.objectives.guidance import Guidance, guided
@@ -225,6 +226,23 @@ class TestDistillation:
         assert student.stages[0][0].weight.grad.abs().max() > 0
         assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
         assert set(logged) == {"loss", "output", "target"}
+
+    def test_a_frozen_teacher_gives_the_loss_of_a_live_one_and_its_maps_move_along(self) -> None:
+        teacher, student, data = network(seed=5).eval(), network(seed=6, norm=False), batch()
+        taught = Distillation(weight=2.0, map="input-x-gradient", student_stage=0, teacher_stage=0)
+        objective = distilled(TASK, taught)
+        live = objective.loss(student, data, Context(teacher=teacher))[0]
+        context = replace(frozen(Context(teacher=teacher), data.volumes[:, 0], taught, size=2), teacher=None)
+        assert objective.loss(student, data, context)[0].item() == pytest.approx(live.item(), rel=1e-6)
+        part = Batch(data.volumes[[2, 0]], data.targets[[2, 0]], torch.tensor([2, 0]))
+        own = [objective.loss(student, Batch(data.volumes[[n]], data.targets[[n]], torch.tensor([n])), context)[0]
+               for n in (2, 0)]  # fmt: skip
+        assert objective.loss(student, part, context)[0].item() == pytest.approx(sum(own).item() / 2, rel=1e-6)
+        moved = replace(data, volumes=data.volumes.flip(2), masks=context.masks.flip(1))
+        maps = explained_batch(student, moved.volumes, context.answers.argmax(1), "input-x-gradient", 0).maps
+        of_answers = distilled(TASK, replace(taught, weight=0.0)).loss(student, moved, context)[0]
+        far = explanation_distance(maps, context.masks.flip(1), (moved.volumes[:, 0] != 0).double()).mean()
+        assert objective.loss(student, moved, context)[0].item() == pytest.approx((of_answers + 2 * far).item())
 
     def test_labels_are_not_used(self) -> None:
         teacher, student, data = network(seed=5).eval(), network(seed=6, norm=False), batch()

@@ -38,6 +38,9 @@ class ObjectiveConfig:
     """Classes whose maps are guided; none for all."""
     teacher: str = ""
     """Folder of a finished run of the same people and folds, whose networks teach."""
+    frozen: bool = False
+    """Ask the teacher once for each scan as it is; its maps are flipped and shifted with the scans. Faster, and the
+    teacher need not fit in memory beside the student."""
     temperature: float = 1.0
     """Softens the answers of teacher and student."""
     distance: Literal["cosine", "mae", "mse", "intersection"] = "cosine"
@@ -47,6 +50,11 @@ class ObjectiveConfig:
     def uses_maps(self) -> bool:
         """Whether the loss depends on maps or input gradients."""
         return self.kind != "task" and self.weight > 0
+
+    @property
+    def moves_maps(self) -> bool:
+        """Whether masks or maps of a teacher are moved with the volumes."""
+        return self.kind == "guided" or self.frozen
 
     def checks(self) -> list[tuple[bool, str]]:
         """Checks of values: whether each passes, and the message if it fails."""
@@ -60,6 +68,7 @@ class ObjectiveConfig:
                 self.kind != "guided" or bool(self.regions) or bool(self.mask),
                 "objective.regions must name at least one group where objective.mask names no file",
             ),
+            (not self.frozen or self.kind == "distilled", 'objective.frozen needs objective.kind = "distilled"'),
             (
                 self.kind != "distilled" or bool(self.teacher),
                 'objective.teacher must name the folder of a run where objective.kind = "distilled"',

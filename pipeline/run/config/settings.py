@@ -391,9 +391,9 @@ def _problems(config: Config) -> list[str]:
             "stage",
         ),
         (
-            training.augmentation.affine_probability == 0 or config.objective.kind != "guided",
-            'training.augmentation.affine_probability must be 0 where objective.kind = "guided": its masks are not '
-            "moved along",
+            training.augmentation.affine_probability == 0 or not config.objective.moves_maps,
+            'training.augmentation.affine_probability must be 0 where objective.kind = "guided" or objective.frozen is '
+            "true: masks and maps are not moved along",
         ),
         (
             len(set(config.attribution.methods)) == len(config.attribution.methods) > 0,

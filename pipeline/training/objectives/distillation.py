@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.run.errors import UsageError
-from pipeline.training.objectives.guidance import Given
+from pipeline.training.objectives.guidance import Given, masks_of
 from pipeline.training.objectives.guidance_losses import explanation_distance
 from pipeline.training.objectives.maps_in_training import Explained, explained_batch
 from pipeline.training.objectives.records import Batch, Context, Logged, Objective
@@ -68,8 +68,8 @@ def multi_label_distillation_loss(student: Tensor, teacher: Tensor, temperature:
 def distilled(task: Objective, distillation: Distillation, binary: bool = False) -> Objective:
     """Answers and maps of ``context.teacher`` in place of labels, which only validation uses.
 
-    Both networks see the same augmented volumes, and both are asked for the class that the teacher finds. Maps are
-    compared inside the brain, where the input is not 0.
+    Both networks see the same augmented volumes (maps of a `frozen` teacher move with them), and both are asked for the
+    class that the teacher finds. Maps are compared inside the brain, where the input is not 0.
 
     Parameters
     ----------
@@ -89,9 +89,9 @@ def distilled(task: Objective, distillation: Distillation, binary: bool = False)
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
         if not torch.is_grad_enabled():
             return task.loss(model, batch, context)
-        if context.teacher is None:
+        if context.teacher is None and context.answers is None:
             raise UsageError("objective: distillation needs a teacher (objective.teacher, the folder of a run).")
-        teacher = _taught(context.teacher, batch.volumes, distillation)
+        teacher = _answered(batch, context, distillation)
         if distillation.weight == 0:
             logits, maps = model(batch.volumes), None
         else:
@@ -111,6 +111,48 @@ def distilled(task: Objective, distillation: Distillation, binary: bool = False)
 
     facts = {**task.facts, "distillation": vars(distillation)}
     return replace(task, name=f"distilled from a teacher, {task.name}", loss=loss, facts=facts)
+
+
+def frozen(context: Context, volumes: Tensor, distillation: Distillation, size: int) -> Context:
+    """A context with the answers and maps of its teacher for scans as they are, so that no step asks it again.
+
+    Maps take the place of masks, which training flips and shifts with the volumes; each is divided by its largest
+    value, which the cosine does not see.
+
+    Parameters
+    ----------
+    context : Context
+        With a teacher.
+    volumes : Tensor
+        Of the whole part, (N, D, H, W).
+    distillation : Distillation
+    size : int
+        Scans asked at a time.
+
+    Raises
+    ------
+    UsageError
+        If there is no teacher.
+    """
+    if context.teacher is None:
+        raise UsageError("objective: distillation needs a teacher (objective.teacher, the folder of a run).")
+    like = next(context.teacher.parameters())
+    found = [_taught(context.teacher, part[:, None].to(like), distillation) for part in torch.split(volumes, size)]
+    answers = torch.cat([one.logits for one in found])
+    if distillation.weight == 0:
+        return replace(context, answers=answers)
+    maps = torch.cat([one.maps for one in found])
+    largest = maps.abs().amax((1, 2, 3), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
+    return replace(context, answers=answers, masks=maps / largest)
+
+
+def _answered(batch: Batch, context: Context, distillation: Distillation) -> Explained:
+    """Logits and maps of the teacher for a batch: those it gave once, or of these volumes."""
+    if context.answers is None:
+        assert context.teacher is not None
+        return _taught(context.teacher, batch.volumes, distillation)
+    maps = batch.volumes[:, 0] if distillation.weight == 0 else masks_of(batch, context)
+    return Explained(context.answers[batch.scans], maps)
 
 
 def _taught(teacher: nn.Module, volumes: Tensor, distillation: Distillation) -> Explained:

@@ -47,12 +47,16 @@ def with_explanations(objective: Objective, config: Config, task: Task) -> Objec
         numbers = () if task.is_number else tuple(task.outputs.index(name) for name in classes)
         return guided(objective, Guidance(wanted.loss, wanted.map, wanted.stage, wanted.weight, numbers))
     if wanted.kind == "distilled":
-        taught = Distillation(wanted.temperature, wanted.weight, wanted.map, wanted.stage, wanted.stage)
         binary = family_of(config.model).loss != "cross-entropy"
-        return distilled(objective, taught, binary)
+        return distilled(objective, distillation_of(wanted), binary)
     if wanted.kind == "readable-gradients":
         return readable(objective, wanted.distance, wanted.weight)
     return objective
+
+
+def distillation_of(wanted: ObjectiveConfig) -> Distillation:
+    """How a student is taught, from the settings."""
+    return Distillation(wanted.temperature, wanted.weight, wanted.map, wanted.stage, wanted.stage)
 
 
 def context_of(

@@ -50,6 +50,8 @@ class Context:
         Where maps should be: of each scan, (N, D, H, W), by position in the part, or the same for all, (1, D, H, W).
     annotated : Tensor of bool or None, shape (N,)
         Scans whose mask counts; None for all.
+    answers : Tensor or None, shape (N, K)
+        Logits of a frozen teacher for the scans of the part as they are; its maps are then the masks.
     queue : Tensor or None
         Features of earlier batches; an objective may change it in place.
     """
@@ -57,6 +59,7 @@ class Context:
     teacher: nn.Module | None = None
     masks: torch.Tensor | None = None
     annotated: torch.Tensor | None = None
+    answers: torch.Tensor | None = None
     queue: torch.Tensor | None = None
 
 
