@@ -67,7 +67,7 @@ const savers = {
     [...figure.querySelector("table").rows].map((row) => [...row.cells].map(csvCell).join(",")).join("\r\n") + "\r\n"],
 };
 for (const [kind, [suffix, type, text]] of Object.entries(savers)) {
-  document.querySelectorAll(kind).forEach((figure, place) => {
+  document.querySelectorAll(`${kind}:not(.explorer *)`).forEach((figure, place) => {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "save";
