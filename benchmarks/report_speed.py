@@ -3,8 +3,8 @@
     python benchmarks/report_speed.py --output docs/benchmarks/report.md
 
 The run is generated (`benchmarks/report_run.py`), which takes minutes and is not measured; --run FOLDER keeps it there
-and uses it again. Limits are those of issue 18: pages in 60 s on two cores; an index of 3 MB that is ready in 1 s, and 150 kB
-a participant; and of issue 6: viewer and explorer in 2 s, in headless Chromium.
+and uses it again. Limits are those of issue 18: pages in 60 s on two cores; an index of 3 MB that is ready in 1 s, 150
+kB a participant; and of issue 6: viewer and explorer in 2 s, in headless Chromium.
 """
 
 from __future__ import annotations

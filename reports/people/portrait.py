@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -47,6 +48,13 @@ def draw_portrait(
             corner = (column * (PIXELS + GAP), row * row_height + HEAD)
             sheet.paste(named(slices.with_outlines(panel, bodies[column]), places[column], plan.cut), corner)
     return png(sheet)
+
+
+def coronal_slice(portrait: bytes) -> Image.Image:
+    """The second slice of the first map of a portrait, through both hippocampi."""
+    left, top = PIXELS + GAP, HEAD
+    with Image.open(io.BytesIO(portrait)) as sheet:
+        return sheet.convert("RGB").crop((left, top, left + PIXELS, top + PIXELS))
 
 
 def named(panel: slices.Pixels, places: Mapping[int, tuple[int, int]], cut: slices.Cut) -> Image.Image:

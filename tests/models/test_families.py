@@ -1,5 +1,7 @@
 """Families of networks: MONAI's own computation seen as stages, and the smallest grid of each."""
 
+from dataclasses import replace
+
 import monai.networks.nets as nets
 import pytest
 import torch
@@ -56,6 +58,8 @@ def test_the_stages_compute_what_monai_computes(name, training):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_smallest_grid_is_the_smallest(name):
     family, settings = FAMILIES[name], NETWORKS[name](name)
+    if name == "bcos-simple":
+        settings = replace(settings, head="average")  # weights for each place fit one grid only
     side = family.smallest_side(settings)
     last = []
     with torch.device("meta"):

@@ -256,4 +256,3 @@ def test_p_of_densities_neither_colours_nor_selects(made, visit):
     page.wait_for_selector(".explorer[data-ready]")
     assert page.locator(".explorer [name=metric] option[value=p_fwe]").is_disabled()
     assert page.locator(".explorer [name=p]").is_disabled()
-    assert page.locator(".explorer [name=metric] option[value=hedges_g]").is_enabled()

@@ -1,4 +1,4 @@
-"""The mosaic of individual maps: each tile shows its own map, left is left."""
+"""The mosaic of individual maps: each tile shows the slice of its own portrait."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ import io
 import numpy as np
 from PIL import Image
 
-from reports.figures.mosaic import LINE, PIXELS, Tile, draw_mosaic
-from reports.figures.slices import MAP_CUTS, BrainImage, view_of
+from reports.figures.mosaic import LINE, Tile, draw_mosaic
+from reports.people.portrait import CUTS, GAP, HEAD, PIXELS, coronal_slice
 
 
-def tile(left: bool) -> Tile:
-    affine = np.diag([4.0, 4.0, 4.0, 1.0])
-    affine[:3, 3] = (-92, -132, -76)
-    values = np.zeros((47, 58, 48), np.float32)
-    values[5 : 15 if left else 5, 20:40, 10:40] = 1
-    values[32 : 32 if left else 42, 20:40, 10:40] = 1
-    return Tile(("AD, p = 0.90", "sub-1"), view_of(BrainImage(values, affine), MAP_CUTS, np.ones(values.shape, bool)))
+def portrait(shade: int) -> bytes:
+    """Slices of one shade of red; only the second of the first map has this one."""
+    sheet = Image.new("RGB", (len(CUTS) * (PIXELS + GAP), 2 * (HEAD + PIXELS + GAP)), (255, 255, 255))
+    for column in range(len(CUTS)):
+        corner = (column * (PIXELS + GAP), HEAD)
+        sheet.paste((shade if column == 1 else 255, 0, 0), (*corner, corner[0] + PIXELS, corner[1] + PIXELS))
+    buffer = io.BytesIO()
+    sheet.save(buffer, format="PNG")
+    return buffer.getvalue()
 
 
-def test_each_tile_shows_its_own_map_on_its_side():
-    sides = [k % 3 == 0 for k in range(8)]
-    pixels = np.asarray(Image.open(io.BytesIO(draw_mosaic([tile(s) for s in sides], None))).convert("RGB")).astype(int)
+def test_each_tile_shows_the_coronal_slice_of_its_own_person():
+    assert CUTS[1][0] == "coronal"
+    shades = [30 * place for place in range(8)]
+    tiles = [Tile(("AD, 0.90", "sub-1"), coronal_slice(portrait(shade))) for shade in shades]
+    assert {tile.slice.size for tile in tiles} == {(PIXELS, PIXELS)}
+    assert [tile.slice.getextrema()[0] for tile in tiles] == [(shade, shade) for shade in shades]
+    pixels = np.asarray(Image.open(io.BytesIO(draw_mosaic(tiles))).convert("RGB")).astype(int)
     head = 2 * LINE + 4
     assert pixels.shape[:2] == (2 * (PIXELS + head), 6 * PIXELS)
-    coloured = np.ptp(pixels, axis=2) > 60
-    for place, left in enumerate(sides):
-        x, y = place % 6 * PIXELS, place // 6 * (PIXELS + head) + head
-        halves = [coloured[y : y + PIXELS, a : a + PIXELS // 2].sum() for a in (x, x + PIXELS // 2)]
-        assert halves[0 if left else 1] > 500
-        assert halves[1 if left else 0] < 50
+    for place, shade in enumerate(shades):
+        x, y = place % 6 * PIXELS + PIXELS // 2, place // 6 * (PIXELS + head) + head + PIXELS // 2
+        assert abs(pixels[y, x, 0] - shade) <= 14  # of a palette of 256 colours

@@ -29,6 +29,7 @@ from reports.figures.slices import (
 from reports.figures.style import OUTCOME_NAMES
 from reports.figures.surfaces import GroupMap, draw_group_maps
 from reports.page.material import Material
+from reports.people.portrait import coronal_slice
 from reports.read.run_record import OUTCOMES, RunRecord, group_name
 from reports.vector.drawing import fitted
 from reports.viewer.component import group_viewer
@@ -145,20 +146,20 @@ def mosaic(material: Material) -> Picture | None:
     shown = found.iloc[np.unique(np.linspace(0, len(found) - 1, min(len(found), MOST_TILES)).round().astype(int))]
     tiles = []
     for row in shown.to_dict("records"):
-        path = run.files_of(row).relevance_map(name)
-        view = material.view(path) if path.is_file() else None
-        if view is not None:
-            said = (f"{row['label']}, p = {fixed(row['probability'], 2)}", fitted(str(row["participant_id"]), 130, 11))
-            tiles.append(Tile(said, view))
+        portrait = material.picture(run.files_of(row).portrait)
+        if portrait is not None:
+            said = (f"{row['label']}, {fixed(row['probability'], 2)}", fitted(str(row["participant_id"]), 150, 11))
+            tiles.append(Tile(said, coronal_slice(portrait)))
     if not tiles:
         return None
-    part = f" of {count(len(found), 'participant')}, evenly spaced in this order" if len(tiles) < len(found) else ""
+    part = f" of {count(len(found), 'participant')}" if len(tiles) < len(found) else ""
     return material.gallery.add_png(
-        draw_mosaic(tiles, material.backdrop), f"individual-maps_{name}",
+        draw_mosaic(tiles), f"individual-maps_{name}",
         f"One coronal slice of the individual maps of {count(len(tiles), 'participant')}.",
-        f"{map_title(name)} of {count(len(tiles), 'participant')}{part}, one scan each (that with the highest "
-        f"probability), by class and then by the probability p of {run.positive}, over the template. Colours run from "
-        "the 90th to the 99.5th percentile of each scan's own map, so they show where, not how much. Left is left.",
+        f"{map_title(name)} of {count(len(tiles), 'participant')}{part} on their own brains, one scan each (that with "
+        f"the highest probability of {run.positive}), by class and then by this probability, which stands above. "
+        "Colours run from the 90th to the 99.5th percentile of each scan's own map, so they show where, not how much. "
+        "Numbered outlines are those of the person's page. Left is left.",
     )  # fmt: skip
 
 
