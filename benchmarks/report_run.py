@@ -64,7 +64,7 @@ def _write_relevance(layout: RunLayout, predictions: pd.DataFrame, names: list[s
     table = keys.merge(pd.DataFrame({"map": names}), how="cross").merge(described, how="cross")
     strength = np.where(table["group"].isin(PLANTED), 3.0, 1.0) * np.where(table["target"] == 1, 1.5, 1.0)
     table["density"] = 1e-6 * strength * rng.lognormal(0, 0.4, len(table))
-    table["sum"], table["evidence"] = table["density"] * table["n_voxels"], np.nan
+    table["sum"], table["evidence"], table["standard_error"] = table["density"] * table["n_voxels"], np.nan, np.nan
     write_table(layout.relevance, table[list(RELEVANCE_COLUMNS)], RELEVANCE_COLUMNS)
     bilateral = bilateral_rows(table[list(RELEVANCE_COLUMNS)], predictions, "participants")
     write_table(layout.relevance_bilateral, bilateral[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
