@@ -71,6 +71,17 @@ def test_adjusted_difference_is_the_coefficient_of_least_squares():
     assert row["covariates"] == "fold, age, sex[T.M]"
 
 
+@pytest.mark.parametrize("fold_effect", [False, True])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_region_is_beyond_chance_exactly_where_its_family_wise_p_is_small(seed, fold_effect):
+    config = only("positive/negative", fold_effect=fold_effect)
+    table = table_of(inputs_of(people(10), config, relevance=relevance_of(people(10), seed=seed)))
+    assert table["g_by_chance"].notna().all()
+    beyond = table["hedges_g"].abs() > table["g_by_chance"]
+    assert beyond.tolist() == (table["p_fwe"] <= 0.05).tolist()
+    assert beyond.any() and not beyond.all()
+
+
 def test_what_is_not_planted_is_not_found():
     table = table_of(inputs_of(people(10), only("positive/negative"), relevance=relevance_of(people(10), seed=1)))
     others = table[table["group"] != "Hippocampus"]
