@@ -19,6 +19,7 @@ from pipeline.models.dynamic.encoding import InputEncoding
 from pipeline.models.dynamic.explanation_mode import dynamic_layers
 from pipeline.models.dynamic.linear_map import dynamic_weights
 from pipeline.models.dynamic.logits import LogitLayer
+from pipeline.models.families.bcos.layers import BcosConv3d
 from pipeline.run.errors import BadInputError, UsageError
 
 
@@ -180,3 +181,18 @@ def test_regions_and_what_is_outside_add_up() -> None:
     (layer,) = (module for module in model.modules() if isinstance(module, LogitLayer))
     total = sum(values[:, 0, labels == region].sum(1) for region in range(4))
     torch.testing.assert_close(total, model(v)[:, 1] - layer.bias, rtol=1e-9, atol=1e-12)
+
+
+def test_at_b_1_input_times_gradient_of_the_pair_is_the_inherent_map() -> None:
+    """A linear unit per place and MaxOut: piece-wise linear, so the gradient is the row of the matrix (S37)."""
+    torch.manual_seed(3)
+    layers = [BcosConv3d(2, 4, 3, padding=1, b=1.0, max_out=2), BcosConv3d(4, 3, 3, stride=2, b=1.0, max_out=2)]
+    rest = nn.Sequential(*layers).double()
+    pairs = InputEncoding()(scans(2)).requires_grad_()
+    (gradient,) = torch.autograd.grad(rest(pairs)[:, 1].sum(), pairs)
+    rows = dynamic_weights(rest, lambda a: rest(a)[:, 1].flatten(1).sum(1), pairs.detach())
+    torch.testing.assert_close(rows, gradient, rtol=1e-12, atol=1e-14)
+    curved = nn.Sequential(BcosConv3d(2, 4, 3, padding=1, b=2.0), layers[1]).double()
+    (gradient,) = torch.autograd.grad(curved(pairs)[:, 1].sum(), pairs)
+    rows = dynamic_weights(curved, lambda a: curved(a)[:, 1].flatten(1).sum(1), pairs.detach())
+    assert not torch.allclose(rows, gradient, rtol=0.05)
