@@ -171,7 +171,7 @@ def channels_last(model: nn.Module) -> None:
     """Lay out filters of volumes with channels last, which is faster; `Module.to` refuses weights of four axes."""
     for weight in model.parameters():
         if weight.dim() == 5:
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last_3d)
+            weight.data = weight.data.to(memory_format=torch.channels_last_3d)
 
 
 def _calibrated(model: nn.Module, training: LabelledVolumes, config: TrainingConfig) -> None:

@@ -123,6 +123,10 @@ def test_weights_of_four_axes_can_be_trained():
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last_3d)
     assert model[1].weight.shape == (3, 1, 1, 1)
     assert all(torch.equal(one, weight) for one, weight in zip(before, model.parameters(), strict=True))
+    for settings in ((1, 8, 3), (8, 4, 1)):  # whose layout is ambiguous, and decides the kernels used
+        ours, theirs = torch.nn.Conv3d(*settings), torch.nn.Conv3d(*settings)
+        channels_last(ours)
+        assert ours.weight.stride() == theirs.to(memory_format=torch.channels_last_3d).weight.stride()
 
 
 def test_class_weights():
