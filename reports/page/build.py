@@ -207,7 +207,6 @@ def _remove_pages_but(layout: RunLayout, pages: Iterable[str]) -> None:
     """Remove pages of people, regions and sections that this run no longer has."""
     current = {layout.root / file for file in (*pages, *(chapter.file for chapter in CHAPTERS))}
     for path in (
-        *layout.root.glob("report-*.html"),
         *layout.root.glob("sub-*.html"),
         *(layout.root / PAGES).glob("region-*.html"),
     ):

@@ -69,7 +69,8 @@ def comparison_page(runs: pd.DataFrame, maps: pd.DataFrame, regions: pd.DataFram
     titles = {"accuracy": "Accuracy and cost", "maps": "What the maps find", "regions": "Agreement on regions"}
     entries = [NavigationEntry(title, f"#{name}") for name, title in titles.items()]
     return render(
-        "comparison.html.j2", Frame("Runs compared", entries), titles=titles, names=list(runs["run"]), picture=picture,
+        "comparison.html.j2", Frame("Runs compared", entries, of_a_run=False), titles=titles, names=list(runs["run"]),
+        picture=picture,
         n_scans=int(runs["n_scans"].iloc[0]),
         runs=page_table(runs, RUNS, "Accuracy on the scans of all runs, and cost (family_comparison.tsv)."),
         pairs=page_table(pairs, PAIRS, "Runs against one another, by participant (mcnemar.tsv)."),

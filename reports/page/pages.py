@@ -37,11 +37,12 @@ class Frame:
     navigation: Sequence[NavigationEntry]
     components: Sequence[Component] = ()  # interactive parts on the page
     index: str = ""  # address of the report, from a page of it; empty on the report itself
+    of_a_run: bool = True  # whether it belongs to the report of a run, with its menu
 
     @property
     def menu(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Topics and their pages, the same on every page."""
-        return menu(self.index)
+        """Topics and their pages, the same on every page of a run."""
+        return menu(self.index) if self.of_a_run else []
 
     @property
     def assets(self) -> PageAssets:

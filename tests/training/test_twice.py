@@ -1,5 +1,7 @@
 """Layers that are fast to differentiate twice: equal to torch's own, and to finite differences."""
 
+from threading import Thread
+
 import pytest
 import torch
 from torch import nn
@@ -86,3 +88,48 @@ def test_running_statistics_are_those_of_torch():
         found = ours(volumes)
     torch.testing.assert_close(found, theirs(volumes))
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_gradient_taken_by_another_thread_is_the_same(train):
+    """On a GPU the backward functions run in threads of torch."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Conv3d(1, 3, 2), nn.BatchNorm3d(3), nn.Conv3d(3, 1, 2)).double().train(train)
+    features = torch.randn(2, 1, *SHAPE, dtype=torch.float64, requires_grad=True)
+    found = []
+    with TwiceDifferentiable():
+        output = model(features).pow(2).sum()
+
+    def gradient():
+        found.append(torch.autograd.grad(output, features, create_graph=True)[0])
+
+    with gradients_of_features():
+        gradient()
+        thread = Thread(target=gradient)
+        thread.start()
+        thread.join()
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+
+
+def test_in_half_precision_gradients_keep_the_types_of_the_weights():
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Conv3d(1, 3, 2), nn.BatchNorm3d(3), nn.Tanh(), nn.Conv3d(3, 1, 2))
+    volumes = torch.rand(2, 1, *SHAPE)
+
+    def gradients(half):
+        features = volumes.clone().requires_grad_()
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half), TwiceDifferentiable():
+            output = model(features)
+        with gradients_of_features():
+            (gradient,) = torch.autograd.grad(output.float().pow(2).sum(), features, create_graph=True)
+        ((gradient * volumes).pow(2).mean() + output.float().sum()).backward()
+        return gradient.detach(), [one.grad for one in model.parameters()]
+
+    (ours, of_weights), (exact, expected) = gradients(True), gradients(False)
+    assert ours.dtype == torch.float32
+    assert (ours - exact).norm() < 0.1 * exact.norm()
+    for one, other in zip(of_weights, expected, strict=True):
+        assert one.dtype == torch.float32
+        if one.dim() == 5:  # the gradient of a bias before normalisation is rounding alone
+            assert (one - other).norm() < 0.1 * other.norm()

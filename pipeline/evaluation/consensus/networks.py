@@ -23,6 +23,7 @@ from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job
+from pipeline.training.objectives.known_networks import without_other_runs
 from pipeline.training.stage import fold_job, registered_versions
 
 OWN, SEED, EPOCHS, FAMILY = "own", "seed", "epochs", "family"
@@ -149,8 +150,7 @@ def sets_of_networks(cohort: Judged, seeds: int, families: Sequence[str], quick:
         found.append(Networks(name, EPOCHS, networks_of(cohort, name), shorter))
     for text in dict.fromkeys(families):
         name = "family-" + re.sub(r"[^A-Za-z0-9.]+", "-", text)
-        training = dataclasses.replace(config.training, from_run="")
-        other = dataclasses.replace(config, model=family_settings(text, config), training=training)
+        other = dataclasses.replace(without_other_runs(config), model=family_settings(text, config))
         found.append(Networks(name, FAMILY, networks_of(cohort, name), other))
     return tuple(found)
 

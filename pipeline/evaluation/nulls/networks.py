@@ -24,6 +24,7 @@ from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job
 from pipeline.run.work.seeds import derived_seed
 from pipeline.training.batch_statistics import take_constants
+from pipeline.training.objectives.known_networks import without_other_runs
 from pipeline.training.stage import fold_job, registered_versions
 
 REAL, UNTRAINED, NO_NETWORK = "real", "untrained", "none"
@@ -83,8 +84,9 @@ def shuffled_jobs(cohort: Judged, numbers: Sequence[int], digests: DigestCache) 
 def shuffled_config(config: Config, seed: int) -> Config:
     """The recipe of a run, marked as a control run, with a seed of its own; one training per fold."""
     cohort = dataclasses.replace(config.cohort, shuffle_labels=True)
-    training = dataclasses.replace(config.training, repeats=1, from_run="")  # which would know the true labels
-    return dataclasses.replace(config, cohort=cohort, training=training, seed=seed)
+    alone = without_other_runs(config)  # which would know the true labels
+    training = dataclasses.replace(alone.training, repeats=1)
+    return dataclasses.replace(alone, cohort=cohort, training=training, seed=seed)
 
 
 def layers_with_parameters(model: nn.Module) -> list[str]:

@@ -35,6 +35,7 @@ from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job
 from pipeline.run.work.seeds import generator
+from pipeline.training.objectives.known_networks import without_other_runs
 
 STAGE = "planting"
 UNTOUCHED, WITH_LOSS = "untouched", "planted"
@@ -161,8 +162,8 @@ def planted_config(config: Config, seed: int) -> Config:
         config.cohort, contrast_column=PLANTED, negative=UNTOUCHED, positive=WITH_LOSS, classes=(), target="",
         shuffle_labels=False,
     )  # fmt: skip
-    training = dataclasses.replace(config.training, from_run="")  # whose networks tell other classes, in other folds
-    return dataclasses.replace(config, cohort=cohort, training=training, seed=seed)
+    # Networks of other runs tell other classes, in other folds.
+    return dataclasses.replace(without_other_runs(config), cohort=cohort, seed=seed)
 
 
 def planting_jobs(

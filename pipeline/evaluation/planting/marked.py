@@ -39,13 +39,14 @@ from pipeline.run.tables import write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
 from pipeline.training.objectives.explanations import BRAIN, annotated_people, mask_of
+from pipeline.training.objectives.known_networks import without_other_runs
 from pipeline.training.objectives.maps_in_training import explained_batch
 from pipeline.training.stage import FoldTask, fold_job, registered_versions, train_fold
 
 STAGE = NAME = "marker"
 PLAIN, MARKED = "plain", "marked"
 MARKER_MM = 24.0
-"""Edge of the block, as a vitamin capsule or a coil artefact; small networks overlooked half of it."""
+"""Edge of the block, as a vitamin capsule or a coil artefact; small networks did not use a block of half this edge."""
 DIAGNOSIS, REVERSED = "diagnosis", "marker"
 CONTROL, GUIDED = "control", "guided"
 
@@ -122,7 +123,7 @@ def recipe_of(config: Config, task: str, kind: str) -> Config:
     cohort = dataclasses.replace(config.cohort, classes=(), target="", shuffle_labels=False)
     if task == REVERSED:
         cohort = dataclasses.replace(cohort, contrast_column=NAME, negative=PLAIN, positive=MARKED)
-    return dataclasses.replace(config, objective=objective, cohort=cohort)
+    return dataclasses.replace(without_other_runs(config), objective=objective, cohort=cohort)
 
 
 def copy_of(scan: Scan, which: str, task: str) -> Scan:

@@ -82,8 +82,8 @@ class GroupAnswers:
 
     @property
     def worst(self) -> float:
-        """Accuracy of the worst group."""
-        return min(self.accuracies.values())
+        """Accuracy of the worst group; NaN if any group has nobody."""
+        return float(np.min(list(self.accuracies.values())))
 
     @property
     def mean(self) -> float:

@@ -14,6 +14,7 @@ from pipeline.explaining.networks import ReferenceScan
 from pipeline.models.inputs import configured_input
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job
+from pipeline.training.objectives.known_networks import without_other_runs
 from pipeline.training.stage import FoldTask, fold_job, registered_versions
 
 STAGE = "retraining"
@@ -41,7 +42,13 @@ class Retraining:
         token = hashlib.sha256(repr(numbers).encode()).hexdigest()[:10]
         layout = dataclasses.replace(cohort.layout, networks=f"{cohort.name}_without-{token}")
         base = fold_job(
-            layout, fold, self._scans, self._spec, cohort.config, self._versions, prefix=f"{layout.networks}_"
+            layout,
+            fold,
+            self._scans,
+            self._spec,
+            without_other_runs(cohort.config),
+            self._versions,
+            prefix=f"{layout.networks}_",
         )
         chosen = self._controls.by_fold[fold.index][: self._controls.size]
         resolution = cohort.config.registration.resolution_mm

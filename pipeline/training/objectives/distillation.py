@@ -140,10 +140,10 @@ def frozen(context: Context, volumes: Tensor, distillation: Distillation, size: 
     found = [_taught(context.teacher, part[:, None].to(like), distillation) for part in torch.split(volumes, size)]
     answers = torch.cat([one.logits for one in found])
     if distillation.weight == 0:
-        return replace(context, answers=answers)
+        return replace(context, answers=answers, teacher=None)
     maps = torch.cat([one.maps for one in found])
     largest = maps.abs().amax((1, 2, 3), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
-    return replace(context, answers=answers, masks=maps / largest)
+    return replace(context, answers=answers, masks=maps / largest, teacher=None)
 
 
 def _answered(batch: Batch, context: Context, distillation: Distillation) -> Explained:

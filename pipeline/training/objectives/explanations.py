@@ -108,6 +108,11 @@ def require_explanations(config: Config, split: Split) -> None:
     UsageError, BadInputError
         As `context_of`; also for a network whose maps cannot be made at this stage or differentiated twice.
     """
+    if config.objective.kind == "distilled" and config.cohort.shuffle_labels:
+        raise UsageError(
+            "objective.teacher: a run on shuffled labels must not learn from networks that know the true ones. Choose "
+            'another objective.kind than "distilled".'
+        )
     task, spec, device = task_of(config.cohort), configured_input(config), torch.device("cpu")
     contexts = [context_of(config, task, spec, fold, (), device) for fold in split.folds]
     network = build_network(config.model, spec.shape, len(task.outputs)).eval()

@@ -5,6 +5,7 @@ Always the network of the same fold, of the same task and grid, that was trained
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import LoadedModel, load_model
 from pipeline.run.config.networks import BcosConfig
+from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
@@ -110,6 +112,13 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
             "width, first_channels, growth and stem_stride."
         )
     return found
+
+
+def without_other_runs(config: Config) -> Config:
+    """The recipe of a run for networks that must not know what those of another run know: no start, no teacher."""
+    training = dataclasses.replace(config.training, from_run="")
+    objective = ObjectiveConfig() if config.objective.kind == "distilled" else config.objective
+    return dataclasses.replace(config, training=training, objective=objective)
 
 
 def require_start(config: Config, split: Split) -> None:

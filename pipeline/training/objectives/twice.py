@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -17,17 +16,21 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-_OF_FEATURES_ALONE: ContextVar[bool] = ContextVar("gradients of features alone", default=False)
+
+class _Pass:
+    """What the running backward pass asks for; not of a thread, since on a GPU others run the backward functions."""
+
+    of_features_alone = False
 
 
 @contextmanager
 def gradients_of_features() -> Iterator[None]:
     """Within this context, backward passes leave out the weights of `TwiceConv3d`, whose gradients nobody asks for."""
-    token = _OF_FEATURES_ALONE.set(True)
+    _Pass.of_features_alone = True
     try:
         yield
     finally:
-        _OF_FEATURES_ALONE.reset(token)
+        _Pass.of_features_alone = False
 
 
 class TwiceConv3d(torch.autograd.Function):
@@ -49,16 +52,18 @@ class TwiceConv3d(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         features, weight = ctx.saved_tensors
+        kinds, weight = (features.dtype, weight.dtype), weight.to(gradient.dtype)  # which autocast may have changed
         stride, padding, dilation, groups = ctx.settings
         of_features = of_weight = of_bias = None
         # A leaf is the volume, of which the pass for the weights needs no gradient.
-        if _OF_FEATURES_ALONE.get() or not features.is_leaf:
-            of_features = _of_features(gradient, weight, features.shape[2:], *ctx.settings)
-        if not _OF_FEATURES_ALONE.get() and (ctx.needs_input_grad[1] or ctx.needs_input_grad[2]):
+        if _Pass.of_features_alone or not features.is_leaf:
+            of_features = _of_features(gradient, weight, features.shape[2:], *ctx.settings).to(kinds[0])
+        if not _Pass.of_features_alone and (ctx.needs_input_grad[1] or ctx.needs_input_grad[2]):
             _, of_weight, of_bias = torch.ops.aten.convolution_backward(
-                gradient, features, weight, ctx.bias_sizes, stride, padding, dilation, False, [0] * 3, groups,
-                (False, ctx.needs_input_grad[1], ctx.needs_input_grad[2]),
+                gradient, features.to(gradient.dtype), weight, ctx.bias_sizes, stride, padding, dilation, False,
+                [0] * 3, groups, (False, ctx.needs_input_grad[1], ctx.needs_input_grad[2]),
             )  # fmt: skip
+            of_weight, of_bias = (None if one is None else one.to(kinds[1]) for one in (of_weight, of_bias))
         return of_features, of_weight, of_bias, None, None, None, None
 
 
@@ -82,11 +87,12 @@ class TwiceBatchNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         features, weight, centre, scale = ctx.saved_tensors
-        if _OF_FEATURES_ALONE.get():
+        if _Pass.of_features_alone:
             axes = [axis for axis in range(features.ndim) if axis != 1]
             variance = features.var(axes, unbiased=False)
             shape = [-1] + [1] * (features.ndim - 2)
-            return gradient * (weight * (variance + ctx.eps).rsqrt()).view(shape), *[None] * 6
+            scaled = gradient * (weight * (variance + ctx.eps).rsqrt()).view(shape)
+            return scaled.to(features.dtype), *[None] * 6
         asked = [bool(one) for one in ctx.needs_input_grad[:3]]
         return *torch.ops.aten.native_batch_norm_backward(
             gradient, features, weight, None, None, centre, scale, True, ctx.eps, asked

@@ -130,7 +130,7 @@ MOST_TILES = 60
 
 
 def mosaic(material: Material) -> Picture | None:
-    """The leading map of each participant's surest scan, ordered by class and probability.
+    """The first map in the picture of each participant's surest scan, ordered by class and probability.
 
     Of more than `MOST_TILES` people, evenly spaced ones in this order. None without classes or maps of single scans.
     """
@@ -156,7 +156,8 @@ def mosaic(material: Material) -> Picture | None:
     return material.gallery.add_png(
         draw_mosaic(tiles), f"individual-maps_{name}",
         f"One coronal slice of the individual maps of {count(len(tiles), 'participant')}.",
-        f"{map_title(name)} of {count(len(tiles), 'participant')}{part} on their own brains, one scan each (that with "
+        f"The first map of the pages of {count(len(tiles), 'participant')}{part}, on their own brains, one scan each "
+        "(that with "
         f"the highest probability of {run.positive}), by class and then by this probability, which stands above. "
         "Colours run from the 90th to the 99.5th percentile of each scan's own map, so they show where, not how much. "
         "Numbered outlines are those of the person's page. Left is left.",

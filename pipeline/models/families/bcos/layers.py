@@ -123,8 +123,11 @@ def _sum_of_products(first: Tensor, second: Tensor, shape: torch.Size) -> Tensor
 
 
 def _by_channel(x: Tensor) -> bool:
-    """Whether channels are better added one by one: each lies in one piece, and is long."""
-    return x.is_contiguous() and x[0, 0].numel() > VOXELS_AT_ONCE
+    """Whether channels are better added one by one: each lies in one piece, and is long.
+
+    Not in half precision, which would lose digits with every channel.
+    """
+    return x.is_contiguous() and x[0, 0].numel() > VOXELS_AT_ONCE and x.dtype in (torch.float32, torch.float64)
 
 
 class ChannelSquares(torch.autograd.Function):
