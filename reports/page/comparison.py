@@ -26,7 +26,8 @@ RUNS = (
 )  # fmt: skip
 MAPS = (
     Column("run", "Run"), Column("architecture", "Networks"), Column("map", "Map"),
-    numeric("hits_found", "Hits, patients"), numeric("hits", "Hits, classes"), numeric("n_planted", "of"),
+    numeric("hits_found", "Hits, patients"), numeric("n_planted_found", "of"), numeric("hits", "Hits, classes"),
+    numeric("n_planted", "of"),
     numeric("auroc_mean", "AUROC, patients", fixed), numeric("auroc", "AUROC, classes", fixed),
     numeric("enrichment", "Enrichment", fixed), numeric("pointing", "Pointing", fixed),
     Column("passed", "Passed every test"), numeric("seconds", "s per map", _seconds), Column("note", "Note", footnote),

@@ -47,7 +47,8 @@ MAP_COLUMNS = {
     "map": "Relevance map, named as in file names",
     "hits": "Planted groups among the first ten by Hedges' g between the classes",
     "hits_found": "Planted groups among the first ten by mean density over patients whom the run's networks recognised",
-    "n_planted": "Planted groups",
+    "n_planted": "Planted groups that `hits` counts",
+    "n_planted_found": "Planted groups that `hits_found` counts",
     "auroc": "Probability that a planted group comes before another, by Hedges' g",
     "auroc_mean": "The same by mean density over the positive class",
     "enrichment": "Share of relevance in the planted groups over their share of the volume; 1: no more than by chance",
@@ -158,8 +159,8 @@ def _map_rows(run: Run, layout: RunLayout) -> Iterator[dict[str, Any]]:
             row["note"] = UNMEASURED
         truth = planted[planted["map"] == name] if len(planted) else planted
         if len(truth):
-            row |= {name: truth[name].iloc[0] for name in ("enrichment", "n_planted")}
-            row["hits_found"] = truth["hits"].iloc[0]
+            row |= {"enrichment": truth["enrichment"].iloc[0], "hits_found": truth["hits"].iloc[0]}
+            row["n_planted_found"] = truth["n_planted"].iloc[0]
         yield row
 
 
