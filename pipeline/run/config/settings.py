@@ -187,11 +187,11 @@ class TrainingConfig:
     """How the network learns."""
 
     learning_rate: float = 1e-4
-    """Of Adam."""
+    """Learning rate of the Adam optimiser."""
     learning_rate_schedule: Literal["constant", "cosine"] = "constant"
     """``cosine`` falls to 0 over `max_epochs`."""
     weight_decay: float = 1e-4
-    """Of Adam."""
+    """Weight decay of the Adam optimiser."""
     batch_size: int = 4
     """Scans per batch."""
     max_epochs: int = 200
@@ -201,7 +201,7 @@ class TrainingConfig:
     patience: int = 8
     """Epochs without a lower validation loss after which training stops."""
     flip_probability: float = 0.5
-    """Of exchanging left and right in training."""
+    """Probability of exchanging left and right in training."""
     max_shift_voxels: int = 2
     """Largest shift along each axis in training."""
     balance_classes: bool = True

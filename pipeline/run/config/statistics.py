@@ -276,9 +276,9 @@ class StatisticsConfig:
     permutations: int = 10_000
     """Random permutations of a test; if there are not more distinct ones, all are used and p is exact."""
     bootstrap_samples: int = 2_000
-    """Of intervals of means and of performance."""
+    """Bootstrap draws for intervals of means and of performance."""
     confidence: float = 0.95
-    """Of all intervals."""
+    """Confidence level of all intervals."""
     covariates: str = "age + sex + field_strength"
     """Covariates of tests over participants, as a formula; uninformative columns are left out and named."""
     fold_effect: bool = True
