@@ -35,12 +35,13 @@ class Picture:
     """A figure on the page."""
 
     name: str  # file name without folder; stable from run to run
-    source: str  # data URI
+    source: str  # data URI, or the address of a file of the run, relative to the page
     alt: str  # what the figure shows, for those who cannot see it
     caption: str
     width: int  # width in pixels at which its text is read comfortably
     dark: bool = False  # whether its background is dark
     height: int = 0  # in pixels at that width, so that a page does not jump when the picture is there; 0 if not known
+    template: str = ""  # address of the same slices of the template, to flicker between the two
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Gallery:
         _three_ticks(figure)
         for wanted in self.forms or (form,):
             content = rendered(figure, wanted, self.density, reduce=form == "png")
-            self._write(content, f"{name}.{wanted}")
+            self.write(content, f"{name}.{wanted}")
             source = "" if self.forms else inlined(content, form)
         dark = sum(to_rgb(figure.get_facecolor())) < 1
         width, height = (round(inches * 96) for inches in figure.get_size_inches())
@@ -89,10 +90,11 @@ class Gallery:
             axes.set_axis_off()
             axes.imshow(pixels, aspect="auto")
             return self.add(figure, name, alt, caption, "png")
-        self._write(content, f"{name}.png")
+        self.write(content, f"{name}.png")
         return Picture(f"{name}.png", inlined(content, "png"), alt, caption, pixels.width, True, pixels.height)
 
-    def _write(self, content: bytes, name: str) -> None:
+    def write(self, content: bytes, name: str) -> None:
+        """Write a file into the folder, whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / name
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

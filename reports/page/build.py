@@ -178,7 +178,7 @@ def _chapters(
         first = chapter.file == INDEX
         anchors = [NavigationEntry(section.short, f"#{section.id}", section.absent) for section in sections]
         title = report if first else f"{chapter.title} · {report}"
-        frame = Frame(title, [] if first else anchors, [*shared, *interactive], "" if first else INDEX)
+        frame = Frame(title, [] if first else anchors, [*shared, *interactive], "" if first else INDEX, chapter.file)
         about = [one for one in cautions if one.section in chapter.sections or one.level == "serious"]
         pages[chapter.file] = render(
             "report.html.j2" if first else "chapter.html.j2", frame, title=report if first else chapter.title,

@@ -47,13 +47,13 @@ class PageAssets:
 
     @property
     def policy(self) -> str:
-        """Content security policy: nothing from elsewhere, pictures inlined, only these scripts.
+        """Content security policy: nothing from elsewhere, pictures inlined or files of the run, only these scripts.
 
         A page without scripts allows none.
         """
         digests = " ".join(f"'sha256-{script_digest(script)}'" for script in self.scripts) or "'none'"
         return (
-            "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
+            "default-src 'none'; img-src 'self' file: data: blob:; style-src 'unsafe-inline'; "
             f"script-src {digests}; base-uri 'none'; form-action 'none'"
         )
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import quote
 
 from atlases.spaces import template_grid
+from atlases.templates import load_template
 from pipeline.regions.maps import read_map
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
@@ -15,6 +17,7 @@ from reports.figures.gallery import Gallery
 from reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
 from reports.page.faults import Faults
 from reports.page.links import Links, participant_file, region_files
+from reports.page.overviews import draw_overview
 from reports.read.run_record import OUTCOMES, RunRecord, read_run
 from reports.words.numbers import listing
 
@@ -70,6 +73,21 @@ class Material:
         file = path.relative_to(self.run.layout.root).as_posix()
         self.faults.add(f"{file}: is no whole picture. Delete it and repeat the command that made this run.")
         return None
+
+    def address(self, path: Path) -> str:
+        """Address of a file of the run from a page at its top."""
+        return quote(path.relative_to(self.run.layout.root).as_posix())
+
+    @cached_property
+    def template_overview(self) -> str:
+        """Address of the template in the slices of the overviews, written once; empty where it is not at hand."""
+        if self.backdrop is None:
+            return ""
+        path = self.gallery.folder / "registration_template.png"
+        template = load_template(self.run.resolution_mm)
+        brain = BrainImage(template.t1w * template.brain_mask, template.grid.affine)
+        self.gallery.write(draw_overview(brain, template, ["The template, ICBM152 2009c"]), path.name)
+        return self.address(path)
 
     def image(self, path: Path) -> BrainImage | None:
         """A map that the run should have, whole; None, and a fault, where it is missing or damaged."""

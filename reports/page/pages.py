@@ -37,6 +37,7 @@ class Frame:
     navigation: Sequence[NavigationEntry]
     components: Sequence[Component] = ()  # interactive parts on the page
     index: str = ""  # address of the report, from a page of it; empty on the report itself
+    file: str = ""  # of a page of the menu, which marks it there
     of_a_run: bool = True  # whether it belongs to the report of a run, with its menu
 
     @property

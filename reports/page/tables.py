@@ -49,6 +49,7 @@ def numeric(key: str, title: str, form: Callable[[object], str] = number, hint: 
     return Column(key, title, form, True, hint)
 
 
+DIGITS = 6  # significant digits of the values that rows are sorted by and saved with; the tables of the run have all
 LONGEST_CELL = 160  # characters of a cell that is no remark; where there are more, they appear under the pointer
 
 
@@ -128,4 +129,4 @@ def _cell(column: Column, value: object, link: object) -> Cell:
         longest = LONGEST_TEXT if column.form is remark else LONGEST_CELL
         whole = shortened(said, LONGEST_TEXT) if len(said) > longest else ""
         return Cell(shortened(said, longest), "", "" if is_missing(link) else str(link), whole)
-    return Cell(column.form(value), "" if is_missing(value) else repr(float(value)))  # type: ignore[arg-type]
+    return Cell(column.form(value), "" if is_missing(value) else f"{float(value):.{DIGITS}g}")  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, ScoreRow, d
 from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 from reports.words.wording import source_name
 
-SHOWN = 24  # regions of the fingerprint in the chart; the table has all
+SHOWN = 16  # regions of the fingerprint in the chart; the table has all
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ import pandas as pd
 
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.findings import small_regions
-from reports.figures.gallery import Picture, inlined
+from reports.figures.gallery import Picture
 from reports.page.material import Material
 from reports.people.portrait import CUTS, OUTLINED
 from reports.words.numbers import count, is_missing, listing, shortened
+
+FLICKER = " Point at the picture or tap it, and it alternates with the template."
 
 
 def portraits_of(material: Material, visits: pd.DataFrame) -> list[Picture]:
@@ -23,7 +25,8 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Picture]:
         return []
     pictures, small = [], small_regions(run) if run.has("relevance") else {}
     for row in visits.to_dict("records"):
-        content = material.picture(run.files_of(row).portrait)
+        path = run.files_of(row).portrait
+        content = material.picture(path)
         if content is None:
             continue
         groups = run.densest_groups.get(str(row["scan_id"]), ())[:OUTLINED]
@@ -34,7 +37,7 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Picture]:
         )
         pictures.append(
             Picture(
-                "", inlined(content, "png"), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
+                "", material.address(path), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
                 f"{name}: {titles} (rows) on this person's own brain in template space. Colours run from the 90th to "
                 f"the 99.5th percentile of the scan's own map. Outlined, the regions with the highest density "
                 f"of {map_title(run.main_maps[0])}: {outlined}. Left is left.", *_size_of(content),
@@ -63,14 +66,16 @@ def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]
 
 def overview_of(material: Material, row: Mapping[str, Any]) -> Picture | None:
     """The registered scan under the contours of the template."""
-    content = material.picture(material.run.files_of(row).overview)
+    path = material.run.files_of(row).overview
+    content = material.picture(path)
     if content is None:
         return None
     name = _name_of(row)
     return Picture(
-        "", inlined(content, "png"), f"Nine slices of {name} under the contours of the template.",
+        "", material.address(path), f"Nine slices of {name} under the contours of the template.",
         f"{name}: orange, the template's brain mask; blue, its white matter. Where the scan's own edges follow the "
-        "lines, the registration is good. L and R are the person's sides.", *_size_of(content),
+        f"lines, the registration is good. L and R are the person's sides.{FLICKER}", *_size_of(content),
+        material.template_overview,
     )  # fmt: skip
 
 

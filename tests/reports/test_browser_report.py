@@ -19,6 +19,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 from reports.page.build import build_report
 from reports.page.links import participant_file
+from reports.page.overviews import write_overview
 from reports.people.scan_pictures import draw_scans
 from reports.read.run_record import read_run
 
@@ -28,6 +29,7 @@ NARROW = 375
 SCREEN = 800
 INDEX_SCREENS, INDEX_WORDS, INDEX_BYTES, INDEX_SHEETS = 6, 1500, 3_000_000, 12
 """What the index may grow to, so that it can be read at one go: screens at 1280 pixels, words, bytes, pages of A4."""
+PERSON_BYTES = 150_000
 LEAST_TOUCHED = 24
 """Pixels a control must measure to be hit by a finger (WCAG 2.2, 2.5.8)."""
 KEPT_NAMES = """boxes => boxes.map((box) => {
@@ -45,9 +47,11 @@ def report(made) -> RunLayout:
     brain = load_template(RESOLUTION)
     predictions = read_table(layout.predictions)
     for row in predictions.drop_duplicates("participant_id").head(2).itertuples():
-        path = layout.scan(row.participant_id, row.session_id, RESOLUTION).t1w
-        path.parent.mkdir(parents=True, exist_ok=True)
-        nib.save(nib.Nifti1Image(np.asarray(brain.t1w[::-1]), brain.grid.affine), path)
+        files = layout.scan(row.participant_id, row.session_id, RESOLUTION)
+        files.t1w.parent.mkdir(parents=True, exist_ok=True)
+        nib.save(nib.Nifti1Image(np.asarray(brain.t1w[::-1]), brain.grid.affine), files.t1w)
+        files.overview.parent.mkdir(parents=True, exist_ok=True)
+        write_overview(files.overview, files.t1w, brain, [])
     with ThreadPoolExecutor(1) as executor:
         first = draw_scans(read_run(layout), executor)
         again = draw_scans(read_run(layout), executor)
@@ -86,10 +90,10 @@ def ready(page):
     return page
 
 
-def each_chapter(visit, report, width=1280):
+def each_chapter(visit, report, width=1280, **options):
     """The index and every chapter, one after the other in one tab."""
     first, *others = chapter_files(report)
-    page = visit(first, width)
+    page = visit(first, width, **options)
     yield first.name, ready(page)
     for path in others:
         page.goto(path.as_uri())
@@ -101,6 +105,35 @@ def test_the_index_can_be_read_at_one_go(visit, report):
     assert page.evaluate("document.documentElement.scrollHeight") <= INDEX_SCREENS * SCREEN
     assert 200 < len(page.inner_text("body").split()) <= INDEX_WORDS
     assert report.report.stat().st_size <= INDEX_BYTES
+
+
+def test_the_page_of_a_participant_is_light_and_flickers_between_scan_and_template(visit, report):
+    assert pages_of(report)["participant"].stat().st_size <= PERSON_BYTES
+    page = opened(visit, report, "participant")
+    portrait, scan, template = page.locator("figure.dark img").all()
+    for picture in (portrait, scan, template):
+        picture.evaluate("one => { one.loading = 'eager'; return one.decode(); }")
+        assert picture.evaluate("one => one.naturalWidth") > 400
+    assert scan.bounding_box()["width"] == template.bounding_box()["width"]
+    seen = "one => getComputedStyle(one).animationName"
+    assert template.evaluate(seen) == "none"
+    page.locator(".flicker").focus()
+    assert template.evaluate(seen) == "flicker"
+
+
+def test_the_menu_marks_the_page_that_is_open(visit, report):
+    for name, page in each_chapter(visit, report):
+        marked = page.locator("nav [aria-current=page]").evaluate_all("all => all.map(one => one.getAttribute('href'))")
+        assert marked == [name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_no_barrier_that_axe_knows_in_any_chapter(visit, report, colours):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is in the test group")
+    for name, page in each_chapter(visit, report, color_scheme=colours):
+        found = axe.Axe().run(page, options={"runOnly": {"type": "tag", "values": list(LEVELS)}})
+        assert [(rule["id"], rule["nodes"][0]["target"]) for rule in found.response["violations"]] == [], name
 
 
 @pytest.mark.parametrize(

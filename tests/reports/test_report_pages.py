@@ -107,7 +107,8 @@ def test_text_of_the_input_is_text_on_every_page(run):
 def test_pages_ask_for_nothing(run):
     for path in pages_of(run):
         source = path.read_text(encoding="utf-8")
-        assert not re.search(r'\s(?:src|srcset|poster|data)="(?!data:)', source), path.name
+        for address in re.findall(r'\s(?:src|srcset|poster|data)="(?!data:)([^"]*)"', source):
+            assert (path.parent / unquote(address)).is_file(), path.name  # a picture of the run
         assert not re.search(r"<(?:link|iframe|object|embed|base)\b", source), path.name
         policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]+)"', source)[1])
         assert "default-src 'none'" in policy

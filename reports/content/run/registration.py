@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ from reports.figures.charts import draw_registration
 from reports.figures.gallery import Picture
 from reports.page.material import Material
 from reports.page.tables import Column, numeric, page_table, remark
+from reports.people.pictures import FLICKER
 from reports.read.run_record import RunRecord
 from reports.words.numbers import LONGEST_TEXT, count, fixed, percent, shortened
 
@@ -95,13 +97,12 @@ def _overviews(doubtful: pd.DataFrame, material: Material) -> list[Picture]:
         content = material.picture(material.run.files_of(row).overview)
         if content is None:
             continue
-        pictures.append(
-            material.gallery.add_png(
-                content,
-                f"registration_in_doubt_{len(pictures) + 1}",
-                f"Nine slices of {shortened(row['participant_id'])} under the contours of the template.",
-                f"{shortened(row['participant_id'])}: {shortened(row['flags'], LONGEST_TEXT)}. Orange, the template's "
-                "brain mask; blue, its white matter. L and R are the person's sides.",
-            )
+        picture = material.gallery.add_png(
+            content,
+            f"registration_in_doubt_{len(pictures) + 1}",
+            f"Nine slices of {shortened(row['participant_id'])} under the contours of the template.",
+            f"{shortened(row['participant_id'])}: {shortened(row['flags'], LONGEST_TEXT)}. Orange, the template's "
+            f"brain mask; blue, its white matter. L and R are the person's sides.{FLICKER}",
         )
+        pictures.append(replace(picture, template=material.template_overview))
     return pictures
