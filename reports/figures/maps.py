@@ -139,19 +139,20 @@ def group_rows(
     views: Mapping[tuple[str, str], slices.MapView],
     groups: Sequence[str],
     map_names: Sequence[str],
-    reference: str,
+    classes: Sequence[str],
     percentiles: tuple[float, float],
     unit_of: Callable[[str], str],
 ) -> list[MapRow]:
-    """Rows with a colour scale set on the `reference` group of each map, or on the first group there is.
+    """Rows with a colour scale set on the first of the `classes` that has a map, or else the first group.
 
     `unit_of`: what the values of a map are, by its name.
     """
     rows = []
     for name in map_names:
-        there = [views[group, name] for group in (reference, *groups) if (group, name) in views]
+        of_classes = [views[group, name] for group in classes if (group, name) in views]
+        there = [*of_classes, *(views[group, name] for group in groups if (group, name) in views)]
         if there:
-            scale = there[0].scale(percentiles, there)
+            scale = there[0].scale(percentiles, there, of_classes)
             unit = f"{unit_of(name)} per voxel"
             rows.append(MapRow(row_title(name), scale, unit, [views.get((group, name)) for group in groups]))
     return rows

@@ -96,10 +96,19 @@ class MapView:
     def slice(self, plane: Plane, mm: float) -> np.ndarray:
         return self.slices[plane, mm]
 
-    def scale(self, percentiles: tuple[float, float], others: Sequence[MapView] = ()) -> ColourScale:
-        """Colour scale set on this map; two-sided if it or one of the `others` has negative values that matter."""
+    def scale(
+        self, percentiles: tuple[float, float], others: Sequence[MapView] = (), classes: Sequence[MapView] = ()
+    ) -> ColourScale:
+        """Colour scale set on this map; two-sided if it or one of the `others` has negative values that matter.
+
+        `classes`: maps of which the strongest tenth is drawn in any case. A map of controls is weaker than that of
+        patients, and would else be an empty brain.
+        """
         signed = any(view.negative_share > _NEGATIVE_SHARE for view in (self, *others))
-        return ColourScale(self.magnitudes[percentiles[0]], self.magnitudes[percentiles[1]], signed)
+        low = min(
+            self.magnitudes[percentiles[0]], *(view.magnitudes[PERSON_PERCENTILES[0]] for view in (self, *classes))
+        )
+        return ColourScale(low, self.magnitudes[percentiles[1]], signed)
 
 
 def view_of(image: BrainImage, cuts: Sequence[Cut], brain: np.ndarray | None) -> MapView:

@@ -73,7 +73,7 @@ class RegionPictures:
         there = [view for view in views.values() if view is not None]
         if not there:
             return None
-        scale, maps = there[0].scale(slices.GROUP_PERCENTILES), []
+        scale, maps = there[0].scale(slices.GROUP_PERCENTILES, there, there), []
         for label, view in views.items():
             image = None if view is None else slices.BrainImage.read(run.layout.group_map(label, name))
             title = f"{map_title(name)}, {'mean' if image is not None else 'no map'} of {label}"
@@ -162,8 +162,8 @@ class RegionViewers:
         blocks = {
             label: block_mean(read_map(run.layout.group_map(label, name), space.source), space.side) for label in views
         }
-        first, *others = views.values()
-        return cls(material, space, name, first.scale(GROUP_PERCENTILES, others), blocks)
+        shown = list(views.values())
+        return cls(material, space, name, shown[0].scale(GROUP_PERCENTILES, shown, shown), blocks)
 
     @cached_property
     def _coarse(self) -> tuple[ViewingSpace, Blocks]:

@@ -30,6 +30,7 @@ from reports.viewer.volumes import LEVELS, Coded, block_mean, packed
 from reports.words.numbers import count, number
 
 SCALE = "Colours run from the {low:g}th to the {high:g}th percentile of {whose} inside the brain, as in the figures."
+LOWER = "they begin lower where less than a tenth of another class would be drawn"
 
 
 @functools.lru_cache(maxsize=1)
@@ -74,7 +75,8 @@ def group_viewer(material: Material) -> Component | None:
     maps = []
     for group, name in there:
         alike = [views[key] for key in there if key[1] == name]  # the positive class first, if it has a map
-        scale = alike[0].scale(GROUP_PERCENTILES, alike)
+        classes = [views[label, name] for label in run.map_groups if (label, name) in views]
+        scale = alike[0].scale(GROUP_PERCENTILES, alike, classes)
         scans, people = run.group_sizes[group]
         of = f"{count(scans, 'scan')} of {count(people, 'person', 'people')}"
         maps.append(
@@ -89,6 +91,7 @@ def group_viewer(material: Material) -> Component | None:
     missing = material.missing_maps(run.map_groups, run.map_names) or material.missing_maps(OUTCOMES, run.main_maps[:1])
     whose = f"the absolute mean map of {group_name(run.map_groups[0])} by the method"
     caption = SCALE.format(low=GROUP_PERCENTILES[0], high=GROUP_PERCENTILES[1], whose=whose)
+    caption = f"{caption.removesuffix('.')}; {LOWER}."
     return viewer_component(space, maps, "Mean relevance maps", f"{caption} {missing}".strip())
 
 

@@ -34,6 +34,7 @@ from reports.region_pages.page import RegionMaterial, region_content
 from reports.words.numbers import fixed, signed
 
 VOXELS = 100  # of every region of the made-up runs
+SHOWN = 5e-6  # six significant digits
 MAPS = ("lrpB000", "gb", "deeplift", EVIDENCE)
 
 
@@ -162,7 +163,7 @@ def test_the_fingerprint_compares_evidence_and_shares_of_other_maps(run, record)
     own = table[(table["participant_id"] == "sub-AD001") & (table["group"] == "Hippocampus")]
     mean = own[own["map"] == EVIDENCE]["sum"].mean()
     cells = {row[0].text: row for row in evidence.table.rows}["Hippocampus"]
-    assert float(cells[1].order) == pytest.approx(mean, rel=1e-12)
+    assert float(cells[1].order) == pytest.approx(mean, rel=SHOWN)
     assert [one.table.columns[1].title for one in (evidence, lrp)] == ["Evidence, logits", "Share of the map"]
     assert evidence.text.startswith("Evidence, logits (Expected gradients) in each region, mean over 2 scans")
 
@@ -187,7 +188,7 @@ def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run
     assert [row[0].text for row in table.rows] == list(rows.index)
     shown = np.array([[float(row[keys.index(key)].order) for key in ("difference", "ci_low", "ci_high")]
                       for row in table.rows])  # fmt: skip
-    np.testing.assert_allclose(shown, VOXELS * rows[["difference", "ci_low", "ci_high"]].to_numpy(), rtol=1e-12)
+    np.testing.assert_allclose(shown, VOXELS * rows[["difference", "ci_low", "ci_high"]].to_numpy(), rtol=SHOWN)
     assert content["maps"] == "LRP β=0 and Guided backpropagation"
     assert content["bench"] == NOT_EVALUATED
     lrp = content["whole"][0]
@@ -197,7 +198,7 @@ def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run
     assert [column.key for column in lrp.columns] == ["group", "sum", "density", "gain"]
     for row in lrp.rows:
         expected = summary.loc[row[0].text, ["mean_sum", "mean_density"]].astype(float)
-        assert [float(cell.order) for cell in row[1:3]] == pytest.approx(expected.tolist(), rel=1e-12)
+        assert [float(cell.order) for cell in row[1:3]] == pytest.approx(expected.tolist(), rel=SHOWN)
 
 
 def scores(finds: str = EVIDENCE) -> pd.DataFrame:

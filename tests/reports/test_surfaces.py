@@ -18,7 +18,7 @@ from atlases.spaces import template_grid
 from pipeline.run.layout.run_layout import RunLayout
 from reports.content.relevance.maps import class_difference, group_map, surface_pictures
 from reports.figures.gallery import FORMATS, Gallery, rendered
-from reports.figures.slices import Backdrop, BrainImage, ColourScale, coloured
+from reports.figures.slices import GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, coloured, view_of
 from reports.figures.style import house_style, new_figure
 from reports.figures.surfaces import VIEWS, GroupMap, _fsaverage, draw_group_maps, surface_values
 from reports.page import publication
@@ -113,6 +113,17 @@ def test_values_have_the_colours_of_the_slices(signed):
     share = (values - colours["vmin"]) / (colours["vmax"] - colours["vmin"])
     assert np.abs(colours["cmap"](share)[..., :3] - coloured(values, scale)[..., :3]).max() < 0.03
     assert colours["threshold"] == scale.low
+
+
+def test_a_tenth_of_the_controls_is_drawn_on_the_scale_of_the_patients():
+    strong = np.arange(1.0, 1001.0).reshape(10, 10, 10)  # medians of the two: 500.5 and 5.005
+    patients, controls = (view_of(BrainImage(values, np.eye(4)), (), None) for values in (strong, strong / 100))
+    alone = patients.scale(GROUP_PERCENTILES, [controls])
+    both = patients.scale(GROUP_PERCENTILES, [controls], [patients, controls])
+    assert alone.low == pytest.approx(500.5)
+    assert (strong / 100 > both.low).mean() == pytest.approx(0.1)
+    assert both.high == alone.high
+    assert patients.scale(GROUP_PERCENTILES, [], [patients]) == alone
 
 
 def test_negative_relevance_that_the_scale_leaves_out_is_not_drawn():

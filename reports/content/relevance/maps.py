@@ -32,7 +32,7 @@ from reports.page.material import Material
 from reports.people.portrait import coronal_slice
 from reports.read.run_record import OUTCOMES, RunRecord, group_name
 from reports.vector.drawing import fitted
-from reports.viewer.component import group_viewer
+from reports.viewer.component import LOWER, group_viewer
 from reports.words.numbers import count, fixed, listing, mid_sentence
 
 SPACES = (
@@ -70,8 +70,10 @@ def group_map(material: Material, group: str, name: str) -> GroupMap | None:
         return None
     found = {(of, name): material.group_view(of, name) for of in (*run.map_groups, *OUTCOMES)}
     views = {key: view for key, view in found.items() if view is not None}
-    first = run.map_groups[0]
-    rows = [group_rows(views, of, [name], first, GROUP_PERCENTILES, run.map_unit) for of in (run.map_groups, OUTCOMES)]
+    classes = run.map_groups
+    rows = [
+        group_rows(views, of, [name], classes, GROUP_PERCENTILES, run.map_unit) for of in (run.map_groups, OUTCOMES)
+    ]
     row = (rows[0] or rows[1])[0]
     return GroupMap(f"{map_title(name)}, mean of {block_title(material, group)}", image, row.scale, row.unit)
 
@@ -189,15 +191,15 @@ def _grid(
 ) -> Picture | None:
     """A figure of mean maps: a row per method, a block of slices per group; None where there is no map."""
     run, first, methods = material.run, material.run.map_groups[0], listing([map_title(name) for name in names])
-    rows = group_rows(material.group_views, groups, names, first, GROUP_PERCENTILES, run.map_unit)
+    rows = group_rows(material.group_views, groups, names, run.map_groups, GROUP_PERCENTILES, run.map_unit)
     if not rows:
         return None
     titles = [block_title(material, group, short=len(groups) > 2) for group in groups]
     against = f"lowers {run.task.column}" if run.task.is_number else f"speaks against {run.task.explained}"
     caption += (
         f" Colours run from the 50th to the 99.5th percentile of the absolute mean map of {group_in_words(run, first)} "
-        "by the same method, inside the brain; weaker relevance is not drawn. Blue, where there is any, is relevance "
-        f"that {against}. Slices at MNI x, y, z in mm; left is left."
+        f"by the same method, inside the brain; {LOWER}. Weaker relevance is not drawn. Blue, where there is any, is "
+        f"relevance that {against}. Slices at MNI x, y, z in mm; left is left."
     )
     missing = material.missing_maps(groups, names)
     caption += f" {missing}" if missing else ""
@@ -239,11 +241,13 @@ def _overviews(material: Material) -> list[Picture]:
     for name in run.main_maps:
         if group is None or not material.has_map(group, name):
             continue
-        view, title = material.group_views[group, name], f"{map_title(name)}, mean of {block_title(material, group)}"
-        row = MapRow(group, view.scale(GROUP_PERCENTILES), f"{run.map_unit(name)} per voxel", [view])
+        title = f"{map_title(name)}, mean of {block_title(material, group)}"
+        row, *_ = group_rows(material.group_views, [group], [name], run.map_groups, GROUP_PERCENTILES, run.map_unit)
         pictures.append(
             material.gallery.add(
-                draw_map_grid([row], [title], OVERVIEW_CUTS, material.backdrop, material.gallery.density),
+                draw_map_grid(
+                    [replace(row, title=group)], [title], OVERVIEW_CUTS, material.backdrop, material.gallery.density
+                ),
                 f"bohle2019-01b_overview_{name}",
                 f"Eight axial brain slices: {title}.",
                 f"{title}, in axial slices from the temporal lobes to the vertex; colours as in the first figure.",
