@@ -40,11 +40,7 @@ def norms(run: RunRecord) -> Verdict | None:
         return None
     doubt = ", but few controls were tested" if fewest < FEW_CONTROLS else ""
     wrong = [what for what, is_wrong in (("in the tails", worst > FIT), ("at the centre", off > CENTRE)) if is_wrong]
-    answer = (
-        f"The norms do not fit well {listing(wrong)}."
-        if wrong
-        else f"The norms fit in the tails and at the centre{doubt}."
-    )
+    answer = f"The norms do not fit well {listing(wrong)}." if wrong else f"Controls scored as the norms expect{doubt}."
     return Verdict(
         answer,
         f"Each of {run.negative} was scored against a norm made from others; this is not tested. {'; '.join(parts)}."
@@ -166,7 +162,10 @@ def shortcuts(run: RunRecord) -> Verdict | None:
                 f"({_bounds(row)}, n = {number(row['n_participants'])})"
                 for row in high.to_dict("records")]  # fmt: skip
         none = f"none above {fixed(MARGIN, 1)} with its interval above 1, of {count(len(known), 'place')}"
-        grounds.append(f"Enrichment of {map_title(name)} with its interval (not tested): {listing(said) or none}.")
+        grounds.append(
+            f"Enrichment of {map_title(name)} with its interval (not tested): {listing(said) or none}. Voxels of no "
+            "region of the atlas are not judged: they are mostly fluid and borders of regions."
+        )
     if len(read):
         told = read[read["p_fwe"] < CLEAR]
         if len(told):
@@ -220,10 +219,11 @@ def agreement(run: RunRecord) -> Verdict | None:
     rows = rows.assign(correlation=mean_rank_correlation(rows["kendall_w"], rows["n_rankings"]))
     least = rows.sort_values("correlation", kind="stable").iloc[0]
     lead = rows.sort_values("overlap", kind="stable").iloc[0]
-    word = "Largely" if least["correlation"] >= LARGELY else "In part" if least["correlation"] >= PARTLY else "Hardly"
+    word = "largely" if least["correlation"] >= LARGELY else "in part" if least["correlation"] >= PARTLY else "hardly"
     said, first = [_ranked(row) for _, row in rows.iterrows()], rows.iloc[0]
     return Verdict(
-        f"{word} over all regions, least between {_between(least)}. Of the first {number(lead['top'])} regions, "
+        f"The rankings of all regions agree {word}, least between {_between(least)} (mean rank correlation "
+        f"{fixed(least['correlation'])}). Of the first {number(lead['top'])} regions, "
         f"{_between(lead)} share {percent(lead['overlap'], 0)} ({percent(lead['overlap_chance'], 0)} by chance).",
         f"Mean rank correlation (1: the same order, 0: chance) and Kendall's W of the rankings of "
         f"{count(int(first['n_regions']), 'region')} by density, permuted, n = {number(first['n_participants'])}: "

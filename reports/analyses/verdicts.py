@@ -220,7 +220,9 @@ def associations(run: RunRecord) -> Verdict | None:
     elif least * sets < CLEAR:
         answer = "Yes, within a class and in some regions."
     else:
-        answer = f"In some regions within a class, but so few may be chance among {count(sets, 'set')} of tests."
+        answer = (
+            f"Within a class, some correlations pass, but so few may be chance among {count(sets, 'set')} of tests."
+        )
     return Verdict(
         answer, f"{map_title(name)}, density, participants permuted, corrected within each of {count(sets, 'set')} (a "
         f"measure, an estimator, a class): {'; '.join(parts)}.",

@@ -51,20 +51,25 @@ def _readable_site(run: RunRecord) -> Caution | None:
     tells = leading[leading["p_fwe"] < 0.05]
     concerned, which = (tells, "") if len(tells) else (found.sort_values("p_fwe").head(1), _of_map(found))
     scanner = listing([str(target).replace("_", " ") for target in dict.fromkeys(concerned["target"])])
+    title = map_title(run.main_maps[0])
     own = listing([_predicted(row, with_map=False) for row in leading.to_dict("records")]) or "not tested"
+    own = (
+        f"The leading map, {title}: {own}."
+        if len(tells) or leading.empty
+        else f"It cannot from the leading map, {title}."
+    )
     return Caution(
         "serious" if serious else "note", f"The {scanner} can be predicted from relevance{which}.",
         f"{number(len(found))} of {count(len(tested), 'prediction')} from regional relevance "
-        f"{'passes' if len(found) == 1 else 'pass'} correction over the maps: {'; '.join(passing)}{more}. The leading "
-        f"map, {map_title(run.main_maps[0])}: {own}. {_MEANS[len(tells) > 0]}",
+        f"{'passes' if len(found) == 1 else 'pass'} correction over the maps of a target: {'; '.join(passing)}{more}. "
+        f"{own} {_MEANS[len(tells) > 0]}",
         "shortcuts",
     )  # fmt: skip
 
 
 _MEANS = {
     True: "What looks like disease may partly be an effect of the scanner.",
-    False: "The summary rests on the leading map, which does not pass; in the other map, what looks like disease may "
-    "partly be an effect of the scanner.",
+    False: "In the other map, what looks like disease may partly be an effect of the scanner.",
 }
 
 

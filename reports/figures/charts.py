@@ -18,13 +18,17 @@ _PER_ROW = 5
 
 
 def draw_volume_scatter(
-    points: Mapping[str, pd.DataFrame], texts: Mapping[str, str], volume_title: str, centred: Collection[str] = ()
+    points: Mapping[str, pd.DataFrame],
+    texts: Mapping[str, str],
+    units: Mapping[str, str],
+    volume_title: str,
+    centred: Collection[str] = (),
 ) -> Figure:
     """Relevance of the hippocampus against its volume, one panel per map, one point per participant.
 
     `points`: title of a panel to columns ``volume`` and ``relevance``. `texts`: coefficient, interval, p and n of each
-    panel. `volume_title`: with its unit. `centred`: titles of the panels whose values are deviations from the means of
-    test folds.
+    panel. `units`: of the relevance in each. `volume_title`: with its unit. `centred`: titles of the panels whose
+    values are deviations from the means of test folds.
     """
     figure = new_figure(4.3 * len(points), 3.6)
     axes = figure.subplots(1, len(points), squeeze=False)[0]
@@ -35,7 +39,7 @@ def draw_volume_scatter(
         ax.xaxis.set_major_locator(MaxNLocator(4))
         less = "\nminus the mean of the test fold" if title in centred else ""
         ax.set_xlabel(volume_title + less)
-        ax.set_ylabel(("susceptibility" if title.startswith("Guided") else "relevance sum, hippocampus") + less)
+        ax.set_ylabel(f"{units[title]}, hippocampus" + less)
     return figure
 
 

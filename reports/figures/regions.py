@@ -24,12 +24,13 @@ POINTS_UP_TO = 60  # scans per group up to which each is drawn as a point; above
 
 def draw_regions(
     values: pd.DataFrame, metric: str, regions: Sequence[str], labels: Sequence[str], axis_title: str
-) -> tuple[Figure, int]:
+) -> tuple[Figure, str]:
     """Leading regions, best on top: boxes and points by class (left), mean and quartiles by outcome (right).
 
     `values`: one row per scan and region of one map: ``group``, ``label``, ``outcome`` and `metric`. `metric`: column
     drawn. `regions`: bilateral groups in the order to draw. `axis_title`: with units. Returns the figure
-    and the number of extreme values that lie outside the axis.
+    and what to say of its axis: where a few regions reach far beyond the others, it is logarithmic there; without such
+    regions a few extreme values may lie outside.
     """
     width, height = 9.2, 0.27 * len(regions) + 1.3
     figure = new_figure(width, height)
@@ -46,16 +47,22 @@ def draw_regions(
     left.set_yticks(range(len(regions)), regions)
     left.set_ylim(len(regions) - 0.4, -0.6)
     shown = values[values["group"].isin(regions) & values[metric].notna()]
-    far = _far_rows(shown, metric)
-    hidden = _limit_axis(left, shown.loc[~shown["group"].isin(far), metric])
-    for name, (low, high) in far.items():
-        _mark_cut(axes[-1], list(regions).index(name), low, high)
+    linear = _linear_part(shown, metric)
+    if linear is None:
+        hidden = _limit_axis(left, shown[metric])
+        said = f"{count(hidden, 'extreme value')} outside the axis." if hidden else ""
+    else:
+        left.set_xscale("symlog", linthresh=linear, linscale=LINEAR_SHARE)
+        left.set_xticks(_ticks(shown[metric], linear), minor=False)
+        left.set_xticks([], minor=True)
+        left.xaxis.set_major_formatter(lambda value, _: number(value, 1))
+        said = f"The axis is linear from −{number(linear, 1)} to {number(linear, 1)}, and logarithmic beyond."
     for ax in axes:
         ax.set_xlabel(axis_title)
         ax.grid(axis="y", visible=False)
         ax.axvline(1 if metric == "gain" else 0, color=INK, lw=0.8)
     figure.legend(handles=handles, loc="lower center", ncols=len(handles), columnspacing=1.4)
-    return figure, hidden
+    return figure, said
 
 
 def _by_label(
@@ -135,29 +142,28 @@ def _by_outcome(ax: Axes, values: pd.DataFrame, metric: str, regions: Sequence[s
 
 
 CRUSHING, AT_MOST = 4.0, 0.25
+LINEAR_SHARE = 2.0  # decades of the logarithmic part that the linear part is as wide as, on each side
 
 
-def _far_rows(shown: pd.DataFrame, metric: str) -> dict[str, tuple[float, float]]:
-    """Least and greatest value of regions that reach so far that the others would be flat on their axis.
+def _linear_part(shown: pd.DataFrame, metric: str) -> float | None:
+    """Where an axis turns logarithmic, as a few regions reach so far that the others would be flat on a linear one.
 
-    `CRUSHING` times as far from 0 as the median region; none where these are more than `AT_MOST` of all, which then
-    are no exceptions.
+    They reach `CRUSHING` times as far from 0 as the median region. None without any, or where they are more than
+    `AT_MOST` of all, which then are no exceptions.
     """
-    ends = shown.groupby("group")[metric].agg(["min", "max"])
-    reach = ends.abs().max(axis=1)
-    far = ends[reach > CRUSHING * reach.median()]
-    if len(far) > AT_MOST * len(ends):
-        return {}
-    return {str(name): (float(row["min"]), float(row["max"])) for name, row in far.iterrows()}
+    reach = shown.groupby("group")[metric].agg(lambda values: values.abs().max())
+    far = reach > CRUSHING * reach.median()
+    if not far.any() or far.mean() > AT_MOST:
+        return None
+    return float(f"{reach[~far].max():.1g}")
 
 
-def _mark_cut(ax: Axes, place: int, low: float, high: float) -> None:
-    """Say at the end of a row that its values go on beyond the axis, and how far."""
-    box = {"facecolor": "white", "edgecolor": INK, "linewidth": 0.5, "pad": 1.5}
-    ax.text(
-        0.995, place, f"cut: {number(low)} to {number(high)} »", transform=ax.get_yaxis_transform(), ha="right",
-        va="center", fontsize=7, color=INK, bbox=box, zorder=5,
-    )  # fmt: skip
+def _ticks(values: pd.Series, linear: float) -> list[float]:
+    """0, the ends of the linear part, and powers of ten and their triples beyond, as far as there are values."""
+    sizes = [linear, *(factor * 10.0**power for power in range(-30, 30) for factor in (1, 3))]
+    sizes = sorted(size for size in sizes if size == linear or size > 2 * linear)
+    below, above = -float(values.min()), float(values.max())
+    return [*(-size for size in sizes[::-1] if size <= below), 0.0, *(size for size in sizes if size <= above)]
 
 
 def _limit_axis(ax: Axes, shown: pd.Series) -> int:

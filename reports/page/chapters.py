@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 INDEX = "report.html"
+PROVENANCE = "report-provenance.html"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ CHAPTERS: Sequence[Chapter] = (
         "report-evaluation.html", "Evaluation", "Evaluation",
         ("evaluation", "evaluation-parts", "planted", "planted-effects"),
     ),
-    Chapter("report-provenance.html", "Provenance", "Provenance", ("provenance", "credits")),
+    Chapter(PROVENANCE, "Provenance", "Provenance", ("provenance", "credits")),
 )  # fmt: skip
 
 

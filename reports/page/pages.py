@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.run.plain_text import plain
-from reports.page.chapters import menu
+from reports.page.chapters import INDEX, PROVENANCE, menu
 from reports.page.components import Component, PageAssets
 from reports.words.glossary import linked
 from reports.words.numbers import number
@@ -39,6 +39,11 @@ class Frame:
     index: str = ""  # address of the report, from a page of it; empty on the report itself
     file: str = ""  # of a page of the menu, which marks it there
     of_a_run: bool = True  # whether it belongs to the report of a run, with its menu
+
+    @property
+    def cited(self) -> str:
+        """Address of how to cite the program and the run."""
+        return f"{self.index.removesuffix(INDEX)}{PROVENANCE}#credits"
 
     @property
     def menu(self) -> list[tuple[str, list[tuple[str, str]]]]:

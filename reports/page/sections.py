@@ -218,5 +218,8 @@ SECTIONS: Sequence[Section] = (
         "provenance", "How to repeat this run", "Provenance", "provenance.html.j2", colophon.build_provenance,
         tasks=ANY_TASK,
     ),
-    Section("credits", "Credits and licences", "Credits", "credits.html.j2", colophon.build_credits, tasks=ANY_TASK),
+    Section(
+        "credits", "How to cite, credits and licences", "How to cite", "credits.html.j2", colophon.build_credits,
+        tasks=ANY_TASK,
+    ),
 )  # fmt: skip

@@ -79,7 +79,7 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
     ]
     text = f"{count(len(visits), 'scan')}"
     known = [fact for fact in facts if fact]
-    text += f"; {listing(known)}. " if known else ". "
+    text += f"; {', '.join(known)}. " if known else ". "
     tested = visits[visits["predicted"].notna()]
     if tested.empty:
         return text + "These scans have no prediction: they are outside the contrast, or the run stopped before."

@@ -31,7 +31,7 @@ for (const form of document.querySelectorAll(".filter")) {
       n += found;
       row.hidden = !found || n > most;
     }
-    shown.textContent = n > most ? `${most} of ${n} ${form.dataset.noun} shown` : `${n} ${form.dataset.noun} shown`;
+    shown.textContent = n > most ? `${most} of ${n} ${form.dataset.noun} shown` : `${n} ${n === 1 ? form.dataset.one : form.dataset.noun} shown`;
   };
   form.hidden = false;
   search.addEventListener("input", apply);

@@ -72,13 +72,29 @@ def _as_markdown(text: str) -> str:
 
 def methods_bibtex(run: RunRecord) -> str:
     """The works cited, for ``logs/CITATION.bib``."""
-    return "\n\n".join(reference.bibtex for reference in methods_text(run).references) + "\n"
+    version = _version(run, "heatlas").strip()
+    program = (
+        "@misc{heatlas,\n  author = {{The Heatlas developers}},\n"
+        "  title = {{Heatlas: from brain scans to a region-relevance report}},\n"
+        f"  note = {{Software{', version ' * bool(version)}{version}}}\n}}"
+    )
+    return "\n\n".join([program, *(reference.bibtex for reference in methods_text(run).references)]) + "\n"
+
+
+def how_to_cite(run: RunRecord) -> str:
+    """What to cite, beside the works that the methods text names."""
+    return (
+        f"Cite the program: The Heatlas developers. Heatlas{_version(run, 'heatlas')}: from brain scans to a "
+        f"region-relevance report. Software. And the study that it follows: {REFERENCES['founding'].text} "
+        f"{REFERENCES['founding'].link} The methods text and all works that it cites are in logs/CITATION.md and "
+        "logs/CITATION.bib."
+    )
 
 
 def credits(run: RunRecord) -> list[str]:
     """Acknowledgements and licence notes that go with the results."""
     atlas = _source(run, "atlas")
-    lines = []
+    lines = [how_to_cite(run)]
     if atlas.get("credit"):
         lines.append(f"Atlas {atlas.get('title', atlas.get('name', ''))}: {atlas['credit']}")
     if run.is_synthetic:

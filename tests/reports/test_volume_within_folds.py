@@ -34,7 +34,9 @@ def test_the_points_drawn_are_those_that_r_is_of(run, name):
     assert estimate.fold_held
     assert np.corrcoef(points["volume"], points["relevance"])[0, 1] == pytest.approx(estimate.value, abs=1e-9)
     assert points.mean().abs().max() < 1e-9
-    figure = draw_volume_scatter({"A": points, "B": points}, {"A": "", "B": ""}, "volume", ["A"])
+    figure = draw_volume_scatter(
+        {"A": points, "B": points}, {"A": "", "B": ""}, {"A": "logits", "B": "relevance"}, "volume", ["A"]
+    )
     ends = figure.axes[0].lines[0].get_xydata()
     slope = (ends[1, 1] - ends[0, 1]) / (ends[1, 0] - ends[0, 0])
     assert slope == pytest.approx(estimate.value * points["relevance"].std() / points["volume"].std())

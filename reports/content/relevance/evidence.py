@@ -55,9 +55,8 @@ def _figure(material: Material, name: str) -> Picture | None:
     values = run.region_values
     values = values[values["map"] == name]
     labels = (ALL,) if run.task.is_number else tuple(reversed(run.task.outputs))
-    figure, hidden = draw_regions(values, "sum", found.regions, labels, f"evidence ({run.evidence_unit})")
+    figure, axis = draw_regions(values, "sum", found.regions, labels, f"evidence ({run.evidence_unit})")
     scans, people = values["scan_id"].nunique(), values["participant_id"].nunique()
-    outside = f" {count(hidden, 'extreme value')} outside the axis." if hidden else ""
     title = map_title(name)
     return material.gallery.add(
         figure,
@@ -65,7 +64,7 @@ def _figure(material: Material, name: str) -> Picture | None:
         f"{title}, evidence in {count(len(found.regions), 'region')}. First: {listing(found.regions[:5])}.",
         f"{title}: evidence in the {len(found.regions)} leading bilateral groups, ranked by {ranked}. Boxes are "
         "quartiles over scans, whiskers reach 1.5 times their range. "
-        f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{outside}{found.sentence}",
+        f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{' ' * bool(axis)}{axis}{found.sentence}",
     )
 
 

@@ -91,8 +91,23 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
         "caption": caption, "null": null, "table": _table(rows, material, f"{title}, all regions."),
-        "answer": f"{number(clear)} of {count(len(rows), 'region')} differ between {classes} after correction.",
+        "answer": f"{number(clear)} of {count(len(rows), 'region')} differ between {classes} after correction."
+        f"{not_planted(run, rows)}",
     }  # fmt: skip
+
+
+def not_planted(run: RunRecord, rows: pd.DataFrame) -> str:
+    """On synthetic people: which of the regions that pass are not planted; empty where the truth is not known."""
+    passed = [str(group) for group in rows.index[rows["p_fwe"] < CLEAR]]
+    others = [mid_sentence(group) for group in passed if group not in run.planted]
+    if not run.planted or not passed:
+        return ""
+    if not others:
+        return " All of them were planted."
+    return (
+        f" {number(len(passed) - len(others))} of these were planted; {listing(others)} "
+        f"{'was' if len(others) == 1 else 'were'} not: the network's answer may depend on more than the disease."
+    )
 
 
 def _table(rows: pd.DataFrame, material: Material, caption: str) -> PageTable:

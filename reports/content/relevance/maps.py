@@ -270,7 +270,8 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
     if difference:
         colours = (
             f"Smoothed with a Gaussian of {SMOOTHED_MM:g} mm (full width at half maximum) for this picture only; the "
-            "strongest tenth of the brain is in colour. Red is more, blue is less. Not tested."
+            "strongest tenth of the brain is in colour. Purple to yellow: more in the first; blue to white: less. "
+            "Not tested."
         )
         what = f"the mean map of {' minus that of '.join(run.map_groups[:2])}"
     else:

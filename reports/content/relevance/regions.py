@@ -74,17 +74,16 @@ def _figure(material: Material, map_name: str, metric: str) -> Picture | None:
     values = run.region_values
     values = values[values["map"] == map_name]
     labels = (ALL,) if run.task.is_number else tuple(reversed(run.task.outputs))
-    figure, hidden = draw_regions(values, metric, regions, labels, axis_title(map_name, metric, run))
+    figure, axis = draw_regions(values, metric, regions, labels, axis_title(map_name, metric, run))
     title = map_title(map_name)
     scans, people = values["scan_id"].nunique(), values["participant_id"].nunique()
-    outside = f" {count(hidden, 'extreme value')} outside the axis." if hidden else ""
     return material.gallery.add(
         figure,
         f"bohle2019-0{FOUNDING_NUMBER[metric]}_region-{metric}_{map_name}",
         f"{title}, {metric} in {count(len(regions), 'region')}. Highest: {listing(regions[:5])}.",
         f"{title}: {metric} in the {len(regions)} leading bilateral groups, ranked by the mean over participants "
         f"({ranked_in}). Boxes are quartiles over scans, whiskers reach 1.5 times their range. "
-        f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{outside}{found.sentence}",
+        f"{count(scans, 'scan')} of {count(people, 'participant')} in all.{' ' * bool(axis)}{axis}{found.sentence}",
     )
 
 

@@ -123,13 +123,13 @@ def participant_points(run: RunRecord, map_name: str) -> pd.DataFrame:
 
 def _scatter(material: Material) -> Picture | None:
     run = material.run
-    points, texts, centred = {}, {}, []
+    points, texts, units, centred = {}, {}, {}, []
     for name in run.main_maps:
         estimate = volume_estimate(run, name)
         if estimate is None or not run.has("volume_points"):
             continue
         title = map_title(name)
-        points[title] = participant_points(run, name)
+        points[title], units[title] = participant_points(run, name), run.map_unit(name)
         bounds = interval(estimate.low, estimate.high, 2, run.config.statistics.confidence)
         if estimate.fold_held:
             centred.append(title)
@@ -143,7 +143,7 @@ def _scatter(material: Material) -> Picture | None:
     source = volume_sources.hippocampal_source(run)
     axis = "hippocampal ÷ intracranial volume" if adjusted else "hippocampal volume, mm³"
     return material.gallery.add(
-        draw_volume_scatter(points, texts, f"{axis}\n({source})", centred),
+        draw_volume_scatter(points, texts, units, f"{axis}\n({source})", centred),
         "bohle2019-08_volume-scatter",
         f"Scatter of hippocampal relevance against {axis}: " + "; ".join(f"{t}, {texts[t]}" for t in points) + ".",
         "Relevance summed over both hippocampi against their volume, true positives, one point per "

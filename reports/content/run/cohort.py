@@ -53,7 +53,8 @@ def flow(run: RunRecord) -> tuple[list[FlowBox], str]:
                 lost.append(f"{count(len(reasons) - MOST_REASONS, 'further reason')} below")
         if name == "labelled" and lost:
             lost += [f"{number(n)} × {shortened(diagnosis)}" for diagnosis, n in outside.items()]
-        boxes.append(FlowBox(name.capitalize(), [counts, *filter(None, [_split(run, frame)])], lost))
+        title = name.capitalize() if name in ("found", "kept", "labelled") else f"Of these, {name}"
+        boxes.append(FlowBox(title, [counts, *filter(None, [_split(run, frame)])], lost))
         said.append(f"{name} {counts}")
         before = len(frame)
     return boxes, f"Flow of scans: {', '.join(said)}."

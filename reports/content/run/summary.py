@@ -10,6 +10,8 @@ from pipeline.cohort.people.tasks import TWO_CLASSES
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
 from reports.analyses.columns import worded
+from reports.analyses.evaluation_verdict import bench_sentence
+from reports.analyses.planted_verdict import planted_leaders
 from reports.analyses.verdicts import CLEAR, primary, primary_question
 from reports.cautions.findings import (
     Estimate,
@@ -28,6 +30,7 @@ from reports.words.numbers import (
     interval,
     is_missing,
     listing,
+    mid_sentence,
     number,
     p_value,
     sentence_case,
@@ -42,6 +45,7 @@ class Summary:
 
     source: str
     question: str  # what was asked, in one sentence
+    trust: str  # what was done to find out whether the map is true, in a sentence or two
     answers: tuple[Answer, ...]
 
 
@@ -56,7 +60,7 @@ def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
         if unusable:
             found = Answer(question, f"Not known. {unusable}")
         answers += [found] if found is not None else []
-    return Summary(_source(run), _asked(run), tuple(answers))
+    return Summary(_source(run), _asked(run), _trust(run), tuple(answers))
 
 
 def _primary(run: RunRecord) -> Answer | None:
@@ -94,6 +98,25 @@ def _asked(run: RunRecord) -> str:
     return (
         f"A convolutional network was trained to {goal} in T1-weighted brain MRI. Heatmaps show which parts of the "
         "brain its answer rests on."
+    )
+
+
+def _trust(run: RunRecord) -> str:
+    """What the evaluation says of the leading map, and on synthetic people whether it finds what was planted."""
+    if not run.has("relevance"):
+        return "There are no maps yet."
+    title, found = mid_sentence(map_title(run.leading_map)), planted_leaders(run)
+    planted = ""
+    if found is not None:
+        hits, several, top, _ = found
+        planted = f"The map ({title}) ranks {hits} of {several} planted regions among its first {top}. "
+    if run.has("verdicts"):
+        return planted + bench_sentence(run, run.leading_map)
+    lead = "Whether" if planted else f"Whether the map ({title}) is true has not been tested: whether"
+    return (
+        f"{planted}{lead} it depends on what the network learned, and survives checks without a network, "
+        + ("has not been tested" if planted else "is not known")
+        + " (heatlas evaluate)."
     )
 
 
@@ -183,7 +206,8 @@ def _volume(run: RunRecord) -> Answer:
         more += f"The two maps {'agree' if same else 'disagree'} in the sign."
     figure = f"r = {fixed(estimate.value)}"
     caption = (
-        f"{what} and volume{within_folds(estimate)}, {map_title(name)}, n = {number(estimate.participants)}, "
+        f"{what} and volume{' ÷ intracranial' * bool(adjusted)}{within_folds(estimate)}, {map_title(name)}, "
+        f"n = {number(estimate.participants)}, "
         f"FDR-corrected {p_value(estimate.p_fdr)}"
     )
     return Answer(_ATROPHY, text, figure, caption, more.strip())

@@ -195,9 +195,10 @@ async function startViewer(root) {
     if (group !== choose.group.value || method !== choose.method.value) return; // another one was chosen meanwhile
     if (chosen.method !== map?.method || chosen.high !== map?.high) {
       slide.threshold.value = chosen.high > 0 ? Math.round(100 * Math.sqrt(chosen.low / chosen.high)) : 0;
-      [limit.low.value, limit.high.value] = [chosen.low, chosen.high];
+      [limit.low.value, limit.high.value] = [chosen.low, chosen.high].map((value) => Number(value.toPrecision(3)));
     }
     [map, main.map, main.brain] = [chosen, chosen, chosen.brain];
+    for (const option of choose.second?.options ?? []) option.disabled = option.value === String(maps.indexOf(chosen));
     find(".title").textContent = map.title;
     cross ??= regions.find((region) => region.number === outlined[0])?.at ?? start;
     focus ??= cross;
@@ -226,14 +227,28 @@ async function startViewer(root) {
     const sheet = document.createElement("canvas");
     sheet.width = rows[0].reduce((sum, { width }) => sum + width, 0);
     const tall = Math.max(...rows[0].map(({ height }) => height));
-    sheet.height = tall * rows.length;
+    const line = Math.max(14, Math.round(sheet.width / 60));
+    const band = Math.round(line * 1.6);
+    sheet.height = (tall + band) * rows.length + 3 * band;
     const context = sheet.getContext("2d");
     context.fillStyle = "#0b0f14";
     context.fillRect(0, 0, sheet.width, sheet.height);
-    rows.forEach((row, place) => row.reduce((x, canvas) => {
-      context.drawImage(canvas, x, place * tall + (tall - canvas.height) / 2);
-      return x + canvas.width;
-    }, 0));
+    context.font = `${line}px sans-serif`;
+    context.fillStyle = "#e8edf2";
+    const write = (text, y) => context.fillText(text, line / 2, y + line, sheet.width - line);
+    const shown = panes.filter((pane) => pane.map);
+    rows.forEach((row, place) => {
+      const top = place * (tall + band);
+      write(shown[place].map.title, top);
+      row.reduce((x, canvas) => {
+        context.drawImage(canvas, x, top + band + (tall - canvas.height) / 2);
+        return x + canvas.width;
+      }, 0);
+    });
+    const below = (tall + band) * rows.length;
+    context.drawImage(find(".bar canvas"), line / 2, below + line / 2, sheet.width / 3, line / 2);
+    write(["low", "middle", "high", "unit"].map((part) => find(`.${part}`).textContent).filter(Boolean).join("   "), below + line);
+    write(`${find(".at").textContent}. Shown from ${number(threshold())}. ${find(".convention").textContent}`, below + line + band);
     sheet.toBlob((blob) => {
       const link = document.createElement("a");
       link.href = URL.createObjectURL(blob);
