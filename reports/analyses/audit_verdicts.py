@@ -219,10 +219,13 @@ def agreement(run: RunRecord) -> Verdict | None:
     rows = rows.assign(correlation=mean_rank_correlation(rows["kendall_w"], rows["n_rankings"]))
     least = rows.sort_values("correlation", kind="stable").iloc[0]
     lead = rows.sort_values("overlap", kind="stable").iloc[0]
-    word = "largely" if least["correlation"] >= LARGELY else "in part" if least["correlation"] >= PARTLY else "hardly"
+    agree = (
+        "largely agree" if least["correlation"] >= LARGELY else
+        "agree in part" if least["correlation"] >= PARTLY else "hardly agree"
+    )  # fmt: skip
     said, first = [_ranked(row) for _, row in rows.iterrows()], rows.iloc[0]
     return Verdict(
-        f"The rankings of all regions agree {word}, least between {_between(least)} (mean rank correlation "
+        f"Rankings of regions {agree}, least between {_between(least)} (mean rank correlation "
         f"{fixed(least['correlation'])}). Of the first {number(lead['top'])} regions, "
         f"{_between(lead)} share {percent(lead['overlap'], 0)} ({percent(lead['overlap_chance'], 0)} by chance).",
         f"Mean rank correlation (1: the same order, 0: chance) and Kendall's W of the rankings of "

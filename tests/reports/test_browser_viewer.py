@@ -392,7 +392,12 @@ def test_the_picture_that_is_saved_has_the_slices_side_by_side(page):
         page.click(".viewer [name=save]")
     assert waiting.value.suggested_filename.endswith(".png")
     with Image.open(waiting.value.path()) as picture:
-        assert picture.size == (sum(width for width, _ in sizes), max(height for _, height in sizes))
+        assert picture.width == sum(width for width, _ in sizes)
+        tall = max(height for _, height in sizes)
+        slices, below = (picture.convert("L").crop((0, top, picture.width, end))
+                         for top, end in ((0, tall), (picture.height - 40, picture.height)))  # fmt: skip
+        assert picture.height > tall + 50  # a title above, colours and place below
+        assert all(np.asarray(part).max() > 200 for part in (slices, below))  # something is written there
 
 
 def test_slices_have_their_size_in_the_markup(made):

@@ -178,7 +178,7 @@ def test_correlations_are_told_within_a_class_only():
 @pytest.mark.parametrize(
     ("p", "answer"),
     [(0.012, "Yes, within a class and in some regions."),
-     (0.013, "In some regions within a class, but so few may be chance among 4 sets of tests.")],
+     (0.013, "Within a class, some correlations pass, but so few may be chance among 4 sets of tests.")],
 )  # fmt: skip
 def test_correlations_of_many_measures_and_estimators_are_corrected_over_these_too(p, answer):
     rows = pd.DataFrame({
@@ -238,7 +238,7 @@ def test_progression_begins_with_whether_it_can_be_answered(people, events, p, a
 @pytest.mark.parametrize(
     ("beyond", "shift", "answer"),
     [
-        (0.04, 0.0, "The norms fit in the tails and at the centre."),
+        (0.04, 0.0, "Controls scored as the norms expect."),
         (0.2, 0.0, "The norms do not fit well in the tails."),
         (0.04, -0.1, "The norms do not fit well at the centre."),
         (0.2, -0.1, "The norms do not fit well in the tails and at the centre."),
@@ -312,15 +312,15 @@ def test_relevance_where_there_is_no_tissue_is_told_without_an_interval_too(enri
         assert f"fluid 1.8 ({bounds}, n = 30)" in verdict.grounds
 
 
-@pytest.mark.parametrize(("w", "word"), [(0.9, "Largely"), (0.6, "In part"), (0.4, "Hardly")])
+@pytest.mark.parametrize(("w", "word"), [(0.9, "largely agree"), (0.6, "agree in part"), (0.4, "hardly agree")])
 def test_agreement_is_that_of_the_least_agreeing(w, word):
     rows = pd.DataFrame({"between": ["folds", "betas"], "map": ["lrpB000", None], "metric": "density", "scans": "all",
                          "n_rankings": 4, "n_regions": 67, "kendall_w": [0.95, w], "p": 0.001, "top": 10,
                          "overlap": [0.4, 0.8], "overlap_chance": 0.15, "n_participants": 30})  # fmt: skip
     found = audit_verdicts.agreement(record({"ranking_agreement": rows}))
     assert found.answer == (
-        f"{word} over all regions, least between values of β. Of the first 10 regions, networks of different folds "
-        "(LRP β=0) share 40 % (15 % by chance)."
+        f"Rankings of regions {word}, least between values of β (mean rank correlation {(4 * w - 1) / 3:.2f}). Of the "
+        "first 10 regions, networks of different folds (LRP β=0) share 40 % (15 % by chance)."
     )
     assert "networks of different folds (LRP β=0) 0.93, W\xa0=\xa00.95, 4 rankings" in found.grounds
 
