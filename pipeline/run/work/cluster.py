@@ -35,6 +35,8 @@ LARGE_BYTES = 2**16
 """Arguments above this size travel as files in the run folder, each written once."""
 SECONDS_TO_END = 8.0
 _LONGEST_REASON = 300
+_ANSWER = re.compile(r"(?:stderr=|STDERR: )(.*?)(?=\n?Error \d+:|\Z)", re.DOTALL)
+"""What a scheduler or a job wrote, in Parsl's account of jobs that failed."""
 
 
 class WorkerLostError(BrokenExecutor):
@@ -208,8 +210,11 @@ def _hand_over(done: Future[Any], ours: Future[Any]) -> None:
 def _reason(lost: BaseException) -> str:
     """One line: what the scheduler or the first job answered, else what Parsl says."""
     text = str(getattr(lost, "reason", "")) or str(lost) or type(lost).__name__
-    answers = [found.strip() for found in re.findall(r"(?:stderr=|STDERR: )(.*)", text) if found.strip()]
-    return (answers[0] if answers else " ".join(text.split()))[:_LONGEST_REASON]
+    answer = next((found for found in re.findall(_ANSWER, text) if found.strip()), text)
+    lines = [" ".join(line.split()) for line in answer.splitlines() if line.strip()]
+    if "Traceback" in lines[0]:
+        return lines[-1][:_LONGEST_REASON]
+    return (lines[0] if answer != text else " ".join(lines))[:_LONGEST_REASON]
 
 
 @contextmanager

@@ -33,6 +33,13 @@ SINGLE_THREAD = {
 }
 """Environment of every worker, set before any library is imported there."""
 
+ARITHMETIC = (
+    "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES",
+    "ATEN_CPU_CAPABILITY",
+)  # fmt: skip
+"""Variables that choose how libraries add up numbers: workers elsewhere take those of this process, since the last digits
+of results depend on them."""
+
 START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
@@ -85,7 +92,8 @@ def open_executor(
                 with _local_pool(n_procs) as executor:
                     yield executor
             else:
-                with open_cluster(cluster, settings or ClusterConfig(), SINGLE_THREAD, parsl_logs) as executor:
+                environment = SINGLE_THREAD | {name: os.environ[name] for name in ARITHMETIC if name in os.environ}
+                with open_cluster(cluster, settings or ClusterConfig(), environment, parsl_logs) as executor:
                     yield executor
         except WorkerLostError as error:
             raise ResumableError(

@@ -81,14 +81,13 @@ def _executor(name: str, settings: ClusterConfig, gpus: int, on_failed_jobs: Cal
 
 
 def _own_addresses() -> set[str]:
-    """IPv4 addresses of this computer, and its name."""
-    import platform
+    """IPv4 addresses at which other computers may find this one."""
     import socket
 
     import psutil  # Parsl needs it, too
 
-    found = [one.address for own in psutil.net_if_addrs().values() for one in own if one.family == socket.AF_INET]
-    return {platform.node(), *found}
+    found = {one.address for own in psutil.net_if_addrs().values() for one in own if one.family == socket.AF_INET}
+    return {address for address in found if not address.startswith("127.")} or found
 
 
 def _common(settings: ClusterConfig, gpus: int) -> dict[str, Any]:
