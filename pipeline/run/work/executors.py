@@ -37,8 +37,8 @@ ARITHMETIC = (
     "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES",
     "ATEN_CPU_CAPABILITY",
 )  # fmt: skip
-"""Variables that choose how libraries add up numbers: workers elsewhere take those of this process, since the last digits
-of results depend on them."""
+"""Variables that choose how libraries add up numbers, and so the last digits of results: workers elsewhere take
+those of this process."""
 
 START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 

@@ -9,6 +9,7 @@ traceback in a file, and the others continue.
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import platform
@@ -224,9 +225,12 @@ def _execute_all(layout: RunLayout, job: Job) -> Outcome:
 
 def execute(layout: RunLayout, job: Job) -> Outcome:
     """Do one job: scratch folder, work, rename into place, receipt."""
-    scratch = layout.scratch / f"{job.stage}_{job.unit}.{platform.node()}.{os.getpid()}"
+    place = f"{job.stage}_{job.unit}.{platform.node()}"
+    scratch = layout.scratch / f"{place}.{os.getpid()}"
     started = time.monotonic()
     try:
+        for left in layout.scratch.glob(f"{glob.escape(place)}.*"):  # by a worker that was killed
+            shutil.rmtree(left, ignore_errors=True)
         scratch.mkdir(parents=True, exist_ok=True)
         paths = {name: scratch / path.name for name, path in job.outputs.items()}
         result = dict(job.function(paths, *job.arguments) or {})
