@@ -58,7 +58,7 @@ def named_config(name: str, settings: ClusterConfig) -> Any:
     except Exception as error:
         reason = " ".join(f"{error}".split())
         raise UsageError(f"--executor {name}: Parsl cannot use it here ({reason}).") from error
-    return Config(executors=executors)
+    return Config(executors=executors, strategy_period=1 if name == "local" else 5)
 
 
 def _executor(name: str, settings: ClusterConfig, gpus: int, on_failed_jobs: Callable[..., None]) -> Any:
