@@ -189,7 +189,14 @@ def test_work_with_networks_goes_to_the_workers_with_gpus(tmp_path):
     [
         (
             "slurm",
-            ("--partition=long", "--account=lab", "--export=NONE", "--qos=x", "module load cuda", 'TMPDIR="/s/$J"'),
+            (
+                "--partition=long",
+                "--account=lab",
+                "--export=NONE",
+                "--qos=x",
+                "module load cuda",
+                'mktemp -d "/s/$J/heatlas.XXXXXX"',
+            ),
         ),
         ("pbs", ("--qos=x", "module load cuda")),
         ("lsf", ("-P lab", "-q long", "-env none", "-n 3", "--qos=x", "module load cuda")),
