@@ -9,7 +9,7 @@ SPREAD  = -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
-.PHONY: install demo test test-slow test-oracle coverage check docs notebooks format lock clean
+.PHONY: install demo test test-slow test-oracle test-cluster coverage check docs notebooks format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -33,6 +33,9 @@ test-slow: $(VENV)/.installed   ## whole runs, killed and continued; error rates
 test-oracle: $(VENV)/.installed   ## against independent libraries
 	$(BIN)/pip install --quiet --no-deps zennit==0.5.1 captum==0.9.0 torchcam==0.5.0 quantus==0.6.0 opencv-python-headless  # zennit asks for torchvision; the tests stub it
 	$(BIN)/pytest -m oracle
+
+test-cluster: $(VENV)/.installed   ## whole runs on a Slurm of one node, with what clusters do to them; root, half an hour
+	$(BIN)/pytest -m cluster tests/cluster
 
 coverage: $(VENV)/.installed   ## which lines the default tests reach; writes htmlcov/index.html
 	$(BIN)/pip install --quiet "pytest-cov>=6"

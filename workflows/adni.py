@@ -75,7 +75,7 @@ def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.
         clear_stale_scratch(layout)
         with (
             open_log(layout, source.input) as log,
-            open_executor(options.n_procs, options.executor, layout.parsl_logs) as executor,
+            open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor,
         ):
             if lock_note:
                 log.warning("%s", lock_note)
@@ -203,11 +203,11 @@ def report_command(arguments: argparse.Namespace) -> int:
     """``heatlas report``."""
     layout = RunLayout(arguments.out.resolve())
     source = read_run_input(layout)
-    read_run_config(layout)
+    config = read_run_config(layout)
     with (
         run_lock(layout.lock) as lock_note,
         open_log(layout, source.input) as log,
-        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
+        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor,
     ):
         if lock_note:
             log.warning("%s", lock_note)

@@ -73,7 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
         prog="heatlas",
         description="From a folder of brain scans to a report that says which brain regions a classifier relied on.",
         epilog="Exit codes: 0 done; 1 some scans or folds failed, the rest is kept; 2 usage; 65 bad input; "
-        "70 internal error; 75 stopped, or another program works there: run again to continue; 130 Ctrl-C.",
+        "70 internal error; 75 stopped, or another program works there: run again to continue; 130 Ctrl-C; "
+        "143 terminated from outside.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -149,7 +150,9 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_coming_run(parser: argparse.ArgumentParser) -> None:
     """Options of the later run that a check needs to know."""
-    parser.add_argument("--executor", type=_path, metavar="FILE", help="the run will use one; workers may have a GPU")
+    parser.add_argument(
+        "--executor", type=_executor, metavar="NAME", help="the run will use one; workers may have a GPU"
+    )
     _add_stop_after(parser)
 
 
@@ -300,7 +303,11 @@ def _add_stop_after(parser: argparse.ArgumentParser) -> None:
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n-procs", type=_count, default=os.cpu_count() or 1, metavar="N", help="worker processes")
-    parser.add_argument("--executor", type=_path, metavar="FILE", help="Python file with a Parsl config, for clusters")
+    parser.add_argument(
+        "--executor", type=_executor, metavar="NAME",
+        help="send the work to a cluster: slurm, pbs, lsf, kubernetes or local, with the settings [cluster] of "
+        "--config, or a Python file with a Parsl config; see docs/cluster.md",
+    )  # fmt: skip
 
 
 def _path(text: str) -> Path:
@@ -312,6 +319,12 @@ def _path(text: str) -> Path:
     except (OSError, RuntimeError):  # RuntimeError until Python 3.12
         raise argparse.ArgumentTypeError(f"{text!r}: its symbolic links form a loop") from None
     return Path(text)
+
+
+def _executor(text: str) -> str:
+    """The name of a provider, or a path."""
+    _path(text)
+    return text
 
 
 def _count(text: str) -> int:

@@ -50,7 +50,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     with (
         run_lock(layout.lock) as lock_note,
         open_log(layout, source.input) as log,
-        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor,
+        open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor,
     ):
         if lock_note:
             log.warning("%s", lock_note)

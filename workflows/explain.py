@@ -52,7 +52,7 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
     atlas = _atlas_of(layout, config)
     digests = DigestCache(layout.digests)
     clear_stale_scratch(layout)
-    with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
+    with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor:
         outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
     _report_left_out(layout, request, explainable(layout, scans, split, config)[1])
     made = [outcome for outcome in outcomes if outcome.ok]

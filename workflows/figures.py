@@ -17,7 +17,7 @@ def figures_command(arguments: argparse.Namespace) -> int:
     """Write all figures of a run in the formats asked for; the run itself is only read."""
     layout = RunLayout(arguments.out.resolve())
     source = read_run_input(layout).input
-    read_run_config(layout)
+    config = read_run_config(layout)
     if arguments.to is None:
         require_no_links_out(layout.root)
     folder = (arguments.to or layout.figures / "publication").resolve()
@@ -26,7 +26,7 @@ def figures_command(arguments: argparse.Namespace) -> int:
     gallery = Gallery(folder, tuple(dict.fromkeys(arguments.format)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs) as executor:
+        with open_executor(arguments.n_procs, arguments.executor, layout.parsl_logs, config.cluster) as executor:
             faults = write_figures(layout, gallery, executor)
     except OSError as error:
         raise UsageError(f"{folder}: cannot write figures there ({error.strerror}).") from error

@@ -11,9 +11,9 @@ import sys
 import time
 from types import FrameType
 
-from pipeline.run.errors import EXIT_INTERRUPTED, EXIT_RESUMABLE, ResumableError
+from pipeline.run.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, TerminatedError
 
-_CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_RESUMABLE}
+_CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 _LINES = {
     signal.SIGINT: "interrupted; run the same command again to continue.",
     signal.SIGTERM: "terminated from outside; run the same command again to continue.",
@@ -56,7 +56,7 @@ class Interrupts:
             os._exit(_CODES[which])
         if which == signal.SIGINT:
             raise KeyboardInterrupt
-        raise ResumableError(_LINES[which])
+        raise TerminatedError(_LINES[which])
 
 
 def _open_what_is_closed() -> None:

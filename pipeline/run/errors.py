@@ -13,6 +13,7 @@ EXIT_BAD_INPUT = 65
 EXIT_INTERNAL = 70
 EXIT_RESUMABLE = 75
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 
 class HeatlasError(Exception):
@@ -40,6 +41,12 @@ class MissingDataError(HeatlasError):
 
 
 class ResumableError(HeatlasError):
-    """The run stopped for an outside reason (disk full, preemption); running again continues it."""
+    """The run stopped for an outside reason (disk full, lost workers); running again continues it."""
 
     exit_code = EXIT_RESUMABLE
+
+
+class TerminatedError(ResumableError):
+    """Another program asked this one to end (SIGTERM), as schedulers do before the time is up."""
+
+    exit_code = EXIT_TERMINATED

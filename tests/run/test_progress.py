@@ -40,8 +40,8 @@ def test_a_stage_writes_lines_to_standard_output_and_the_log(
     with open_log(layout, layout.root / "input"), ThreadPoolExecutor(1) as executor:
         run_jobs(layout, jobs(layout), executor, "registration")
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "registration: 0 of 3 after 0 s"
-    assert "registration: 1 of 3, 1 failed, 0 s left" in printed
+    assert printed[0] == "registration: 0 of 3, 1 running, 2 queued after 0 s"
+    assert "registration: 1 of 3, 1 running, 1 queued, 1 failed, 0 s left" in printed
     logged = [line.partition(" INFO ")[2] for line in layout.log.read_text(encoding="utf-8").splitlines()]
     assert logged == printed
 
@@ -54,6 +54,16 @@ def test_work_outside_a_run_prints_its_lines(
         bar.update()
         time.sleep(0.12)
     assert "Reading image headers: 1 of 2, 0 s left" in capsys.readouterr().out
+
+
+def test_lines_say_where_the_logs_of_workers_elsewhere_are(
+    monkeypatch: pytest.MonkeyPatch, often: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("heatlas"), "handlers", [])
+    with Progress(400, "registration", lambda: 12, Path("OUT/logs/parsl")):
+        time.sleep(0.12)
+    line = "registration: 0 of 400, 12 running, 388 queued after 0 s; logs in OUT/logs/parsl"
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_short_work_is_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

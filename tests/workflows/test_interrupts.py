@@ -48,7 +48,7 @@ sys.modules["workflows.command_line"] = Main
 sys.late = Late()  # goes when Python has taken its signal handlers away
 sys.exit(interrupts.start())
 """
-ENDS = {"SIGINT": (130, "interrupted"), "SIGTERM": (75, "terminated from outside")}
+ENDS = {"SIGINT": (130, "interrupted"), "SIGTERM": (143, "terminated from outside")}
 
 
 def run(code: str, ignored: bool = False) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ import string
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pipeline.run.config.cluster import ClusterConfig
 from pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.statistics import StatisticsConfig
@@ -304,6 +305,7 @@ class Config:
     regions: RegionsConfig = field(default_factory=RegionsConfig)
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
@@ -414,6 +416,7 @@ def _problems(config: Config) -> list[str]:
             'attribution.reference_match may hold "age", "sex" and "site", each once',
         ),
         *config.statistics.checks(),
+        *config.cluster.checks(),
     ]
     return [text for passed, text in checks if not passed]
 

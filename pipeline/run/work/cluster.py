@@ -7,22 +7,40 @@ worker sets its environment, then unpickles them, which imports what they need.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.util
 import os
 import pickle
+import re
 import shutil
 import sys
+import threading
 import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pipeline.run.config.cluster import ClusterConfig
 from pipeline.run.errors import UsageError
-from pipeline.run.regular_files import irregular_kind
+from pipeline.run.work.providers import GPU, PROVIDERS, completed, named_config, read_config
 
-_PARSL_DEFAULT = "runinfo"
+SMALLEST_WINDOW = 32
+"""Units handed to Parsl at once, or twice the workers of all jobs if that is more; the others wait here."""
+LARGE_BYTES = 2**16
+"""Arguments above this size travel as files in the run folder, each written once."""
+SECONDS_TO_END = 8.0
+_LONGEST_REASON = 300
+_ANSWER = re.compile(r"(?:stderr=|STDERR: )(.*?)(?=\n?Error \d+:|\Z)", re.DOTALL)
+"""What a scheduler or a job wrote, in Parsl's account of jobs that failed."""
+
+
+class WorkerLostError(BrokenExecutor):
+    """The worker of this work was lost, as often as it was tried; others may go on."""
 
 
 class ClusterExecutor(Executor):
@@ -34,29 +52,140 @@ class ClusterExecutor(Executor):
         A `parsl.concurrent.ParslPoolExecutor`.
     environment : mapping of str to str
         Set in every worker before it imports what the work needs.
+    logs : Path
+        Folder of the files of Parsl; large arguments are kept there meanwhile.
+    window : int
+        Work handed to Parsl at once; the rest waits in this process, neither pickled nor sent.
+    gpu : ClusterExecutor, optional
+        The workers with GPUs, if they are others.
     """
 
-    def __init__(self, pool: Executor, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, pool: Executor, environment: Mapping[str, str], logs: Path, window: int = SMALLEST_WINDOW,
+        gpu: ClusterExecutor | None = None,
+    ) -> None:  # fmt: skip
         self._pool = pool
         self._environment = dict(environment)
+        self._window = window
+        self._waiting: deque[_Work] = deque()
+        self._handed_over = 0
+        self._refilling = False
+        self._lock = threading.RLock()
+        self._files = _Files(logs / "arguments")
+        self.logs = logs
+        self.gpu = gpu or self
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As in `concurrent.futures`; `Future.cancel` returns False, since Parsl cannot cancel.
+        """As in `concurrent.futures`; work that Parsl has cannot be cancelled.
 
-        Errors of Parsl itself, such as a lost worker, become `BrokenExecutor`.
+        If a worker was lost the future raises `WorkerLostError`, if no worker can be had `BrokenExecutor`.
         """
-        ours: Future[Any] = Future()
-        ours.set_running_or_notify_cancel()
-        theirs = self._pool.submit(call, self._environment, pickle.dumps((fn, args, kwargs)))
-        theirs.add_done_callback(lambda done: _hand_over(done, ours))
-        return ours
+        work = _Work(Future(), fn, args, kwargs)
+        with self._lock:
+            self._waiting.append(work)
+        self._refill()
+        return work.future
+
+    def _refill(self) -> None:
+        """Hand waiting work to Parsl while there is room."""
+        with self._lock:
+            if self._refilling:  # by another thread, or by the caller of the caller where work ends at once
+                return
+            self._refilling = True
+        while True:
+            with self._lock:
+                if not self._waiting or self._handed_over >= self._window:
+                    self._refilling = False
+                    return
+                work = self._waiting.popleft()
+                if not work.future.set_running_or_notify_cancel():
+                    continue
+                self._handed_over += 1
+            packed = None
+            try:
+                packed = self._files.pack(work)
+                theirs = self._pool.submit(call, self._environment, packed)
+            except Exception as error:  # not picklable, or Parsl has ended
+                theirs = Future()
+                theirs.set_exception(error)
+            theirs.add_done_callback(functools.partial(self._end, work, packed))
+
+    def _end(self, work: _Work, packed: Packed | None, done: Future[Any]) -> None:
+        if packed is not None:
+            self._files.forget(packed)
+        with self._lock:
+            self._handed_over -= 1
+        self._refill()
+        _hand_over(done, work.future)
 
 
-def call(environment: Mapping[str, str], packed: bytes) -> tuple[Any, BaseException | None]:
+class _Work(NamedTuple):
+    future: Future[Any]
+    function: Callable[..., Any]
+    positional: tuple[Any, ...]
+    named: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Pickled function and arguments, each as bytes or as the path of a file with them."""
+
+    function: bytes
+    positional: tuple[bytes | Path, ...]
+    named: Mapping[str, bytes | Path]
+
+    @property
+    def paths(self) -> list[Path]:
+        return [part for part in (*self.positional, *self.named.values()) if isinstance(part, Path)]
+
+    def unpack(self) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        """The function and its arguments, unpickled."""
+        positional, named = map(_loaded, self.positional), self.named.items()
+        return pickle.loads(self.function), list(positional), {name: _loaded(part) for name, part in named}
+
+
+def _loaded(part: bytes | Path) -> Any:
+    return pickle.loads(part.read_bytes() if isinstance(part, Path) else part)
+
+
+class _Files:
+    """Large arguments as files, each as long as work that needs it is under way."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._users: Counter[Path] = Counter()
+        self._lock = threading.Lock()
+
+    def pack(self, work: _Work) -> Packed:
+        positional = tuple(map(self._part, work.positional))
+        return Packed(pickle.dumps(work.function), positional, {k: self._part(v) for k, v in work.named.items()})
+
+    def _part(self, value: Any) -> bytes | Path:
+        text = pickle.dumps(value)
+        if len(text) < LARGE_BYTES:
+            return text
+        path = self._folder / hashlib.sha256(text).hexdigest()
+        with self._lock:
+            self._users[path] += 1
+            if self._users[path] == 1:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text)
+        return path
+
+    def forget(self, packed: Packed) -> None:
+        """Remove the files that no other work needs."""
+        with self._lock:
+            for path in packed.paths:
+                self._users[path] -= 1
+                if not self._users[path]:
+                    path.unlink(missing_ok=True)
+
+
+def call(environment: Mapping[str, str], packed: Packed) -> tuple[Any, BaseException | None]:
     """Do the work in the worker; returns the result or the exception."""
     os.environ.update(environment)
     try:
-        function, positional, named = pickle.loads(packed)
+        function, positional, named = packed.unpack()
         return function(*positional, **named), None
     except Exception as error:
         error.add_note(traceback.format_exc())
@@ -66,8 +195,8 @@ def call(environment: Mapping[str, str], packed: bytes) -> tuple[Any, BaseExcept
 def _hand_over(done: Future[Any], ours: Future[Any]) -> None:
     lost = done.exception()
     if lost is not None:
-        reason = " ".join(str(lost).split()) or type(lost).__name__
-        broken = BrokenExecutor(f"a worker of the cluster was lost ({reason})")
+        of_worker = type(lost).__name__ in ("WorkerLost", "ManagerLost")
+        broken = (WorkerLostError if of_worker else BrokenExecutor)(_reason(lost))
         broken.__cause__ = lost
         ours.set_exception(broken)
         return
@@ -78,80 +207,108 @@ def _hand_over(done: Future[Any], ours: Future[Any]) -> None:
         ours.set_result(result)
 
 
-@contextmanager
-def open_cluster(path: Path, environment: Mapping[str, str], logs: Path) -> Iterator[Executor]:
-    """Parsl's workers, for the length of a run; `path` is a Python file that defines ``config`` and is run as code.
+def _reason(lost: BaseException) -> str:
+    """One line: what the scheduler or the first job answered, else what Parsl says."""
+    text = str(getattr(lost, "reason", "")) or str(lost) or type(lost).__name__
+    answer = next((found for found in re.findall(_ANSWER, text) if found.strip()), text)
+    lines = [" ".join(line.split()) for line in answer.splitlines() if line.strip()]
+    if "Traceback" in lines[0]:
+        return lines[-1][:_LONGEST_REASON]
+    return (lines[0] if answer != text else " ".join(lines))[:_LONGEST_REASON]
 
-    `logs` is removed after success, since Parsl's files contain paths. UsageError if Parsl is not installed, or the
-    file cannot be read, fails, or does not define ``config``.
+
+@contextmanager
+def open_cluster(
+    which: str, settings: ClusterConfig, environment: Mapping[str, str], logs: Path
+) -> Iterator[ClusterExecutor]:
+    """Parsl's workers, for the length of a run.
+
+    Parameters
+    ----------
+    which : str
+        One of `pipeline.run.work.providers.PROVIDERS`, or the path of a Python file that defines ``config`` and is
+        run as code.
+    settings : ClusterConfig
+        For a provider.
+    environment : mapping of str to str
+        Of every worker.
+    logs : Path
+        Removed after success, since Parsl's files contain paths.
+
+    Raises
+    ------
+    UsageError
+        If Parsl is not installed or cannot start, or the file is of no use.
     """
     if importlib.util.find_spec("parsl") is None:
         raise UsageError("--executor needs Parsl: pip install 'heatlas[cluster]'.")
-    config = _read_config(path)
-    kept = config.run_dir != _PARSL_DEFAULT
-    if not kept:
-        config.run_dir = str(logs)
-    from parsl.concurrent import ParslPoolExecutor
-
+    config = completed(named_config(which, settings) if which in PROVIDERS else read_config(Path(which)), logs)
     before = os.environ.get("PATH", os.defpath)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"  # contains the programs of Parsl
     try:
-        pool = _start(ParslPoolExecutor, config, path)
+        pool = _start(config, which)
         try:
-            yield ClusterExecutor(pool, environment)
+            yield _executor(pool, config, environment, logs)
         finally:
-            pool.shutdown(wait=False)  # after an error, do not wait for the rest
+            _end_jobs(pool, config)  # after an error, do not wait for the rest
     finally:
         os.environ["PATH"] = before
-    if not kept:
+    if config.run_dir == str(logs):
         shutil.rmtree(logs, ignore_errors=True)
 
 
-def _read_config(path: Path) -> Any:
-    _require_file(path)
-    from parsl.config import Config
+def _executor(pool: Any, config: Any, environment: Mapping[str, str], logs: Path) -> ClusterExecutor:
+    """Executors labelled ``gpu`` compute with networks, the others do the rest; either may be all there are."""
+    from parsl.concurrent import ParslPoolExecutor
 
-    spec = importlib.util.spec_from_file_location("heatlas_executor", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"--executor {path}: give a Python file; its name ends in .py.")
-    module = importlib.util.module_from_spec(spec)
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is left beside the file
+    def part(executors: list[Any], gpu: ClusterExecutor | None = None) -> ClusterExecutor:
+        labels = [executor.label for executor in executors]
+        workers = sum(map(_workers, executors))
+        some = ParslPoolExecutor(dfk=pool._dfk, executors=labels)
+        return ClusterExecutor(some, environment, logs, max(SMALLEST_WINDOW, 2 * workers), gpu)
+
+    others = [executor for executor in config.executors if executor.label != GPU]
+    if not others or len(others) == len(config.executors):
+        return part(list(config.executors))
+    return part(others, part([executor for executor in config.executors if executor.label == GPU]))
+
+
+def _workers(executor: Any) -> int:
+    """Workers of all jobs of an executor, as far as Parsl knows."""
+    provider = getattr(executor, "provider", None)
+    blocks = getattr(provider, "max_blocks", 1) * getattr(provider, "nodes_per_block", 1)
+    return int(blocks * getattr(executor, "workers_per_node", 1))
+
+
+def _start(config: Any, which: str) -> Any:
+    from parsl.concurrent import ParslPoolExecutor
+
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(f"--executor {path}: cannot be run ({_where(error, path)}{reason}).") from error
-    finally:
-        sys.dont_write_bytecode = before
-    config = getattr(module, "config", None)
-    if not isinstance(config, Config):
-        raise UsageError(f"--executor {path}: must define `config`, a parsl.config.Config.")
-    return config
-
-
-def _require_file(path: Path) -> None:
-    try:
-        kind = irregular_kind(path)
-    except OSError as error:
-        raise UsageError(f"--executor {path}: cannot be read ({error.strerror}).") from error
-    if kind is not None:
-        raise UsageError(f"--executor {path}: {kind}, not a file. Give a Python file; its name ends in .py.")
-
-
-def _where(error: BaseException, path: Path) -> str:
-    """The last line of the file in the traceback."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return f"line {lines[-1]}: " if lines else ""
-
-
-def _start(executor: Callable[..., Executor], config: Any, path: Path) -> Executor:
-    try:
-        return executor(config=config)
+        return ParslPoolExecutor(config=config)
     except Exception as error:
         with suppress(Exception):
             import parsl
 
             parsl.clear()
         raise UsageError(
-            f"--executor {path}: Parsl cannot start with this configuration ({type(error).__name__}: {error})."
+            f"--executor {which}: Parsl cannot start with this configuration ({type(error).__name__}: {error})."
         ) from error
+
+
+def _end_jobs(pool: Executor, config: Any) -> None:
+    """Cancel all jobs and end Parsl. What Parsl leaves, as it does after failed jobs, is cancelled here."""
+
+    def end() -> None:
+        with suppress(Exception):
+            pool.shutdown(wait=False)
+
+    ender = threading.Thread(target=end, daemon=True)  # Parsl may wait for an answer that does not come
+    ender.start()
+    ender.join(SECONDS_TO_END)
+    for executor in config.executors:
+        provider: Any = getattr(executor, "provider", None)
+        jobs = getattr(provider, "resources", {})
+        left = [job for job, known in list(jobs.items()) if not known["status"].terminal]
+        if left:
+            with suppress(Exception):
+                provider.cancel(left)

@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
+from pipeline.run.config.cluster import ClusterConfig
 from pipeline.run.errors import ResumableError
-from pipeline.run.work.cluster import open_cluster
+from pipeline.run.work.cluster import WorkerLostError, open_cluster
 
 SINGLE_THREAD = {
     "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",
@@ -31,6 +32,13 @@ SINGLE_THREAD = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 """Environment of every worker, set before any library is imported there."""
+
+ARITHMETIC = (
+    "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES",
+    "ATEN_CPU_CAPABILITY",
+)  # fmt: skip
+"""Variables that choose how libraries add up numbers, and so the last digits of results: workers elsewhere take
+those of this process."""
 
 START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
@@ -53,7 +61,10 @@ def import_ahead(modules: Sequence[str]) -> None:
 
 @contextmanager
 def open_executor(
-    n_procs: int, parsl_config: Path | None = None, parsl_logs: Path = Path("runinfo")
+    n_procs: int,
+    cluster: str | None = None,
+    parsl_logs: Path = Path("runinfo"),
+    settings: ClusterConfig | None = None,
 ) -> Iterator[Executor]:
     """An executor for the length of a run.
 
@@ -61,32 +72,43 @@ def open_executor(
     ----------
     n_procs : int
         Local worker processes.
-    parsl_config : Path, optional
-        Python file that defines ``config``, a `parsl.config.Config`. It is code and is run as such: pass only a
-        file you trust.
+    cluster : str, optional
+        ``slurm`` or another name, or a Python file that is run as code (`pipeline.run.work.cluster.open_cluster`).
     parsl_logs : Path
         Folder for files of Parsl.
+    settings : ClusterConfig, optional
+        Of the jobs, for a name.
 
     Raises
     ------
     UsageError
         If the file cannot be used (`pipeline.run.work.cluster.open_cluster`).
     ResumableError
-        If a worker was lost.
+        If a local worker was lost, or a worker of a cluster again and again.
     """
     with _environment(SINGLE_THREAD):
         try:
-            if parsl_config is None:
+            if cluster is None:
                 with _local_pool(n_procs) as executor:
                     yield executor
             else:
-                with open_cluster(parsl_config, SINGLE_THREAD, parsl_logs) as executor:
+                environment = SINGLE_THREAD | {name: os.environ[name] for name in ARITHMETIC if name in os.environ}
+                with open_cluster(cluster, settings or ClusterConfig(), environment, parsl_logs) as executor:
                     yield executor
-        except BrokenExecutor as error:
-            reason = str(error) if parsl_config is not None else "a worker process was killed"
-            remedy = "with more memory per worker" if parsl_config is not None else "with fewer --n-procs"
+        except WorkerLostError as error:
             raise ResumableError(
-                f"{reason}, usually for lack of memory. Run the same command again {remedy}; finished work is kept."
+                f"{error}. Usual reasons are too little memory for a worker or too short a time of its job; logs in "
+                f"{parsl_logs}. Run the same command again; finished work is kept."
+            ) from error
+        except BrokenExecutor as error:
+            if cluster is not None:
+                raise ResumableError(
+                    f"--executor {cluster}: no job can work ({error}); logs in {parsl_logs}. Correct it and run the "
+                    "same command again; finished work is kept."
+                ) from error
+            raise ResumableError(
+                "a worker process was killed, usually for lack of memory. Run the same command again with fewer "
+                "--n-procs; finished work is kept."
             ) from error
 
 

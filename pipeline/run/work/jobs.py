@@ -9,6 +9,7 @@ traceback in a file, and the others continue.
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import platform
@@ -32,6 +33,7 @@ from pipeline.run.layout.private_paths import with_named_folders
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.plain_text import plain
 from pipeline.run.tables import read_table, write_json, write_table, write_text
+from pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
 from pipeline.run.work.digests import log_remade, same_content, stamp_of
 from pipeline.run.work.progress import Progress
 
@@ -46,6 +48,11 @@ FAILURES_TABLE = Table(
     "failures", FAILURE_COLUMNS, "unit of work that failed", "What went wrong, and what can be done?", stage="run",
     place="failures", filled=("stage", "unit"),
 )  # fmt: skip
+NETWORK_STAGES = frozenset({
+    "training", "application", "attribution", "attribution-applied", "attribution-parts", "explanations", "judging",
+    "sides", "grids", "marker", "retraining", "training-maps", "consensus-maps",
+})  # fmt: skip
+"""Stages whose units compute with networks, on a GPU where there is one."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +163,14 @@ def run_jobs(
     Raises
     ------
     ResumableError
-        If the disk is full; finished units are kept. A lost worker raises `concurrent.futures.BrokenExecutor`.
+        If the disk is full; finished units are kept.
+    concurrent.futures.BrokenExecutor
+        If a local worker was lost. If it was one of a cluster, the other units are done first and the error names it.
     """
     outcomes: dict[int, Outcome] = {}
     pending: dict[Future[Outcome], int] = {}
-    with Progress(len(jobs), description) as bar:
+    lost: list[tuple[Job, WorkerLostError]] = []
+    with Progress(len(jobs), description, _count_running(layout), getattr(executor, "logs", None)) as bar:
         try:
             for index, job in enumerate(jobs):
                 result = is_done(layout, job)
@@ -170,9 +180,14 @@ def run_jobs(
                     if on_end is not None:
                         on_end(outcomes[index])
                 else:
-                    pending[executor.submit(_execute_all, layout, job)] = index
+                    pending[_workers_for(job, executor).submit(_execute_all, layout, job)] = index
             for future in as_completed(pending):
-                outcomes[pending[future]] = outcome = future.result()
+                try:
+                    outcomes[pending[future]] = outcome = future.result()
+                except WorkerLostError as error:
+                    lost.append((jobs[pending[future]], error))
+                    bar.update(failed=True)
+                    continue
                 bar.update(failed=not outcome.ok)
                 if on_end is not None:
                     on_end(outcome)
@@ -180,9 +195,23 @@ def run_jobs(
             for future in pending:
                 future.cancel()
             raise
+    if lost:
+        job, last = lost[0]
+        others = f" (and of {len(lost) - 1} more)" if len(lost) > 1 else ""
+        raise WorkerLostError(f"{job.stage}: the worker of {job.unit}{others} was lost at every try ({last})")
     ordered = [outcomes[index] for index in range(len(jobs))]
     record_failures(layout, ordered)
     return ordered
+
+
+def _workers_for(job: Job, executor: Executor) -> Executor:
+    """Those with GPUs for work with networks, if a cluster has some."""
+    return executor.gpu if isinstance(executor, ClusterExecutor) and job.stage in NETWORK_STAGES else executor
+
+
+def _count_running(layout: RunLayout) -> Callable[[], int]:
+    """Units that some worker, here or elsewhere, is working on: each has a scratch folder."""
+    return lambda: sum(1 for _ in layout.scratch.glob("*"))
 
 
 def _execute_all(layout: RunLayout, job: Job) -> Outcome:
@@ -196,9 +225,12 @@ def _execute_all(layout: RunLayout, job: Job) -> Outcome:
 
 def execute(layout: RunLayout, job: Job) -> Outcome:
     """Do one job: scratch folder, work, rename into place, receipt."""
-    scratch = layout.scratch / f"{job.stage}_{job.unit}.{platform.node()}.{os.getpid()}"
+    place = f"{job.stage}_{job.unit}.{platform.node()}"
+    scratch = layout.scratch / f"{place}.{os.getpid()}"
     started = time.monotonic()
     try:
+        for left in layout.scratch.glob(f"{glob.escape(place)}.*"):  # by a worker that was killed
+            shutil.rmtree(left, ignore_errors=True)
         scratch.mkdir(parents=True, exist_ok=True)
         paths = {name: scratch / path.name for name, path in job.outputs.items()}
         result = dict(job.function(paths, *job.arguments) or {})
@@ -263,14 +295,9 @@ def _folders_of(layout: RunLayout) -> dict[Path, str]:
 
 
 def clear_stale_scratch(layout: RunLayout) -> None:
-    """Remove scratch folders whose process has ended (killed runs on this machine)."""
-    for folder in layout.scratch.glob("*") if layout.scratch.is_dir() else ():
-        unit_and_host, _, pid = folder.name.rpartition(".")
-        if not unit_and_host.endswith(f".{platform.node()}") or not pid.isdigit():
-            continue
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            shutil.rmtree(folder, ignore_errors=True)
-        except PermissionError:
-            continue
+    """Remove what killed runs left, on this computer or on nodes of a cluster.
+
+    Only for the holder of the lock of the run: nobody else works there. A worker that outlives its run fails unseen.
+    """
+    for folder in layout.scratch.glob("*"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -29,10 +30,17 @@ class Progress:
         Units to do.
     description : str
         Of the work, at the start of the line.
+    running : callable, optional
+        Counts the units that are being worked on.
+    logs : Path, optional
+        Folder of logs of the workers, for the line.
     """
 
-    def __init__(self, total: int, description: str) -> None:
+    def __init__(
+        self, total: int, description: str, running: Callable[[], int] | None = None, logs: Path | None = None
+    ) -> None:
         self.total, self.description = total, description
+        self._running, self._logs = running, logs
         self.done = self.failed = self.unchanged = 0
         self._started = time.monotonic()
         self._ended = threading.Event()
@@ -73,22 +81,31 @@ class Progress:
         log = logging.getLogger("heatlas")
         while not self._ended.wait(SECONDS_BETWEEN_LINES):
             seconds = time.monotonic() - self._started
-            line = progress_line(self.description, self.done, self.total, self.failed, self.unchanged, seconds)
+            running = None if self._running is None else min(self._running(), self.total - self.done)
+            line = progress_line(self.description, self.done, self.total, self.failed, self.unchanged, seconds, running)
+            if self._logs is not None:
+                line += f"; logs in {self._logs}"
             if log.handlers:
                 log.info(line)
             else:
                 print(line, flush=True)
 
 
-def progress_line(description: str, done: int, total: int, failed: int, unchanged: int, seconds: float) -> str:
+def progress_line(
+    description: str, done: int, total: int, failed: int, unchanged: int, seconds: float, running: int | None = None
+) -> str:
     """Progress of the work, and the time left at the pace so far; `done` includes `failed` and `unchanged` units.
 
+    >>> progress_line("registration", 12, 403, 3, 0, 100.0, running=12)
+    'registration: 12 of 403, 12 running, 379 queued, 3 failed, 54 min left'
     >>> progress_line("registration", 12, 40, 1, 2, 100.0)
     'registration: 12 of 40, 1 failed, 5 min left'
     >>> progress_line("training", 0, 5, 0, 0, 7260.0)
     'training: 0 of 5 after 2 h 1 min'
     """
     parts = [f"{description}: {done} of {total}"]
+    if running is not None:
+        parts.append(f"{running} running, {total - done - running} queued")
     if failed:
         parts.append(f"{failed} failed")
     worked = done - unchanged
