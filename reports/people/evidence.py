@@ -69,6 +69,6 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, parts: pd.Series) -
     return (
         f"Scan {shortened(scan)}: {what} is {signed(account['evidence'])} {unit}, that of its reference of "
         f"{count(int(account['n_reference']), 'training control')} {signed(account['reference_evidence'])}. Of the "
-        f"difference of {signed(above)}: {listing(named)}. Completeness error of the map: "
+        f"difference of {signed(above)}: {listing(named)}. The map adds up to it with an error of "
         f"{signed(account['completeness_error'])} {unit}."
     )
