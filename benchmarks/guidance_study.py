@@ -7,8 +7,8 @@ RUN is a run with registered scans; it is only read. One scan of each person, at
 that a study takes minutes on one core. The marker is a small cube in a corner of what networks see, as bright as the
 brightest voxel. In training and validation it goes with the diagnosis (95 %); who is tested has a copy with and one
 without. Masks and measures are those of `heatlas evaluate --parts marker`. A training that is done is not repeated.
-Writes OUT/guidance_study.md: means over people and seeds, and paired differences with bootstrap intervals over
-people.
+Writes OUT/guidance_study.md: means over people and seeds, paired differences with bootstrap intervals over people, and
+which condition of each mask is chosen on the validation parts, where marker and diagnosis go together as in training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from guidance_summary import summary
+from guidance_summary import choices, summary
 from marked_cohort import FOLDS, Cohort, load, parts_of
 from torch import nn
 from torch.nn import functional
@@ -70,7 +70,7 @@ class Condition:
         Of guidance; empty for none.
     weight : float
         Of the maps.
-    mask : {"brain", "regions", "outside"}
+    mask : {"brain", "regions", "boxes", "outside"}
     dilate : int
     annotated : float
         Share of the people to train with; at least one person.
@@ -105,6 +105,7 @@ def conditions() -> list[Condition]:
         Condition("kd+maps", teacher="energy-regions-dilated", against="kd"),
         Condition("l1-regions-dilated", "l1", mask="regions", dilate=1),
         Condition("energy-regions", "energy", mask="regions"),
+        Condition("energy-boxes", "energy", mask="boxes"),
         Condition("energy-10%", "energy", mask="regions", dilate=1, annotated=0.1),
         Condition("energy-1%", "energy", mask="regions", dilate=1, annotated=0.01),
         Condition("resnet10", "energy", mask="regions", dilate=1, family=RESNET),
@@ -232,8 +233,13 @@ def study(cohort: Cohort, out: Path, seeds: Sequence[int], wanted: Sequence[Cond
                 begun = time.process_time()
                 model = trained(cohort, one, fold, seed, teacher, out / "checkpoint.safetensors")
                 torch.save(model.state_dict(), weights)
-                rows = measured(cohort, model, teacher, one, parts_of(cohort.positive, fold, seed)[2])
-                rows.assign(condition=one.name, seed=seed, fold=fold).to_csv(table, sep="\t", index=False)
+                _, selecting, testing = parts_of(cohort.positive, fold, seed)
+                rows = measured(cohort, model, teacher, one, testing).assign(part="test")
+                known = measured(cohort, model, None, one, selecting).assign(part="validation")
+                marks = dict(zip(cohort.names, tied_marks(cohort.positive, seed), strict=True))
+                known = known[known["marked"] == known["person"].map(marks)]  # the copy that training knows
+                both = pd.concat([rows, known]).assign(condition=one.name, seed=seed, fold=fold)
+                both.to_csv(table, sep="\t", index=False)
                 print(
                     f"{one.name} seed {seed} fold {fold}: {time.process_time() - begun:.0f} s, "
                     f"correct {rows['correct'].mean():.2f}, on marker {rows['on_marker_brain'].mean():.2f}",
@@ -254,7 +260,8 @@ def main() -> int:
     torch.set_num_threads(1)
     study(load(arguments.run), arguments.out, arguments.seeds, wanted)
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
-    text = summary(rows, conditions())
+    test = rows["part"] == "test"
+    text = f"{summary(rows[test], conditions())}\n\n{choices(rows[~test], conditions())}"
     (arguments.out / "guidance_study.md").write_text(text + "\n", encoding="utf-8")
     print(text)
     return 0

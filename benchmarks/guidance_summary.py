@@ -10,6 +10,7 @@ import pandas as pd
 
 from pipeline.evaluation.planting.marker_groups import GroupAnswers
 from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from pipeline.evaluation.scores.pareto import chosen, pareto_front
 
 if TYPE_CHECKING:
     from guidance_study import Condition
@@ -90,6 +91,24 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
             cells += ["", "", ""]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def choices(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
+    """Markdown: accuracy, EPG and IoU on validation, the Pareto set of each mask, and the condition chosen from it."""
+    means = rows.groupby("condition").mean(numeric_only=True)
+    lines = ["| mask | condition | accuracy | EPG | IoU | Pareto set | chosen |", "|---|---|---|---|---|---|---|"]
+    for mask in dict.fromkeys(one.mask for one in wanted if one.loss and not one.reversed):
+        names = ["control", *(one.name for one in wanted if one.loss and one.mask == mask and one.against == "control")]
+        names = [name for name in names if name in means.index]
+        if len(names) < 2 or names[0] != "control":
+            continue
+        values = means.loc[names, ["correct", f"epg_{mask}", f"iou_{mask}"]].to_numpy(float)
+        front, best = pareto_front(values), chosen(*values.T, control=0)
+        for place, name in enumerate(names):
+            cells = [mask, name, *(f"{value:.3f}" for value in values[place])]
+            cells += ["yes" if front[place] else "", "yes" if place == best else ""]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(["Choice on the validation parts, which are as in training", "", *lines])
 
 
 def _difference(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:

@@ -54,8 +54,10 @@ def load(run: Path) -> Cohort:
     cube[(slice(MARKER_OFFSET, MARKER_OFFSET + MARKER_VOXELS),) * 3] = True
     cube &= ~(plain > 0).any(0)
     marked = torch.where(cube, plain.flatten(1).amax(1)[:, None, None, None], plain)
-    regions = torch.from_numpy(mask_of(ObjectiveConfig(kind="guided"), config.regions.atlas, spec)).float()
-    masks = {"brain": (plain > 0).float().mean(0) > 0.5, "regions": functional.avg_pool3d(regions[None], 2)[0] >= 0.5}
+    masks = {"brain": (plain > 0).float().mean(0) > 0.5}
+    for name, boxes in (("regions", False), ("boxes", True)):
+        own = mask_of(ObjectiveConfig(kind="guided", boxes=boxes), config.regions.atlas, spec)
+        masks[name] = functional.avg_pool3d(torch.from_numpy(own).float()[None], 2)[0] >= 0.5
     masks["outside"] = ~masks["brain"]
     positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
     return Cohort(list(firsts), torch.stack([plain, marked], 1), positive, masks, cube)
