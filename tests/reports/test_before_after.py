@@ -10,14 +10,14 @@ import pandas as pd
 from pipeline.evaluation.planting.marker_table import COLUMNS as MARKER
 from pipeline.evaluation.retraining.before_after_table import COLUMNS
 from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.config.settings import CohortConfig
+from pipeline.run.config.settings import Config
 from reports.content.relevance.before_after import applies, build
 
 
 def material(objective: ObjectiveConfig, **tables: pd.DataFrame) -> SimpleNamespace:
     """A run with some tables, whose mean maps cannot be shown."""
     run = SimpleNamespace(
-        tables=tables, unreadable={}, config=SimpleNamespace(objective=objective, cohort=CohortConfig()),
+        tables=tables, unreadable={}, config=Config(objective=objective),
         has=lambda name: name in tables, why_absent=lambda *names, otherwise: otherwise,
         layout=SimpleNamespace(compared_map=lambda *names: "-".join(names)),
     )  # fmt: skip
@@ -62,6 +62,7 @@ def test_the_worst_group_stands_beside_that_of_the_control() -> None:
     assert [row[0].text for row in found.table.rows] == ["Without guidance", "With guidance"]
     assert [row[5].text for row in found.table.rows] == ["0.10", "0.50"]
     assert "+0.40 (95 % interval +0.10 to +0.60)" in found.text
+    assert "guided to hippocampus, amygdala, entorhinal area and parahippocampal gyrus." in found.text
     assert "+0.250 (95 % interval +0.200 to +0.300)" in found.text
 
 

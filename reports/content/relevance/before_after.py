@@ -8,17 +8,19 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.evaluation.planting.marked import CONTROL, DIAGNOSIS, GUIDED, NAME, REVERSED
+from pipeline.evaluation.planting.marked import CONTROL, DIAGNOSIS, GUIDED, NAME, REVERSED, recipe_of
 from pipeline.evaluation.planting.marker_groups import GROUPS
 from pipeline.evaluation.retraining.before_after import NAME as OBJECTIVE
 from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE
+from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.training.objectives.explanations import BRAIN
 from reports.figures.gallery import Picture
 from reports.figures.maps import MapRow, draw_map_grid
 from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, signed
+from reports.words.numbers import count, fixed, listing, mid_sentence, signed
 
 TABLES = ("before_after", "marker_groups")
 COMMANDS = {"before_after": "heatlas evaluate OUT --parts objective"}
@@ -32,6 +34,11 @@ _MEASURES = {
     "teacher_cosine": "Cosine with the teacher's map", "guided_cosine": "Cosine with the guided gradient",
 }  # fmt: skip
 _TASKS = {DIAGNOSIS: "Networks learn the diagnosis", REVERSED: "Networks learn the marker"}
+_PLANTED = {
+    DIAGNOSIS: "A bright block outside the brain goes with the diagnosis in training, and with nothing when people are "
+    "tested, each with a copy of the scan that has it and one that has not.",
+    REVERSED: "The same scans, and networks learn to tell copies with the block from those without.",
+}  # fmt: skip
 _TRAININGS = {CONTROL: "Without guidance", GUIDED: "With guidance"}
 
 
@@ -102,15 +109,12 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
         numeric("epg", "In the mask (EPG)", _three), numeric("on_marker", "On the marker", _three),
     ]  # fmt: skip
     people = count(int(table["n_participants"].max()), "participant")
-    text = (
-        "A bright block outside the brain goes with the diagnosis in training, and with nothing when people are "
-        "tested, each with a copy of the scan with it and one without. "
-    )
+    text = f"{_PLANTED.get(task, '')} Maps are guided to {_where(recipe_of(run.config, task, GUIDED).objective)}."
     guided = table[table["training"] == GUIDED]
     if len(guided) and guided["epg_change"].notna().all():
         row = guided.iloc[0]
         text += (
-            f"With guidance, accuracy in the worst group changes by {_interval(row, 'worst_group', 2)}, and the share "
+            f" With guidance, accuracy in the worst group changes by {_interval(row, 'worst_group', 2)}, and the share "
             f"of maps in the mask by {_interval(row, 'epg', 3)}."
         )
     blocks = {CONTROL: "Without guidance", GUIDED: "With guidance"}
@@ -118,6 +122,13 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
     figure = _maps(material, f"{NAME}_{task}", {name: blocks[name] for name in table["training"]}, caption)
     title = f"Scanner marker: {_TASKS.get(task, task)[0].lower()}{_TASKS.get(task, task)[1:]}"
     return Comparison(title, text, page_table(rows, columns, f"Accuracy by group; {people}."), figure)
+
+
+def _where(objective: ObjectiveConfig) -> str:
+    """The mask of an objective, inside a sentence."""
+    named = "a given mask" if objective.mask else listing([mid_sentence(name) for name in objective.regions])
+    named = "the brain" if objective.regions == (BRAIN,) and not objective.mask else named
+    return f"all but {named}" if objective.outside else named
 
 
 def _maps(material: Material, comparison: str, blocks: Mapping[str, str], caption: str) -> Picture | None:
