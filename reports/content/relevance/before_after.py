@@ -81,11 +81,13 @@ def _objective(material: Material, table: pd.DataFrame) -> Comparison:
         numeric("change", "Change", _change), numeric("change_low", "From", _change),
         numeric("change_high", "To", _change),
     ]  # fmt: skip
-    clear = [str(row["title"]) for row in rows.to_dict("records") if row["change_low"] > 0 or row["change_high"] < 0]
+    clear = [
+        mid_sentence(row["title"]) for row in rows.to_dict("records") if row["change_low"] > 0 or row["change_high"] < 0
+    ]
     text = (
         f"After: the networks of this run, whose maps were {_KINDS[kind]} while they learned. Before: networks trained "
         "as long on the same people without that (weight 0). Each person is tested by a network that has not seen "
-        f"them. The interval excludes 0 for: {', '.join(clear) if clear else 'no measure'}."
+        f"them. The interval excludes 0 for: {listing(clear) if clear else 'no measure'}."
     )
     caption = f"{people}; 95 % bootstrap intervals of the paired change."
     blocks = {BEFORE: "Before: trained without maps", AFTER: "After: trained with maps"}

@@ -34,7 +34,7 @@ def test_changes_whose_interval_excludes_0_are_named() -> None:
         ["guided", "iou", 0.1, 0.1, 0.0, np.nan, np.nan, 30],
     ]
     (found,) = build(material(GUIDED, before_after=pd.DataFrame(rows, columns=list(COLUMNS))))["comparisons"]
-    assert found.text.endswith("The interval excludes 0 for: In the mask (EPG).")
+    assert found.text.endswith("The interval excludes 0 for: in the mask (EPG).")
     cells = [[cell.text for cell in row] for row in found.table.rows]
     assert cells[0] == ["Accuracy", "0.800", "0.750", "−0.050", "−0.200", "+0.100"]
     assert cells[1][3] == "+0.300"
