@@ -2,7 +2,7 @@
 
     python benchmarks/ca_stream.py /tmp/demo/run --seeds 43 44 45 --output docs/benchmarks/ca_stream.md
 
-RUN is only read. Volumes and folds are those of `benchmarks/guidance_study.py`. Networks recognise the marker in
+RUN is only read. Volumes and folds are those of `benchmarks/marked_cohort.py`. Networks recognise the marker in
 copies with and without it: the diagnosis is beyond a network with GAP and 16 people to learn from (--task diagnosis:
 50 % with GAP, 47 % with CA-Stream), and a comparison at chance says nothing. A ResNet-10 with GAP is trained, then
 frozen; the stream is trained with the same recipe. Both are asked for the class that they find, and the volume is
@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from guidance_study import FOLDS, RECIPE, RESNET, Cohort, load, parts_of
+from guidance_study import RECIPE, RESNET
+from marked_cohort import FOLDS, Cohort, load, parts_of
 from torch import nn
 
 from pipeline.cohort.people.tasks import task_of

@@ -7,8 +7,8 @@ RUN is a run with registered scans; it is only read. One scan of each person, at
 that a study takes minutes on one core. The marker is a small cube in a corner of what networks see, as bright as the
 brightest voxel. In training and validation it goes with the diagnosis (95 %); who is tested has a copy with and one
 without. Masks and measures are those of `heatlas evaluate --parts marker`. A training that is done is not repeated.
-Writes OUT/guidance_study.md: means over people and seeds, and paired differences with bootstrap intervals over
-people.
+Writes OUT/guidance_study.md: means over people and seeds, paired differences with bootstrap intervals over people, and
+which condition of each mask is chosen on the validation parts, where marker and diagnosis go together as in training.
 """
 
 from __future__ import annotations
@@ -23,26 +23,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from guidance_summary import choices, summary
+from marked_cohort import FOLDS, Cohort, load, parts_of
 from torch import nn
 from torch.nn import functional
 
 from pipeline.cohort.people.tasks import task_of
-from pipeline.evaluation.planting.loss import MARKER_OFFSET
-from pipeline.evaluation.planting.marker_groups import GroupAnswers, Places, map_measures, tied_marks
-from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from pipeline.evaluation.planting.marker_groups import Places, map_measures, tied_marks
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.registry import build_network, family_of
-from pipeline.models.inputs import configured_input, read_network_volume
 from pipeline.run.config.networks import BcosSimpleConfig, FoundingConfig, ModelConfig, ResNetConfig
-from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.settings import CohortConfig, TrainingConfig
-from pipeline.run.layout.folder import read_run_config
-from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.work.seeds import derived_seed, generator
 from pipeline.training.checkpoints import remove_checkpoint
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.distillation import Distillation, distilled
-from pipeline.training.objectives.explanations import mask_of
 from pipeline.training.objectives.guidance import Guidance, guided
 from pipeline.training.objectives.guidance_losses import dilated
 from pipeline.training.objectives.maps_in_training import explained_batch
@@ -50,7 +45,6 @@ from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Context, Objective
 from pipeline.training.trainer import Resumption, train
 from pipeline.training.volumes import STORED, LabelledVolumes
-from workflows.evaluate import registered_scans
 
 FOUNDING = FoundingConfig(channels=(4, 8, 16), pools=(2, 2, 3), hidden_units=16, dropout=0.0)
 RESNET = ResNetConfig(architecture="resnet10", width=0.125)
@@ -63,10 +57,6 @@ RECIPE = TrainingConfig(
     max_shift_voxels=1,
     precision="float32",
 )
-FOLDS = 3
-MARKER_VOXELS = 6
-"""Edge; with 3 these small networks never used the marker."""
-MEASURES = ("epg", "iou", "on_object_epg", "on_marker")
 
 
 @dataclass(frozen=True)
@@ -80,7 +70,7 @@ class Condition:
         Of guidance; empty for none.
     weight : float
         Of the maps.
-    mask : {"brain", "regions", "outside"}
+    mask : {"brain", "regions", "boxes", "outside"}
     dilate : int
     annotated : float
         Share of the people to train with; at least one person.
@@ -115,6 +105,7 @@ def conditions() -> list[Condition]:
         Condition("kd+maps", teacher="energy-regions-dilated", against="kd"),
         Condition("l1-regions-dilated", "l1", mask="regions", dilate=1),
         Condition("energy-regions", "energy", mask="regions"),
+        Condition("energy-boxes", "energy", mask="boxes"),
         Condition("energy-10%", "energy", mask="regions", dilate=1, annotated=0.1),
         Condition("energy-1%", "energy", mask="regions", dilate=1, annotated=0.01),
         Condition("resnet10", "energy", mask="regions", dilate=1, family=RESNET),
@@ -128,58 +119,6 @@ def conditions() -> list[Condition]:
         Condition("ppce-brain", "ppce"),
         Condition("rrr-brain", "rrr", weight=300.0),
     ]
-
-
-@dataclass(frozen=True, eq=False)
-class Cohort:
-    """Volumes (people, copies, D, H, W), copies plain and marked; masks by name; who has the disease."""
-
-    names: Sequence[str]
-    volumes: torch.Tensor
-    positive: np.ndarray
-    masks: Mapping[str, torch.Tensor]
-    marker: torch.Tensor
-
-
-def load(run: Path) -> Cohort:
-    """One scan of each labelled person of a run, at twice its voxel size, with and without the marker."""
-    layout = EvaluationLayout(run.resolve())
-    config = read_run_config(layout)
-    spec, task = configured_input(config), task_of(config.cohort)
-    firsts = {}
-    for scan in registered_scans(layout, config)[0]:
-        if scan.label in task.outputs:
-            firsts.setdefault(scan.participant_id, scan)
-    read = [
-        read_network_volume(layout.scan(one.participant_id, one.session_id, spec.resolution_mm), spec)
-        for one in firsts.values()
-    ]
-    plain = functional.avg_pool3d(torch.from_numpy(np.stack(read))[:, None], 2)[:, 0]
-    cube = torch.zeros(plain.shape[1:], dtype=torch.bool)
-    cube[(slice(MARKER_OFFSET, MARKER_OFFSET + MARKER_VOXELS),) * 3] = True
-    cube &= ~(plain > 0).any(0)
-    marked = torch.where(cube, plain.flatten(1).amax(1)[:, None, None, None], plain)
-    regions = torch.from_numpy(mask_of(ObjectiveConfig(kind="guided"), config.regions.atlas, spec)).float()
-    masks = {"brain": (plain > 0).float().mean(0) > 0.5, "regions": functional.avg_pool3d(regions[None], 2)[0] >= 0.5}
-    masks["outside"] = ~masks["brain"]
-    positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
-    return Cohort(list(firsts), torch.stack([plain, marked], 1), positive, masks, cube)
-
-
-def parts_of(positive: np.ndarray, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """People to train with, to select with (a fifth of the rest) and to test, by class."""
-    train_, validate, test = [], [], []
-    for label in (False, True):
-        own = np.flatnonzero(positive == label)
-        order = own[generator(seed, "folds", int(label)).permutation(len(own))]
-        tested = order[fold::FOLDS]
-        rest = np.setdiff1d(order, tested)
-        rest = rest[generator(seed, "validation", fold, int(label)).permutation(len(rest))]
-        count = max(round(len(rest) / 5), 1)
-        validate.append(rest[:count])
-        train_.append(rest[count:])
-        test.append(tested)
-    return np.concatenate(train_), np.concatenate(validate), np.concatenate(test)
 
 
 def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Module | None, work: Path) -> StagedModel:
@@ -294,113 +233,18 @@ def study(cohort: Cohort, out: Path, seeds: Sequence[int], wanted: Sequence[Cond
                 begun = time.process_time()
                 model = trained(cohort, one, fold, seed, teacher, out / "checkpoint.safetensors")
                 torch.save(model.state_dict(), weights)
-                rows = measured(cohort, model, teacher, one, parts_of(cohort.positive, fold, seed)[2])
-                rows.assign(condition=one.name, seed=seed, fold=fold).to_csv(table, sep="\t", index=False)
+                _, selecting, testing = parts_of(cohort.positive, fold, seed)
+                rows = measured(cohort, model, teacher, one, testing).assign(part="test")
+                known = measured(cohort, model, None, one, selecting).assign(part="validation")
+                marks = dict(zip(cohort.names, tied_marks(cohort.positive, seed), strict=True))
+                known = known[known["marked"] == known["person"].map(marks)]  # the copy that training knows
+                both = pd.concat([rows, known]).assign(condition=one.name, seed=seed, fold=fold)
+                both.to_csv(table, sep="\t", index=False)
                 print(
                     f"{one.name} seed {seed} fold {fold}: {time.process_time() - begun:.0f} s, "
                     f"correct {rows['correct'].mean():.2f}, on marker {rows['on_marker_brain'].mean():.2f}",
                     flush=True,
                 )
-
-
-def tested(rows: pd.DataFrame) -> GroupAnswers:
-    """Means over seeds of each person's copies."""
-    wide = rows.pivot_table(index="person", columns="marked", values="correct", aggfunc="mean")
-    positive = rows.groupby("person")["positive"].first()
-    return GroupAnswers(wide[False].to_numpy(), wide[True].to_numpy(), positive.to_numpy(bool))
-
-
-def per_person(rows: pd.DataFrame, name: str) -> pd.Series:
-    return rows.groupby("person")[name].mean()
-
-
-def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
-    """Markdown: one table of values and one of paired differences."""
-    by_name = dict(list(rows.groupby("condition", sort=False)))
-    lines = [
-        "| condition | seeds | EPG | IoU | on-object EPG | on marker | worst group | by seed | as in training "
-        "| cosine | agreement ID | OOD |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for one in wanted:
-        own = by_name.get(one.name)
-        if own is None:
-            continue
-        by_seed = [tested(found).worst for _, found in own.groupby("seed")]
-        cells = [
-            one.name,
-            str(own["seed"].nunique()),
-            *(f"{own[f'{name}_{one.mask}'].mean():.3f}" for name in MEASURES),
-        ]
-        cells += [
-            f"{np.mean(by_seed):.2f}",
-            " ".join(f"{value:.2f}" for value in by_seed),
-            f"{tested(own).as_in_training:.2f}",
-        ]
-        if one.teacher:
-            known = own["positive"] == own["marked"]
-            cells += [
-                f"{own['cosine'].mean():.2f}",
-                *(f"{own.loc[part, 'agrees'].mean():.2f}" for part in (known, ~known)),
-            ]
-        else:
-            cells += ["", "", ""]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "Differences (interval over people, seeds averaged; seeds in which it rises)",
-        "",
-        "| condition | against | EPG | worst group | as in training | cosine | agreement ID | OOD |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for one in wanted:
-        other, own = by_name.get(one.against), by_name.get(one.name)
-        if other is None or own is None or one.name == one.against:
-            continue
-        cells = [
-            one.name,
-            one.against,
-            _difference(own, other, f"epg_{one.mask}"),
-            _grouped(own, other, "worst"),
-            _grouped(own, other, "as_in_training"),
-        ]
-        if one.teacher and "cosine" in other and other["cosine"].notna().all():
-            cells.append(_difference(own, other, "cosine"))
-            for same in (True, False):
-                cells.append(
-                    _difference(
-                        *(found[(found["positive"] == found["marked"]) == same] for found in (own, other)), "agrees"
-                    )
-                )
-        else:
-            cells += ["", "", ""]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _difference(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
-    """Mean over people of the difference, its interval, and in how many seeds it is above 0."""
-    change = per_person(own, name) - per_person(other, name)
-    low, high = participant_interval((change.to_numpy(),), np.mean, DRAWS, 0)
-    seeds = sorted(set(own["seed"]) & set(other["seed"]))
-    means = [[side.loc[side["seed"] == seed, name].mean() for seed in seeds] for side in (own, other)]
-    up = sum(a > b for a, b in zip(*means, strict=True))
-    return f"{change.mean():+.3f} [{low:+.3f}, {high:+.3f}], {up}/{len(seeds)}"
-
-
-def _grouped(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
-    sides = [tested(own), tested(other)]
-    samples = (*(values for side in sides for values in (side.plain, side.marked)), sides[0].of_class.astype(float))
-
-    def change(*drawn: np.ndarray) -> float:
-        first, second = GroupAnswers(drawn[0], drawn[1], drawn[4] > 0), GroupAnswers(drawn[2], drawn[3], drawn[4] > 0)
-        return float(getattr(first, name) - getattr(second, name))
-
-    low, high = participant_interval(samples, change, DRAWS, 0)
-    seeds = sorted(set(own["seed"]) & set(other["seed"]))
-    values = [[getattr(tested(side[side["seed"] == s]), name) for s in seeds] for side in (own, other)]
-    up = sum(a > b for a, b in zip(*values, strict=True))
-    return f"{np.mean(values[0]) - np.mean(values[1]):+.2f} [{low:+.2f}, {high:+.2f}], {up}/{len(seeds)}"
 
 
 def main() -> int:
@@ -416,7 +260,8 @@ def main() -> int:
     torch.set_num_threads(1)
     study(load(arguments.run), arguments.out, arguments.seeds, wanted)
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
-    text = summary(rows, conditions())
+    test = rows["part"] == "test"
+    text = f"{summary(rows[test], conditions())}\n\n{choices(rows[~test], conditions())}"
     (arguments.out / "guidance_study.md").write_text(text + "\n", encoding="utf-8")
     print(text)
     return 0

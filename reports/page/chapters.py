@@ -49,7 +49,7 @@ CHAPTERS: Sequence[Chapter] = (
     Chapter("report-methods.html", "Methods", "Methods", ("methods", "undefined", "glossary")),
     Chapter(
         "report-evaluation.html", "Evaluation", "Evaluation",
-        ("evaluation", "evaluation-parts", "planted", "planted-effects"),
+        ("evaluation", "before-after", "evaluation-parts", "planted", "planted-effects"),
     ),
     Chapter(PROVENANCE, "Provenance", "Provenance", ("provenance", "credits")),
 )  # fmt: skip

@@ -20,6 +20,7 @@ from reports.analyses.evaluation_verdict import evaluation as passed_maps
 from reports.analyses.verdicts import Verdict
 from reports.analyses.views import Analysis
 from reports.content.relevance import (
+    before_after,
     beta,
     conservation,
     evaluation,
@@ -182,6 +183,10 @@ SECTIONS: Sequence[Section] = (
     Section(
         "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", "evaluation-parts.html.j2",
         evaluation_parts.build, applies=evaluation_parts.applies, tasks=ANY_TASK,
+    ),
+    Section(
+        "before-after", "What did training with maps change?", "Training with maps", "before-after.html.j2",
+        before_after.build, applies=before_after.applies, tasks=ANY_TASK,
     ),
     Section(
         "beta", "Does the answer depend on β?", "Choice of β", "beta.html.j2", beta.build, ("beta_overlap",),

@@ -27,7 +27,7 @@ from pipeline.evaluation.planting.marked import (
     places_of,
     recipe_of,
 )
-from pipeline.evaluation.planting.marker_groups import GROUPS, GroupAnswers, tied_marks
+from pipeline.evaluation.planting.marker_groups import GROUPS, GroupAnswers, map_measures, tied_marks
 from pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row
 from pipeline.models.inputs import configured_input
 from pipeline.run.config.objectives import ObjectiveConfig
@@ -117,6 +117,22 @@ def test_the_mask_of_the_reversed_task_is_all_but_the_brain() -> None:
     assert recipe_of(CONFIG, DIAGNOSIS, CONTROL).objective.weight == 0
     own = dataclasses.replace(CONFIG, objective=ObjectiveConfig(kind="guided", regions=("Amygdala",), weight=3.0))
     assert recipe_of(own, DIAGNOSIS, GUIDED).objective == own.objective
+
+
+def test_boxes_of_a_mask_file_are_those_of_its_connected_parts(tmp_path) -> None:
+    spec = configured_input(CONFIG)
+    mask = np.zeros(spec.template_grid.shape, np.uint8)
+    mask[4, 5:9, 6] = mask[4:7, 8, 6] = 1  # an L
+    mask[20, 20, 20] = mask[21, 21, 21] = 1  # voxels that share a corner
+    nib.save(nib.Nifti1Image(mask, spec.template_grid.affine), tmp_path / "mask.nii.gz")
+    places = places_of(ObjectiveConfig(kind="guided", mask=str(tmp_path / "mask.nii.gz")), "", spec)
+    wanted = np.zeros(spec.shape, bool)
+    wanted[4:7, 5:9, 6] = wanted[20:22, 20:22, 20:22] = True
+    np.testing.assert_array_equal(places.mask, mask > 0)
+    np.testing.assert_array_equal(places.boxes, wanted)
+    values = np.where(wanted, 2.0, 9.0) * np.where(mask > 0, 3.0, 1.0)  # what lies outside boxes does not count
+    on_object = map_measures(values, places)["on_object_epg"]
+    assert on_object == pytest.approx(3 * 8 / (3 * 8 + (12 - 6) + (8 - 2)))
 
 
 def test_people_have_one_scan_each() -> None:

@@ -28,6 +28,7 @@ from pipeline.evaluation.planting.copies import read_registered
 from pipeline.evaluation.planting.loss import MARKER_OFFSET, with_marker
 from pipeline.evaluation.planting.marker_groups import Places, map_measures, tied_marks
 from pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row, read_answers
+from pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
 from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from pipeline.models.storage import load_model
 from pipeline.run.config.objectives import ObjectiveConfig
@@ -52,7 +53,7 @@ CONTROL, GUIDED = "control", "guided"
 
 
 def marker_cohort(cohort: Judged, executor: Executor, digests: DigestCache) -> list[Outcome]:
-    """Write the copies, train and test all networks, and write ``marker_groups.tsv``.
+    """Write the copies, train and test all networks, and write ``marker_groups.tsv`` and the mean maps.
 
     Raises
     ------
@@ -91,8 +92,12 @@ def marker_cohort(cohort: Judged, executor: Executor, digests: DigestCache) -> l
     diagnosis = {scan.participant_id: bool(one) for scan, one in zip(people, positive, strict=True)}
     rows = []
     for task in (DIAGNOSIS, REVERSED):
-        answers = {kind: read_answers([job.outputs["measures"] for job in jobs[task, kind] if job.unit in done])
-                   for kind in (CONTROL, GUIDED)}  # fmt: skip
+        finished = {kind: [job for job in jobs[task, kind] if job.unit in done] for kind in (CONTROL, GUIDED)}
+        answers = {kind: read_answers([job.outputs["measures"] for job in own]) for kind, own in finished.items()}
+        for kind, own in finished.items():
+            folds = [(job.outputs["mean_map"], len(read_answers([job.outputs["measures"]])) // 2) for job in own]
+            path = cohort.layout.compared_map(f"{NAME}_{task}", kind)
+            write_pooled(path, folds, spec, f"Heatlas evaluation: mean map, {kind}")
         rows += [
             marker_row(task, kind, answers[kind], answers[CONTROL], recipes[task, kind].objective.weight, diagnosis)
             for kind in (CONTROL, GUIDED)
@@ -201,6 +206,7 @@ def _training(
     base = fold_job(layout, fold, scans, spec, config, versions, prefix=f"{layout.networks}_")
     measures = layout.fold(fold.index).measures
     outputs = {**base.outputs, "measures": measures, "measures_columns": measures.with_suffix(".json")}
+    outputs["mean_map"] = layout.fold(fold.index).mean_map("marked")
     key = unit_key({"training": base.key}, [guidance, config.regions.atlas], train_and_measure)
     return Job(STAGE, base.unit, key, outputs, train_and_measure, (base.arguments[0], key, guidance))
 
@@ -209,9 +215,11 @@ def train_and_measure(
     outputs: dict[str, Path], task: FoldTask, key: str, guidance: ObjectiveConfig
 ) -> Mapping[str, Any]:
     """Train one fold and measure the maps of the true class of whom it tests; the function of a `Job`."""
-    facts = train_fold({name: path for name, path in outputs.items() if not name.startswith("measures")}, task, key)
+    own = ("measures", "measures_columns", "mean_map")
+    facts = train_fold({name: path for name, path in outputs.items() if name not in own}, task, key)
     loaded = load_model(FoldFiles(outputs["weights"].parent))
     places, rows = places_of(guidance, task.config.regions.atlas, task.spec), []
+    mean = MeanMap(task.spec)
     for scan in task.part(task.fold.test):
         files = task.layout.scan(scan.participant_id, scan.session_id, task.spec.resolution_mm)
         volume = torch.from_numpy(read_network_volume(files, task.spec))[None, None]
@@ -219,9 +227,11 @@ def train_and_measure(
         found = explained_batch(loaded.model, volume, torch.tensor([target]), "input-x-gradient", 0, learning=False)
         correct = int(found.logits.argmax(1).item()) == target
         marked = scan.session_id == f"ses-{MARKED}"
-        rows.append(
-            [scan.participant_id, marked, correct, *map_measures(found.maps[0].detach().numpy(), places).values()]
-        )
+        values = found.maps[0].detach().numpy()
+        if marked:
+            mean.add(values)
+        rows.append([scan.participant_id, marked, correct, *map_measures(values, places).values()])
+    mean.write(outputs["mean_map"], "Heatlas evaluation: mean map of copies with the marker")
     write_table(outputs["measures"], pd.DataFrame(rows, columns=list(MEASURES)), MEASURES)
     return facts
 

@@ -33,6 +33,19 @@ def scaled(values: NDArray[np.floating]) -> Floats:
     return part / top if top > 0 else part
 
 
+def energy(values: NDArray[np.floating]) -> Floats:
+    """``A+ / sum A+``, whose sum over a mask is the EPG; all zero where nothing is positive.
+
+    Examples
+    --------
+    >>> energy(np.array([3.0, 1.0, -9.0])).tolist()
+    [0.75, 0.25, 0.0]
+    """
+    part = positive(values)
+    total = part.sum()
+    return part / total if total > 0 else part
+
+
 def energy_share(values: NDArray[np.floating], mask: Bools) -> float:
     """EPG: share of positive attribution in the mask; 0 where nothing is positive.
 

@@ -29,7 +29,7 @@ class ObjectiveConfig:
     outside: bool = False
     """Guide maps to what lies outside the mask instead."""
     boxes: bool = False
-    """Use the bounding box of each region and side."""
+    """Use the bounding box of each region and side, or of each connected part of `mask`."""
     dilate_voxels: int = 0
     """Voxels by which the mask grows on every side."""
     annotated: float = 1.0

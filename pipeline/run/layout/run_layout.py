@@ -157,6 +157,15 @@ class RunLayout(GroupFiles):
         return self.evaluation / "marker_groups.tsv"
 
     @property
+    def before_after(self) -> Path:
+        """One row per measure: of networks trained with ``[objective]``, and as long without its maps."""
+        return self.evaluation / "before_after.tsv"
+
+    def compared_map(self, comparison: str, training: str) -> Path:
+        """Where the maps of a training lie: mean over participants of their positive attribution, each summing to 1."""
+        return self.evaluation / "maps" / f"{comparison}_{training}.nii.gz"
+
+    @property
     def consensus(self) -> Path:
         """One row per map and pair of networks: whether they agree on regions."""
         return self.evaluation / "consensus.tsv"
@@ -353,6 +362,10 @@ class FoldFiles:
     def measures(self) -> Path:
         """How well the maps of this fold's test participants keep to a mask (TSV)."""
         return self.folder / "measures.tsv"
+
+    def mean_map(self, training: str) -> Path:
+        """Mean map of this fold's test participants, by one of the trainings that are compared."""
+        return self.folder / f"mean-map_{training}.nii.gz"
 
     @property
     def predictions_applied(self) -> Path:

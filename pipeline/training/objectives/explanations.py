@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
+import scipy.ndimage
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -153,6 +154,8 @@ def mask_of(wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput) -> NDA
     """
     if wanted.mask:
         found = _read_mask(Path(wanted.mask), spec.template_grid)
+        if wanted.boxes:
+            found = _boxes(found)
     else:
         atlas = load_atlas(atlas_name, spec.template_grid)
         groups = atlas.regions.groups
@@ -174,6 +177,14 @@ def mask_of(wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput) -> NDA
         named = wanted.mask or ", ".join(wanted.regions)
         raise UsageError(f"objective: the mask ({named}) has no voxel that the network sees.")
     return np.ascontiguousarray(seen)
+
+
+def _boxes(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Bounding boxes of the connected parts of a mask; voxels that share a corner are connected."""
+    filled = np.zeros_like(mask)
+    for place in scipy.ndimage.find_objects(scipy.ndimage.label(mask, np.ones((3, 3, 3)))[0]):
+        filled[place] = True
+    return filled
 
 
 def _box(part: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -1,0 +1,53 @@
+"""Mean maps of trainings that are compared: where their positive attribution lies, over the same people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atlases.images import write_template_image
+from pipeline.evaluation.scores.overlap import energy
+from pipeline.models.inputs import NetworkInput, from_network
+from pipeline.regions.maps import read_map
+
+
+class MeanMap:
+    """Mean of the `energy` of maps: its sum over a mask is the mean EPG.
+
+    Parameters
+    ----------
+    spec : NetworkInput
+        Of the networks, whose maps have the shape of their input.
+    """
+
+    def __init__(self, spec: NetworkInput) -> None:
+        self._spec, self._sum, self._count = spec, np.zeros(spec.shape), 0
+
+    def add(self, values: NDArray[np.floating]) -> None:
+        """Add one map, of shape ``spec.shape``."""
+        self._sum += energy(values)
+        self._count += 1
+
+    def write(self, path: Path, title: str) -> None:
+        """Write the mean on the template grid."""
+        mean = from_network(self._sum / max(self._count, 1), self._spec)
+        write_template_image(path, mean, self._spec.template_grid, title)
+
+
+def write_pooled(path: Path, folds: Sequence[tuple[Path, int]], spec: NetworkInput, title: str) -> None:
+    """Write the mean over people of several folds, each a mean map and its number of people.
+
+    Raises
+    ------
+    BadInputError
+        If a map cannot be read.
+    """
+    grid, people = spec.template_grid, max(sum(count for _, count in folds), 1)
+    mean = np.zeros(grid.shape)
+    for file, count in folds:
+        mean += read_map(file, grid).astype(np.float64) * count / people
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_template_image(path, mean, grid, title)

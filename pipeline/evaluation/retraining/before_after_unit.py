@@ -1,0 +1,125 @@
+"""Train a fold as long without the maps of ``[objective]``, and measure its maps and those of the run's network.
+
+The unit of work stands apart from what decides on units, so that a change of that trains nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeline.evaluation.planting.marked import places_of
+from pipeline.evaluation.planting.marker_groups import Places, map_measures
+from pipeline.evaluation.planting.mean_maps import MeanMap
+from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS
+from pipeline.models.contract import StagedModel
+from pipeline.models.inputs import read_network_volume
+from pipeline.models.storage import load_model
+from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.run.layout.run_layout import FoldFiles
+from pipeline.run.tables import write_table
+from pipeline.training.objectives.explanations import context_of
+from pipeline.training.objectives.maps_in_training import explained_batch
+from pipeline.training.objectives.readable_gradients import GuidedReLUs, negative_cosine
+from pipeline.training.stage import FoldTask, train_fold
+
+Floats = NDArray[np.floating]
+
+
+def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, own: FoldTask) -> Mapping[str, Any]:
+    """Train the control of one fold, measure both networks on whom it tests; the function of a `Job`.
+
+    Parameters
+    ----------
+    outputs : dict of str to Path
+    control, own : FoldTask
+        Training with weight 0, and that of the run, which is done.
+    key : str
+        Of the unit.
+    """
+    written = ("measures", "measures_columns", BEFORE, AFTER)
+    facts = train_fold({name: path for name, path in outputs.items() if name not in written}, control, key)
+    files = {BEFORE: FoldFiles(outputs["weights"].parent), AFTER: own.layout.fold(own.fold.index, own.repeat)}
+    objective, spec = own.config.objective, own.spec
+    guided = objective.kind == "guided"
+    places = places_of(objective, own.config.regions.atlas, spec) if guided else None
+    teacher = context_of(own.config, own.task, spec, own.fold, (), torch.device("cpu")).teacher
+    firsts = {scan.participant_id: scan for scan in reversed(own.part(own.fold.test))}
+    rows = []
+    for training, one in files.items():
+        model, mean = load_model(one).model, MeanMap(spec)
+        for name, scan in sorted(firsts.items()):
+            image = own.layout.scan(name, scan.session_id, spec.resolution_mm)
+            volume = torch.from_numpy(read_network_volume(image, spec))[None, None]
+            target = int(own.task.value(scan.label, scan.name))
+            values, found = measured(model, volume, target, objective, places, teacher)
+            mean.add(values)
+            rows += [[name, training, measure, value] for measure, value in found.items()]
+        mean.write(outputs[training], f"Heatlas evaluation: mean map {training} training with maps")
+    write_table(outputs["measures"], pd.DataFrame(rows, columns=list(UNIT_COLUMNS)), UNIT_COLUMNS)
+    return facts
+
+
+def measured(
+    model: StagedModel,
+    volume: Tensor,
+    target: int,
+    objective: ObjectiveConfig,
+    places: Places | None,
+    teacher: nn.Module | None,
+) -> tuple[Floats, Mapping[str, float]]:
+    """The map that an objective is about, (D, H, W), and what is measured of one scan.
+
+    Guided: the map of the scan's class, and where it lies. Distilled: the map of the class that the teacher finds, and
+    how like the teacher's it is. Readable gradients: the absolute input gradient of the loss of the task, and how like
+    that of guided backpropagation the gradient is.
+
+    Parameters
+    ----------
+    model : StagedModel
+        In evaluation mode.
+    volume : Tensor
+        (1, 1, D, H, W).
+    target : int
+        Class of the scan.
+    objective : ObjectiveConfig
+    places : Places or None
+        Of guidance.
+    teacher : nn.Module or None
+        Of distillation.
+    """
+    own = torch.tensor([target])
+    if objective.kind == "readable-gradients":
+        logits, gradient = _loss_gradient(model, volume, own)
+        with GuidedReLUs():
+            _, guided = _loss_gradient(model, volume, own)
+        values = gradient[0, 0].abs().numpy()
+        extra = {"guided_cosine": -float(negative_cosine(gradient, guided))}
+    else:
+        asked = own if teacher is None else teacher(volume).argmax(1)
+        found = explained_batch(model, volume, asked, objective.map, objective.stage, learning=False)
+        logits, values = found.logits.detach(), found.maps[0].detach().numpy()
+        extra = {} if places is None else dict(map_measures(values, places))
+        extra.pop("on_marker", None)
+        if teacher is not None:
+            theirs = explained_batch(teacher, volume, asked, objective.map, objective.stage, learning=False)
+            ours, shown = (one.maps.detach().flatten(1) for one in (found, theirs))
+            extra["agrees"] = float(logits.argmax(1).item() == asked.item())
+            extra["teacher_cosine"] = float(functional.cosine_similarity(ours, shown))
+    return values, {"correct": float(logits.argmax(1).item() == target), **extra}
+
+
+def _loss_gradient(model: StagedModel, volume: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits of a volume, and the gradient of the cross-entropy by the volume."""
+    leaf = volume.detach().requires_grad_()
+    logits = model(leaf)
+    (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, target), leaf)
+    return logits.detach(), gradient

@@ -1,0 +1,162 @@
+"""What training with maps changed: measures and maps of the same people by networks trained with and without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from pipeline.evaluation.planting.marked import CONTROL, DIAGNOSIS, GUIDED, NAME, REVERSED, recipe_of
+from pipeline.evaluation.planting.marker_groups import GROUPS
+from pipeline.evaluation.retraining.before_after import NAME as OBJECTIVE
+from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE
+from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.training.objectives.explanations import BRAIN
+from reports.figures.gallery import Picture
+from reports.figures.maps import MapRow, draw_map_grid
+from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
+from reports.page.material import Material
+from reports.page.tables import Column, PageTable, numeric, page_table
+from reports.read.run_record import RunRecord
+from reports.words.numbers import count, fixed, listing, mid_sentence, signed
+
+TABLES = ("before_after", "marker_groups")
+COMMANDS = {"before_after": "heatlas evaluate OUT --parts objective"}
+_KINDS = {
+    "guided": "guided into a mask", "distilled": "like those of a teacher",
+    "readable-gradients": "like those of guided backpropagation",
+}  # fmt: skip
+_MEASURES = {
+    "correct": "Accuracy", "epg": "In the mask (EPG)", "iou": "Overlap with the mask (IoU)",
+    "on_object_epg": "In the mask, of what lies in its boxes", "agrees": "Same class as the teacher",
+    "teacher_cosine": "Cosine with the teacher's map", "guided_cosine": "Cosine with the guided gradient",
+}  # fmt: skip
+_TASKS = {DIAGNOSIS: "Networks learn the diagnosis", REVERSED: "Networks learn the marker"}
+_PLANTED = {
+    DIAGNOSIS: "A bright block outside the brain goes with the diagnosis in training, and with nothing when people are "
+    "tested, each with a copy of the scan that has it and one that has not.",
+    REVERSED: "The same scans, and networks learn to tell copies with the block from those without.",
+}  # fmt: skip
+_TRAININGS = {CONTROL: "Without guidance", GUIDED: "With guidance"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Networks with and without maps in training, on the same people."""
+
+    title: str
+    text: str
+    table: PageTable
+    figure: Picture | None
+
+
+def applies(run: RunRecord) -> bool:
+    """Whether the run was trained with maps, or anything was compared."""
+    return run.config.objective.uses_maps or any(run.has(name) or name in run.unreadable for name in TABLES)
+
+
+def build(material: Material) -> Mapping[str, Any]:
+    """What was compared; and what was not, with the command for it."""
+    run, found, absent = material.run, [], []
+    if run.has("before_after"):
+        found.append(_objective(material, run.tables["before_after"]))
+    elif run.config.objective.uses_maps or "before_after" in run.unreadable:
+        asked = f"Not compared with networks trained without maps yet: {COMMANDS['before_after']} does it."
+        absent.append(run.why_absent("before_after", otherwise=asked))
+    if run.has("marker_groups"):
+        found += [_marker(material, str(task), own) for task, own in run.tables["marker_groups"].groupby("task")]
+    elif "marker_groups" in run.unreadable:
+        absent.append(run.why_absent("marker_groups", otherwise=""))
+    return {"comparisons": found, "absent": absent}
+
+
+def _objective(material: Material, table: pd.DataFrame) -> Comparison:
+    kind, people = str(table["objective"].iloc[0]), count(int(table["n_participants"].max()), "participant")
+    rows = table.assign(title=table["measure"].map(lambda name: _MEASURES.get(str(name), str(name))))
+    columns = [
+        Column("title", "Mean over participants"),
+        numeric("before", "Before", _three), numeric("after", "After", _three),
+        numeric("change", "Change", _change), numeric("change_low", "From", _change),
+        numeric("change_high", "To", _change),
+    ]  # fmt: skip
+    clear = [
+        mid_sentence(row["title"]) for row in rows.to_dict("records") if row["change_low"] > 0 or row["change_high"] < 0
+    ]
+    text = (
+        f"After: the networks of this run, whose maps were {_KINDS[kind]} while they learned. Before: networks trained "
+        "as long on the same people without that (weight 0). Each person is tested by a network that has not seen "
+        f"them. The interval excludes 0 for: {listing(clear) if clear else 'no measure'}."
+    )
+    caption = f"{people}; 95 % bootstrap intervals of the paired change."
+    blocks = {BEFORE: "Before: trained without maps", AFTER: "After: trained with maps"}
+    figure = _maps(material, OBJECTIVE, blocks, f"Mean maps of {people} before and after training with maps.")
+    return Comparison("Before and after", text, page_table(rows, columns, caption), figure)
+
+
+def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
+    run = material.run
+    rows = table.assign(title=table["training"].map(lambda name: _TRAININGS.get(str(name), str(name))))
+    classes = {"negative": run.config.cohort.negative, "positive": run.config.cohort.positive}
+    marked = {"plain": "without", "marked": "with"}
+    groups = []
+    for name in GROUPS:
+        label, copy = name.split("_")
+        groups.append(numeric(f"accuracy_{name}", f"{classes[label]}, {marked[copy]} marker", fixed))
+    columns = [
+        Column("title", "Training"), *groups, numeric("worst_group", "Worst group", fixed),
+        numeric("worst_group_low", "From", fixed), numeric("worst_group_high", "To", fixed),
+        numeric("as_in_training", "As in training", fixed, "the two groups in which marker and diagnosis go together"),
+        numeric("epg", "In the mask (EPG)", _three), numeric("on_marker", "On the marker", _three),
+    ]  # fmt: skip
+    people = count(int(table["n_participants"].max()), "participant")
+    text = f"{_PLANTED.get(task, '')} Maps are guided to {_where(recipe_of(run.config, task, GUIDED).objective)}."
+    guided = table[table["training"] == GUIDED]
+    if len(guided) and guided["epg_change"].notna().all():
+        row = guided.iloc[0]
+        text += (
+            f" With guidance, accuracy in the worst group changes by {_interval(row, 'worst_group', 2)}, and the share "
+            f"of maps in the mask by {_interval(row, 'epg', 3)}."
+        )
+    blocks = {CONTROL: "Without guidance", GUIDED: "With guidance"}
+    caption = f"Mean maps of the copies of {people} that have the marker. {_TASKS.get(task, task)}."
+    figure = _maps(material, f"{NAME}_{task}", {name: blocks[name] for name in table["training"]}, caption)
+    title = f"Scanner marker: {_TASKS.get(task, task)[0].lower()}{_TASKS.get(task, task)[1:]}"
+    return Comparison(title, text, page_table(rows, columns, f"Accuracy by group; {people}."), figure)
+
+
+def _where(objective: ObjectiveConfig) -> str:
+    """The mask of an objective, inside a sentence."""
+    named = "a given mask" if objective.mask else listing([mid_sentence(name) for name in objective.regions])
+    named = "the brain" if objective.regions == (BRAIN,) and not objective.mask else named
+    return f"all but {named}" if objective.outside else named
+
+
+def _maps(material: Material, comparison: str, blocks: Mapping[str, str], caption: str) -> Picture | None:
+    """Mean maps side by side, on the colours of the first; None where there is none."""
+    views = {name: material.view(material.run.layout.compared_map(comparison, name)) for name in blocks}
+    there = [view for view in views.values() if view is not None]
+    if not there:
+        return None
+    row = MapRow("", there[0].scale(GROUP_PERCENTILES, there), "share of a map per voxel", list(views.values()))
+    titles = list(blocks.values())
+    figure = draw_map_grid([row], titles, HIPPOCAMPAL_CUTS, material.backdrop, material.gallery.density)
+    said = (
+        f"{caption} Positive attribution of each person, scaled to sum 1. Colours run from the 50th to the 99.5th "
+        "percentile of the first map inside the brain, the same in both. Slices at MNI x, y, z in mm; left is left."
+    )
+    return material.gallery.add(figure, f"before-after_{comparison}", f"Brain slices: {caption}", said, "png")
+
+
+def _interval(row: Mapping[str, Any] | pd.Series, name: str, decimals: int) -> str:
+    low, high = (signed(row[f"{name}_change_{end}"], decimals) for end in ("low", "high"))
+    return f"{signed(row[f'{name}_change'], decimals)} (95 % interval {low} to {high})"
+
+
+def _three(value: object) -> str:
+    return fixed(value, 3)
+
+
+def _change(value: object) -> str:
+    return signed(value, 3)

@@ -1,0 +1,111 @@
+"""What training with maps changed: measures of both networks of a fold, and their table."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from atlases.spaces import template_grid
+from pipeline.evaluation.planting.marker_groups import Places
+from pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
+from pipeline.evaluation.retraining.before_after import before_and_after, require_maps
+from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS, before_after_table
+from pipeline.evaluation.retraining.before_after_unit import measured
+from pipeline.evaluation.scores.overlap import energy_share
+from pipeline.models.contract import StagedModel
+from pipeline.models.inputs import configured_input
+from pipeline.regions.maps import read_map
+from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.run.errors import UsageError
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from tests.evaluation.block_run import CONFIG, block_cohort, split, train_run
+from tests.training.run_of_folds import Inline
+
+GUIDED = dataclasses.replace(CONFIG, objective=ObjectiveConfig(kind="guided", regions=("Hippocampus",), weight=5.0))
+
+
+def linear(weights: torch.Tensor) -> StagedModel:
+    """Logits of two classes that are linear in the voxels, after a ReLU that changes nothing of positive input."""
+    layer = nn.Linear(weights.shape[1], 2, bias=False)
+    layer.weight.data = weights
+    return StagedModel([nn.Sequential(nn.ReLU(), nn.Flatten(), layer)]).eval()
+
+
+def test_measures_of_a_linear_network_by_hand() -> None:
+    volume = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 1, 3)
+    model = linear(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))
+    line = lambda *found: np.array([[[bool(one) for one in found]]])  # noqa: E731
+    places = Places(line(1, 0, 0), line(1, 1, 0), line(0, 0, 1))
+    values, found = measured(model, volume, 0, ObjectiveConfig(kind="guided"), places, None)
+    assert values.ravel().tolist() == [1.0, -2.0, 3.0]  # evidence w_0 - w_1 = (1, -1, 1), times the input
+    assert found == {"correct": 1.0, "epg": 0.25, "iou": 0.0, "on_object_epg": 1.0}
+    teacher = linear(torch.tensor([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]))
+    values, found = measured(model, volume, 1, ObjectiveConfig(kind="distilled", teacher="t"), None, teacher)
+    assert found["correct"] == 0.0
+    assert found["agrees"] == 1.0  # both find the first class
+    assert found["teacher_cosine"] == pytest.approx((4 + 9) / np.sqrt((1 + 4 + 9) * (4 + 9)))
+    values, found = measured(model, volume, 0, ObjectiveConfig(kind="readable-gradients"), None, None)
+    assert found["guided_cosine"] == pytest.approx(1 / np.sqrt(3))  # of -(1, -1, 1), the ReLU passes the second alone
+    assert values.ravel() / values.ravel()[0] == pytest.approx([1, 1, 1])
+
+
+def test_changes_are_paired_and_measures_without_values_left_out() -> None:
+    def frame(epg: dict[str, tuple[float, float]]) -> pd.DataFrame:
+        rows = [[who, training, "epg", value] for who, pair in epg.items()
+                for training, value in zip((BEFORE, AFTER), pair, strict=True)]  # fmt: skip
+        return pd.DataFrame(rows, columns=list(UNIT_COLUMNS))
+
+    folds = [frame({"a": (0.1, 0.3), "b": (0.2, 0.6)}), frame({"c": (0.3, 0.2), "d": (np.nan, 0.9)})]
+    table = before_after_table("guided", folds)
+    assert table["measure"].tolist() == ["epg"]
+    row = table.iloc[0]
+    assert (row["before"], row["after"], row["n_participants"]) == (pytest.approx(0.2), pytest.approx(1.1 / 3), 3)
+    assert row["change"] == pytest.approx(0.5 / 3)
+    assert row["change_low"] < row["change"] < row["change_high"]
+
+
+def test_the_sum_of_a_mean_map_over_a_mask_is_the_mean_epg(tmp_path) -> None:
+    spec, random = configured_input(CONFIG), np.random.default_rng(0)
+    mask, shares, folds = random.random(spec.shape) < 0.3, [], []
+    for fold, count in enumerate((3, 1)):
+        mean = MeanMap(spec)
+        for _ in range(count):
+            values = random.normal(size=spec.shape)
+            mean.add(values)
+            shares.append(energy_share(values, mask))
+        mean.write(tmp_path / f"{fold}.nii.gz", "fold")
+        folds.append((tmp_path / f"{fold}.nii.gz", count))
+    write_pooled(tmp_path / "all" / "mean.nii.gz", folds, spec, "all")
+    pooled = read_map(tmp_path / "all" / "mean.nii.gz", template_grid(4.0))
+    assert pooled[mask].sum(dtype=np.float64) == pytest.approx(np.mean(shares), rel=1e-5)
+    assert pooled.sum(dtype=np.float64) == pytest.approx(1, rel=1e-5)
+
+
+def test_a_run_without_maps_in_training_is_refused() -> None:
+    require_maps(GUIDED)
+    for objective in (ObjectiveConfig(), ObjectiveConfig(kind="guided", weight=0.0)):
+        with pytest.raises(UsageError, match="this run used none"):
+            require_maps(dataclasses.replace(CONFIG, objective=objective))
+
+
+@pytest.mark.slow
+def test_controls_are_trained_and_guidance_raises_epg(tmp_path) -> None:
+    cohort = block_cohort(EvaluationLayout(tmp_path), GUIDED)
+    train_run(cohort)
+    digests = DigestCache(cohort.layout.digests)
+    assert all(one.ok for one in before_and_after(cohort, Inline(), digests))
+    table = read_table(cohort.layout.before_after).set_index("measure")
+    assert list(table.index) == ["correct", "epg", "iou", "on_object_epg"]
+    assert table.loc["epg", "change"] > 0
+    assert (table["n_participants"] == sum(len(fold.test) for fold in split().folds)).all()
+    for training in (BEFORE, AFTER):
+        found = read_map(cohort.layout.compared_map("objective", training), template_grid(4.0))
+        assert found.sum(dtype=np.float64) == pytest.approx(1, rel=1e-4)
+    assert {one.status for one in before_and_after(cohort, Inline(), digests)} == {"unchanged"}

@@ -1,0 +1,74 @@
+"""What training with maps changed, on the page: against the tables it is read from."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+
+from pipeline.evaluation.planting.marker_table import COLUMNS as MARKER
+from pipeline.evaluation.retraining.before_after_table import COLUMNS
+from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.run.config.settings import Config
+from reports.content.relevance.before_after import applies, build
+
+
+def material(objective: ObjectiveConfig, **tables: pd.DataFrame) -> SimpleNamespace:
+    """A run with some tables, whose mean maps cannot be shown."""
+    run = SimpleNamespace(
+        tables=tables, unreadable={}, config=Config(objective=objective),
+        has=lambda name: name in tables, why_absent=lambda *names, otherwise: otherwise,
+        layout=SimpleNamespace(compared_map=lambda *names: "-".join(names)),
+    )  # fmt: skip
+    return SimpleNamespace(run=run, view=lambda path: None)
+
+
+GUIDED = ObjectiveConfig(kind="guided")
+
+
+def test_changes_whose_interval_excludes_0_are_named() -> None:
+    rows = [
+        ["guided", "correct", 0.8, 0.75, -0.05, -0.2, 0.1, 30],
+        ["guided", "epg", 0.1, 0.4, 0.3, 0.25, 0.35, 30],
+        ["guided", "iou", 0.1, 0.1, 0.0, np.nan, np.nan, 30],
+    ]
+    (found,) = build(material(GUIDED, before_after=pd.DataFrame(rows, columns=list(COLUMNS))))["comparisons"]
+    assert found.text.endswith("The interval excludes 0 for: in the mask (EPG).")
+    cells = [[cell.text for cell in row] for row in found.table.rows]
+    assert cells[0] == ["Accuracy", "0.800", "0.750", "−0.050", "−0.200", "+0.100"]
+    assert cells[1][3] == "+0.300"
+    assert found.figure is None
+
+
+def test_the_worst_group_stands_beside_that_of_the_control() -> None:
+    names = [
+        "accuracy_negative_plain",
+        "accuracy_negative_marked",
+        "accuracy_positive_plain",
+        "accuracy_positive_marked",
+    ]
+    control = {"task": "diagnosis", "training": "control", "n_participants": 30, "worst_group": 0.1, "epg": 0.2}
+    control |= dict(zip(names, (0.9, 0.2, 0.1, 0.8), strict=True))
+    guided = control | {
+        "training": "guided", "worst_group": 0.5, "worst_group_change": 0.4, "worst_group_change_low": 0.1,
+        "worst_group_change_high": 0.6, "epg_change": 0.25, "epg_change_low": 0.2, "epg_change_high": 0.3,
+    }  # fmt: skip
+    table = pd.DataFrame([control, guided], columns=list(MARKER))
+    (found,) = build(material(ObjectiveConfig(), marker_groups=table))["comparisons"]
+    assert [column.title for column in found.table.columns][1:5] == [
+        "CN, without marker", "CN, with marker", "AD, without marker", "AD, with marker"
+    ]  # fmt: skip
+    assert [row[0].text for row in found.table.rows] == ["Without guidance", "With guidance"]
+    assert [row[5].text for row in found.table.rows] == ["0.10", "0.50"]
+    assert "+0.40 (95 % interval +0.10 to +0.60)" in found.text
+    assert "guided to hippocampus, amygdala, entorhinal area and parahippocampal gyrus." in found.text
+    assert "+0.250 (95 % interval +0.200 to +0.300)" in found.text
+
+
+def test_a_run_trained_with_maps_says_how_to_compare_it_and_others_have_no_section() -> None:
+    (said,) = build(material(GUIDED))["absent"]
+    assert "heatlas evaluate OUT --parts objective" in said
+    assert applies(material(GUIDED).run)
+    assert not applies(material(ObjectiveConfig()).run)
+    assert not applies(material(ObjectiveConfig(kind="guided", weight=0.0)).run)
