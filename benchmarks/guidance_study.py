@@ -52,8 +52,8 @@ BCOS = BcosSimpleConfig(channels=(4, 8, 16), strides=(2, 2, 2))
 RECIPE = TrainingConfig(
     learning_rate=3e-3,
     learning_rate_schedule="cosine",
-    max_epochs=12,
-    min_epochs=12,
+    max_epochs=30,
+    min_epochs=30,
     max_shift_voxels=1,
     precision="float32",
 )
@@ -79,6 +79,8 @@ class Condition:
     family : ModelConfig
     reversed : bool
         The marker is to be recognised, and the diagnosis goes with it.
+    unmarked : bool
+        Nobody has the marker in training: what a network can reach that knows nothing of it.
     against : str
         Condition that it is compared with.
     """
@@ -92,6 +94,7 @@ class Condition:
     teacher: str = ""
     family: ModelConfig = FOUNDING
     reversed: bool = False
+    unmarked: bool = False
     against: str = "control"
 
 
@@ -99,15 +102,16 @@ def conditions() -> list[Condition]:
     """In the order in which they are trained: teachers before students."""
     return [
         Condition("control"),
-        Condition("energy-brain", "energy", weight=10.0),
+        Condition("unmarked", unmarked=True),
+        Condition("energy-brain", "energy", weight=30.0),
         Condition("energy-regions-dilated", "energy", mask="regions", dilate=1),
-        Condition("kd", teacher="energy-regions-dilated", weight=0.0),
-        Condition("kd+maps", teacher="energy-regions-dilated", against="kd"),
+        Condition("kd", teacher="energy-brain", weight=0.0),
+        Condition("kd+maps", teacher="energy-brain", against="kd"),
         Condition("l1-regions-dilated", "l1", mask="regions", dilate=1),
         Condition("energy-regions", "energy", mask="regions"),
         Condition("energy-boxes", "energy", mask="boxes"),
-        Condition("energy-10%", "energy", mask="regions", dilate=1, annotated=0.1),
-        Condition("energy-1%", "energy", mask="regions", dilate=1, annotated=0.01),
+        Condition("energy-10%", "energy", weight=30.0, annotated=0.1),
+        Condition("energy-1%", "energy", weight=30.0, annotated=0.01),
         Condition("resnet10", "energy", mask="regions", dilate=1, family=RESNET),
         Condition("kd-resnet10", teacher="resnet10", weight=0.0),
         Condition("kd-resnet10+maps", teacher="resnet10", against="kd-resnet10"),
@@ -117,7 +121,7 @@ def conditions() -> list[Condition]:
         Condition("reversed", reversed=True),
         Condition("reversed-energy", "energy", mask="outside", reversed=True, against="reversed"),
         Condition("ppce-brain", "ppce"),
-        Condition("rrr-brain", "rrr", weight=300.0),
+        Condition("rrr-brain", "rrr", weight=1e4),
     ]
 
 
@@ -125,7 +129,7 @@ def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Mo
     """A network of one condition, fold and seed; the same initial weights and order of scans in every condition."""
     shape = tuple(cohort.volumes.shape[2:])
     learning, selecting, _ = parts_of(cohort.positive, fold, seed)
-    marks = tied_marks(cohort.positive, seed)
+    marks = tied_marks(cohort.positive, seed) & (not one.unmarked)
     labels = marks if one.reversed else cohort.positive
 
     def part(people: np.ndarray) -> LabelledVolumes:

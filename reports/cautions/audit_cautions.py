@@ -56,7 +56,7 @@ def _readable_site(run: RunRecord) -> Caution | None:
     own = (
         f"The leading map, {title}: {own}."
         if len(tells) or leading.empty
-        else f"It cannot from the leading map, {title}."
+        else f"From the leading map, {title}, this was not possible better than by chance."
     )
     return Caution(
         "serious" if serious else "note", f"The {scanner} can be predicted from relevance{which}.",

@@ -152,7 +152,8 @@ def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, reco
     parts = [f"{name[:1].lower()}{name[1:]} {signed(own[name])}" for name in names]
     assert content["evidence"] == [
         "Scan IAD0M000: evidence for AD is +2.50 logits, that of its reference of 12 training controls −1.50. Of the "
-        f"difference of +4.00: {', '.join(parts[:-1])} and {parts[-1]}. The map adds up to it with an error of +0.25 logits."
+        f"difference of +4.00: {', '.join(parts[:-1])} and {parts[-1]}. The map adds up to it with "
+        "an error of +0.25 logits."
     ]
 
 
