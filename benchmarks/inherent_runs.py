@@ -155,16 +155,39 @@ def scored(work: Workplace, recipe: Recipe, cohort: Judged, seed: int) -> pd.Dat
     """Train, explain and score: a row per map, of the columns of ``evaluation.tsv`` and those of the training."""
     found = networks(recipe, cohort, seed)
     minutes = trained(work, found, cohort)
-    own, digests = found.explaining(cohort), work.digests
+    table = judged(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name)
+    return table.assign(recipe=recipe.name, seed=seed, minutes=minutes, **last_epochs(found, cohort))
+
+
+def scored_on_copies(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
+    """As `scored`, on copies of the controls of the run with planted loss; each recipe has a folder of its own."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
+    own = dataclasses.replace(work, out=work.out / name)
+    own.out.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    cohort = own.planted(recipe.config(work.run, seed))
+    minutes = (time.perf_counter() - started) / 60
+    table = judged(own, recipe, cohort, f"{name} maps", cohort.name)
+    table = table[table["severity"] == "all"]
+    return table.assign(recipe=recipe.name, seed=seed, minutes=minutes)
+
+
+def judged(work: Workplace, recipe: Recipe, cohort: Judged, title: str, name: str) -> pd.DataFrame:
+    """Rows of the trained networks in the table of the bench.
+
+    Raises
+    ------
+    RuntimeError
+        With what the first map that could not be made says.
+    """
     explanations = recipe.explanations(cohort.config)
-    outcomes = run_jobs(work.layout, map_jobs(own, explanations, digests, "maps"), work.executor, f"{found.name} maps")
+    outcomes = run_jobs(work.layout, map_jobs(cohort, explanations, work.digests, "maps"), work.executor, title)
     for one in outcomes:
         if not one.ok:
             raise RuntimeError(f"{one.job.unit}: {one.message}")
-    left, rows = maps_of(own, explanations, outcomes)
-    table = evaluation_table(dataclasses.replace(left, name=cohort.name), rows)
-    table = table[table["network"] == "real"]
-    return table.assign(recipe=recipe.name, seed=seed, minutes=minutes, **last_epochs(found, cohort))
+    left, rows = maps_of(cohort, explanations, outcomes)
+    table = evaluation_table(dataclasses.replace(left, name=name), rows)
+    return table[table["network"] == "real"]
 
 
 def last_epochs(found: Networks, cohort: Judged) -> dict[str, float]:

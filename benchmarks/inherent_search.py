@@ -2,8 +2,10 @@
 
     python benchmarks/inherent_search.py RUN OUT --only founding "BCE, B 1.5" --seeds 43 44
     python benchmarks/inherent_search.py RUN OUT                     # all settings, one seed: an hour or more
+    python benchmarks/inherent_search.py RUN OUT --planted --only founding "B 1"     # copies of any healthy scans
 
-RUN is a registered run whose truth is known (the demo); it is only read. The seed draws folds and weights. Scores are
+RUN is a registered run whose truth is known (the demo), or, with --planted, any: loss is planted in copies of its
+controls, as `heatlas evaluate --plant` does. It is only read. The seed draws folds and weights. Scores are
 those of `heatlas evaluate`, in OUT/search.tsv. The same command continues.
 """
 
@@ -13,7 +15,7 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
-from inherent_runs import Recipe, Workplace, collected, scored
+from inherent_runs import Recipe, Workplace, collected, scored, scored_on_copies
 
 from pipeline.run.work.executors import open_executor
 
@@ -80,13 +82,19 @@ SCREEN = (
 )
 
 
-def run(work: Workplace, recipes: tuple[Recipe, ...], seeds: list[int]) -> None:
+def run(work: Workplace, recipes: tuple[Recipe, ...], seeds: list[int], planted: bool) -> None:
     for seed in seeds:
         for recipe in recipes:
-            table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed)
+            if planted:
+                table = scored_on_copies(work, recipe, seed)
+            else:
+                table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed)
             collected([table], work.out / "search.tsv")
             with pd.option_context("display.width", 220, "display.max_columns", 30):
-                print(table[SHOWN].round(3).to_string(index=False, header=recipe is recipes[0]), flush=True)
+                print(
+                    table.reindex(columns=SHOWN).round(3).to_string(index=False, header=recipe is recipes[0]),
+                    flush=True,
+                )
 
 
 def main() -> None:
@@ -95,13 +103,14 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[43])
     parser.add_argument("--only", nargs="+")
+    parser.add_argument("--planted", action="store_true", help="plant loss in copies of the controls")
     parser.add_argument("--n-procs", type=int, default=1)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     known = {one.name: one for one in (*SCREEN, FOUNDING)}
     chosen = tuple(known[name] for name in arguments.only or known)
     with open_executor(arguments.n_procs) as executor:
-        run(Workplace(arguments.run, arguments.out, executor), chosen, arguments.seeds)
+        run(Workplace(arguments.run, arguments.out, executor), chosen, arguments.seeds, arguments.planted)
 
 
 if __name__ == "__main__":
