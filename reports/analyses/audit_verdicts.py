@@ -208,6 +208,15 @@ def mean_rank_correlation(w: pd.Series, n_rankings: pd.Series) -> pd.Series:
     return (n_rankings * w - 1) / (n_rankings - 1)
 
 
+def correlation_of_folds(run: RunRecord) -> float | None:
+    """Mean rank correlation of the regions of the leading map between networks of different folds; None if unknown."""
+    rows = rows_where(run, "ranking_agreement", metric="density", scans="all", between="folds", map=run.leading_map)
+    rows = rows[rows["kendall_w"].notna()] if len(rows) else rows
+    if rows.empty:
+        return None
+    return float(mean_rank_correlation(rows["kendall_w"], rows["n_rankings"]).iloc[0])
+
+
 def agreement(run: RunRecord) -> Verdict | None:
     """Whether folds, values of beta and methods rank regions alike, by density."""
     rows = rows_where(run, "ranking_agreement", metric="density", scans="all")

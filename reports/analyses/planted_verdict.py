@@ -92,6 +92,21 @@ def planted_leaders(run: RunRecord) -> tuple[int, int, int, dict[str, int]] | No
     return sum(place <= TOP for place in places.values()), len(run.planted), TOP, places
 
 
+def other_leaders(run: RunRecord) -> str:
+    """How many planted regions the other maps of the run find by density, in a clause; empty without others."""
+    rows = rows_where(run, "planted_recovery", metric="density")
+    counts: dict[str, list[int]] = {}
+    for row in rows.to_dict("records"):
+        if row["map"] != run.leading_map:
+            name = map_title(str(row["map"])).split(" β")[0]
+            counts.setdefault(name, []).append(int(row["hits"]))
+    spans = [
+        f"{mid_sentence(name)} {number(min(hits))}" + (f" to {number(max(hits))}" if max(hits) > min(hits) else "")
+        for name, hits in counts.items()
+    ]
+    return f"by density in true positives, {listing(spans)}" if spans else ""
+
+
 def shuffled_count(run: RunRecord) -> str:
     """With what the number of planted regions found should be compared: a run with shuffled labels."""
     rows = rows_where(run, "verdicts", map=run.leading_map, cohort="run")

@@ -36,8 +36,7 @@ def _binarised(run: RunRecord) -> Caution | None:
 def _readable_site(run: RunRecord) -> Caution | None:
     """Site or scanner that can be predicted from relevance.
 
-    The p is corrected over the maps of one target. The caution is serious if it concerns the leading map, or if it
-    holds after a further correction over the targets (Bonferroni).
+    The p is corrected over the maps of one target. The caution is serious if it concerns the leading map.
     """
     table = run.tables["site_prediction"]
     tested = table[table["p_fwe"].notna()]
@@ -45,7 +44,7 @@ def _readable_site(run: RunRecord) -> Caution | None:
     if found.empty:
         return None
     leading = tested[tested["map"] == run.main_maps[0]]
-    serious = (leading["p_fwe"] < 0.05).any() or found["p_fwe"].min() * tested["target"].nunique() < 0.05
+    serious = (leading["p_fwe"] < 0.05).any()
     passing = [_predicted(row, with_map=True) for row in found.sort_values("p_fwe").head(3).to_dict("records")]
     more = f" and {number(len(found) - 3)} more" if len(found) > 3 else ""
     tells = leading[leading["p_fwe"] < 0.05]

@@ -66,10 +66,11 @@ def menu(index: str) -> list[tuple[str, list[tuple[str, str]]]]:
     ('Summary', [('Summary', '../report.html')])
     """
     up = index.removesuffix(INDEX)
-    return [
+    topics = [
         (topic, [(one.title, up + one.file) for one in pages])
         for topic, pages in groupby(CHAPTERS, key=lambda one: one.topic)
     ]
+    return [topics[0], ("Participants", [("Participants", f"{up}{INDEX}#participants")]), *topics[1:]]
 
 
 def anchors_of(html: str) -> set[str]:

@@ -138,6 +138,14 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
     return found
 
 
+def _started(run: RunRecord) -> str:
+    """What the maps of a person explain: evidence maps the logit, the others what the run says."""
+    start, positive = run.config.attribution.start_value, run.positive
+    if not run.leads_with_evidence:
+        return f"Maps explain the {start} of {positive}"
+    return f"The leading map explains evidence for {positive} in logits, the others the {start} of {positive}"
+
+
 def _maps_of_mistakes(run: RunRecord, outcomes: Collection[str]) -> str:
     """What the map of a wrong prediction shows: maps explain the positive class, whatever was predicted."""
     start, positive = run.config.attribution.start_value, run.positive
@@ -146,8 +154,7 @@ def _maps_of_mistakes(run: RunRecord, outcomes: Collection[str]) -> str:
         said.append("The maps of a false positive show what misled the network, not where the disease is.")
     if "FN" in outcomes:
         said.append(
-            f"Maps start from the {start} of {positive}, so those of a false negative show what spoke for {positive}, "
-            "not why it was missed"
+            f"{_started(run)}, so those of a false negative show what spoke for {positive}, not why it was missed"
             + (f"; where the {start} is below 0, the sign is reversed." if start == "logit" else ".")
         )
     return " ".join(said)

@@ -104,7 +104,9 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     rows = rows_in_words(rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last"), run)
     columns = columns_of(run, "associations", _ASSOCIATED)
     caption = (
-        f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. Corrected over all regions and "
+        f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. With all scans together, a "
+        "correlation may only show that the classes differ; the primary outcome holds the class. Corrected over all "
+        "regions and "
         "maps of a question; every row and column is in group/statistics/associations.tsv. "
         f"{TABLES['associations'].tests}"
     )

@@ -22,7 +22,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
 for (const form of document.querySelectorAll(".filter")) {
   const table = document.getElementById(form.dataset.table);
   const [search, shown] = [form.querySelector("input"), form.querySelector("output")];
-  const most = Number(form.dataset.most);  // rows at once; the others come with a narrower search
+  const all = form.querySelector(".all");
+  let most = Number(form.dataset.most);  // rows at once; the others come with a narrower search, or all on demand
   const apply = () => {
     const words = search.value.trim().toLowerCase();
     let n = 0;
@@ -31,10 +32,12 @@ for (const form of document.querySelectorAll(".filter")) {
       n += found;
       row.hidden = !found || n > most;
     }
+    if (all) all.hidden = n <= most;
     shown.textContent = n > most ? `${most} of ${n} ${form.dataset.noun} shown` : `${n} ${n === 1 ? form.dataset.one : form.dataset.noun} shown`;
   };
   form.hidden = false;
   search.addEventListener("input", apply);
+  all?.addEventListener("click", () => { most = Infinity; apply(); });
   table.addEventListener("click", apply);  // after a heading has sorted the rows
   apply();
 }

@@ -118,8 +118,13 @@ def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title:
         beyond = row.score > axis.high or row.score < axis.low
         hint = f"{row.name}: {row.value}, {fixed(row.score)} standard deviations"
         drawing.mark(axis(row.score), middle, "triangle" if beyond else look.shape, look.colour, 5, 1, hint)
-        drawing.text(drawing.width - right + 10, middle + 4, f"{fixed(row.score, 1)}{' ▸' if beyond else ''}", size=11)
+        drawing.text(drawing.width - right + 10, middle + 4, f"{fixed(row.score, 1)}{_off(row.score, axis)}", size=11)
     return drawing.html
+
+
+def _off(score: float, axis: Axis) -> str:
+    """An arrow to where a value lies that the axis does not reach."""
+    return " ▸" if score > axis.high else " ◂" if score < axis.low else ""
 
 
 def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: str, title: str) -> Markup:

@@ -150,7 +150,7 @@ def test_maps_of_a_missed_patient_do_not_show_what_misled_the_network(tmp_path):
     plan = RunPlan(until="cohort", people=1, overrides={"attribution": {"start_value": "probability"}})
     run = read_run(make_run(tmp_path / "run", plan))
     missed, alarm = _maps_of_mistakes(run, {"FN"}), _maps_of_mistakes(run, {"FP"})
-    assert "start from the probability of AD" in missed
+    assert "the probability of AD, so those of a false negative" in missed
     assert "what spoke for AD, not why it was missed." in missed
     assert "misled" not in missed
     assert alarm == "The maps of a false positive show what misled the network, not where the disease is."
@@ -276,7 +276,7 @@ def test_relevance_that_tells_the_scanner_is_a_warning(run, tmp_path):
 def test_the_scanner_is_told_by_how_many_maps_and_whether_by_the_leading_one(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="regions", people=2, betas=(0.0, 1.0), guided=False))
     chance = {"site": 1 / 3, "field_strength": 0.5}
-    for p_leading, p_other, level in ((0.9, 0.011, "serious"), (0.9, 0.04, "note"), (0.04, 0.9, "serious")):
+    for p_leading, p_other, level in ((0.9, 0.011, "note"), (0.9, 0.04, "note"), (0.04, 0.9, "serious")):
         rows = [
             {"target": target, "map": name, "balanced_accuracy": 0.57 if p < 0.05 else 0.28, "chance": chance[target],
              "p": p / 5, "p_fwe": p}

@@ -9,9 +9,10 @@ from functools import partial
 from pipeline.cohort.people.tasks import TWO_CLASSES
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
+from reports.analyses.audit_verdicts import LARGELY, PARTLY, correlation_of_folds
 from reports.analyses.columns import worded
 from reports.analyses.evaluation_verdict import bench_sentence
-from reports.analyses.planted_verdict import planted_leaders
+from reports.analyses.planted_verdict import other_leaders, planted_leaders
 from reports.analyses.verdicts import CLEAR, primary, primary_question
 from reports.cautions.findings import (
     Estimate,
@@ -80,6 +81,7 @@ def _primary(run: RunRecord) -> Answer | None:
 
 
 _PRIMARY = "What is the primary outcome?"
+_SPELLED = {"AD": "Alzheimer's disease (AD)", "CN": "cognitively normal (CN)", "MCI": "mild cognitive impairment (MCI)"}
 _HOW_GOOD, _ATROPHY = "How good is the classifier?", "Does it agree with atrophy?"
 _HOW_PREDICTED = "How good is the prediction?"
 
@@ -94,7 +96,8 @@ def _source(run: RunRecord) -> str:
 def _asked(run: RunRecord) -> str:
     """The question of the study."""
     task = run.task
-    goal = f"predict {task.column}" if task.is_number else f"tell {listing(list(reversed(task.outputs)))} apart"
+    names = [_SPELLED.get(name, name) for name in reversed(task.outputs)]
+    goal = f"predict {task.column}" if task.is_number else f"tell {listing(names)} apart"
     return (
         f"A convolutional network was trained to {goal} in T1-weighted brain MRI. Heatmaps show which parts of the "
         "brain its answer rests on."
@@ -109,14 +112,26 @@ def _trust(run: RunRecord) -> str:
     planted = ""
     if found is not None:
         hits, several, top, _ = found
-        planted = f"The map ({title}) ranks {hits} of {several} planted regions among its first {top}. "
+        planted = f"The map ({title}) ranks {hits} of {several} planted regions among its first {top}"
+        planted += f"; {others}. " if (others := other_leaders(run)) else ". "
     if run.has("verdicts"):
-        return planted + bench_sentence(run, run.leading_map)
-    lead = "Whether" if planted else f"Whether the map ({title}) is true has not been tested: whether"
+        return planted + bench_sentence(run, run.leading_map) + _networks_agree(run)
+    what = "it" if planted else f"the map ({title})"
     return (
-        f"{planted}{lead} it depends on what the network learned, and survives checks without a network, "
-        + ("has not been tested" if planted else "is not known")
-        + " (heatlas evaluate)."
+        f"{planted}Nobody has checked whether an untrained network would give {what} too (heatlas evaluate does)."
+        f"{_networks_agree(run)}"
+    )
+
+
+def _networks_agree(run: RunRecord) -> str:
+    """Whether networks trained on different people order regions alike in the leading map; empty if they do."""
+    found = correlation_of_folds(run)
+    if found is None or found >= LARGELY:
+        return ""
+    how = "only in part alike" if found >= PARTLY else "very differently"
+    return (
+        f" Networks trained on different people order the regions {how} (mean rank correlation {fixed(found)}), so do "
+        "not read much into the order."
     )
 
 
