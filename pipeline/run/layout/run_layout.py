@@ -25,6 +25,11 @@ class RunLayout(GroupFiles):
         return FoldFiles(folder if repeat in (None, 1) else folder / f"repeat-{repeat}")
 
     @property
+    def backbone(self) -> FoldFiles:
+        """Network that `heatlas pretrain` made without labels."""
+        return FoldFiles(self.root / "models" / "backbone")
+
+    @property
     def config(self) -> Path:
         return self.root / "config.toml"
 
