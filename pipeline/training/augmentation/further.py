@@ -50,7 +50,7 @@ class FurtherAugmentation:
         results = []
         numbers = np.zeros(len(volumes), int) if views is None else views
         for volume, scan, view in zip(volumes, scans, numbers, strict=True):
-            names = ["view", int(view)] if view else []
+            names: tuple[str | int, ...] = ("view", int(view)) if view else ()
             seed = derived_seed(self._seed, "augmentation", self._epoch, int(scan), *names)
             moved = self._moving.set_random_state(seed)(volume.clone())  # cut-out works in place
             changed = self._changing.set_random_state(seed + 1)(moved)

@@ -39,11 +39,11 @@ def info_nce(scores: Tensor, positives: Tensor, temperature: float | Tensor, exc
     >>> info_nce(torch.zeros(1, 4), torch.tensor([2]), 0.5).exp().round().tolist()  # log 4
     [4.0]
     """
-    taus = torch.as_tensor(temperature, device=scores.device)
+    wide = scores if scores.dtype == torch.float64 else scores.float()  # 1 / 0.07 overflows sums of half precision
+    taus = torch.as_tensor(temperature, dtype=wide.dtype, device=wide.device)
     if not bool((taus > 0).all()):
         raise UsageError("the temperature of a contrastive loss must be above 0.")
-    wide = scores if scores.dtype == torch.float64 else scores.float()  # 1 / 0.07 overflows sums of half precision
-    logits = wide / taus.to(wide).reshape(-1, 1)
+    logits = wide / taus.reshape(-1, 1)
     if excluded is not None:
         logits = logits.masked_fill(excluded, -torch.inf)
     return logits.logsumexp(1) - logits.gather(1, positives[:, None])[:, 0]

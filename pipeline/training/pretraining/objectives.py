@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.nn import functional as distributed
 
 from pipeline.run.config.pretraining import PretrainingConfig
 from pipeline.run.errors import UsageError
@@ -55,7 +55,8 @@ def pretraining(settings: PretrainingConfig, epochs: int, seed: int) -> Objectiv
         of_batch = torch.stack([learning, copied]), batch.targets
         everyone, people, mine = gathered(*of_batch) if together else (*of_batch, slice(0, count))
         losses, right = method(network, everyone[0], everyone[1].detach(), people, temperature)
-        return losses.mean(), {"loss": losses.detach()[mine], "right": right[mine]}
+        share = len(people) / count  # gradients of the shares are averaged, and weighted by their sizes
+        return losses.mean() * share, {"loss": losses.detach()[mine], "right": right[mine]}
 
     def measures(logged: Logged) -> Measures:
         return Measures(float(logged["loss"].mean()), float(logged["right"].mean()))
@@ -66,9 +67,9 @@ def pretraining(settings: PretrainingConfig, epochs: int, seed: int) -> Objectiv
 
 
 def gathered(embeddings: Tensor, people: Tensor) -> tuple[Tensor, Tensor, slice]:
-    """Embeddings and participants of all processes, and which are those of this one.
+    """Embeddings and participants of all processes in the order of the batch, and which are those of this one.
 
-    Gradients flow back to the process that made an embedding, so that the loss is that of one large batch.
+    Only those of this process have gradients; every process computes the whole loss, and leads its own share back.
 
     Parameters
     ----------
@@ -78,18 +79,15 @@ def gathered(embeddings: Tensor, people: Tensor) -> tuple[Tensor, Tensor, slice]
         (B,).
     """
     ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
-    sizes: list[int | None] = [None] * ranks
-    torch.distributed.all_gather_object(sizes, len(people))
-    counts = [int(size or 0) for size in sizes]
-    most, first = max(counts), sum(counts[:rank])
-    wide = embeddings.unflatten(1, (2, -1))  # type: ignore[no-untyped-call]
-    wide = nn.functional.pad(wide, (0, 0, 0, most - len(people)))
-    everyone = distributed.all_gather(wide.contiguous())  # type: ignore[no-untyped-call]
-    ids = [torch.empty(most, dtype=people.dtype, device=people.device) for _ in counts]
-    torch.distributed.all_gather(ids, nn.functional.pad(people, (0, most - len(people))))
-    together = torch.cat([part[:, :, :count] for part, count in zip(everyone, counts, strict=True)], 2)
-    names = torch.cat([part[:count] for part, count in zip(ids, counts, strict=True)])
-    return together.flatten(1, 2), names, slice(first, first + len(people))
+    sent: list[Any] = [None] * ranks
+    own = embeddings.unflatten(1, (2, -1))  # type: ignore[no-untyped-call]
+    torch.distributed.all_gather_object(sent, (own.detach().cpu(), people.cpu()))
+    parts = [own if place == rank else part.to(own) for place, (part, _) in enumerate(sent)]
+    places = torch.cat([torch.arange(len(names)) * ranks + place for place, (_, names) in enumerate(sent)])
+    order = places.argsort().to(people.device)
+    together = torch.cat(parts, 2)[:, :, order]
+    names = torch.cat([names for _, names in sent]).to(people)[order]
+    return together.flatten(1, 2), names, slice(rank, None, ranks)
 
 
 def _simclr(_: Pretraining, learning: Tensor, __: Tensor, people: Tensor, temperature: float) -> Answer:

@@ -208,13 +208,13 @@ def _train_backbone(ranks: Ranks, outputs: dict[str, Path], task: PretrainingTas
     device = device_of_rank(chosen_device(config), ranks)
     with kept_memory(), repeatable(device, task.seed, config.threads):
         people = {name: number for number, name in enumerate(sorted({scan.participant_id for scan in task.scans}))}
-        parts = [_load(task, held_out, people, device) for held_out in (False, True)]
+        training, validation = (_load(task, held_out, people, device) for held_out in (False, True))
         network, learner = _fresh(task)
         objective = pretraining(task.config.pretraining, config.max_epochs, task.seed)
         # No label says which epoch is best, and a schedule has its own end: the last epoch is kept.
-        to_the_end = dataclasses.replace(config, min_epochs=config.max_epochs)
-        shared = synchronised(learner.to(device), ranks, device)
-        trained = train(shared, *parts, objective, to_the_end, task.seed, Resumption(task.checkpoint, key), ranks=ranks)
+        whole = dataclasses.replace(config, min_epochs=config.max_epochs)
+        shared, resumption = synchronised(learner.to(device), ranks, device), Resumption(task.checkpoint, key)
+        trained = train(shared, training, validation, objective, whole, task.seed, resumption, ranks=ranks)
         if not ranks.leads:
             return
     network, learner = _fresh(task)  # its first stages are those of the learner
