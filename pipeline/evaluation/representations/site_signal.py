@@ -1,8 +1,9 @@
 """Whether features tell the site of a participant: groups of a contrastive loss may be scanners instead of diseases.
 
-A linear classifier, trained and tested on different participants. Sites are permuted between participants of one class,
-so that an association of site and class is no evidence. Ridge regression on indicators of the sites (scikit-learn) is
-linear in the labels: one fit per fold serves all permutations; a logistic regression would be fitted for each.
+A linear classifier, trained and tested on different participants. Sites are permuted between participants of one class
+with the same number of scans, so that an association of site and class is no evidence. Ridge regression on indicators
+of the sites (scikit-learn) is linear in the labels: one fit per fold serves all permutations; a logistic regression
+would be fitted for each.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def predicted_sites(
     site_of : mapping of str to str
         Site of participants; those without are left out, as are those of sites with fewer than five.
     class_of : mapping of str to str, optional
-        Sites are permuted within classes; those without a class count as one more.
+        Sites are permuted within classes; people without a class count as one more.
     permutations, seed : int
 
     Raises
@@ -103,10 +104,11 @@ def predicted_sites(
     chosen = [n for n, person in enumerate(points.people) if site_of.get(person) in large]
     people = tuple(points.people[n] for n in chosen)
     site = np.array([large.index(site_of[person]) for person in people])
-    classes = [class_of.get(person, "") if class_of else "" for person in people]
+    scans = np.bincount(points.codes)[chosen]
+    alike = [f"{(class_of or {}).get(person, '')} {count}" for person, count in zip(people, scans, strict=True)]
     folds = KFold(FOLDS, shuffle=True, random_state=derived_seed(seed, "site signal", "folds"))
     parts = _answers(points.centres[chosen], list(folds.split(site)))
-    orders = within(classes, permutations, generator(seed, "site signal", "orders"))
+    orders = within(alike, permutations, generator(seed, "site signal", "orders"))
     found = _right(parts, site, len(large))
     null = np.array([_balanced(_right(parts, site[order], len(large)), site[order]) for order in orders])
     return SitePrediction(
@@ -114,9 +116,9 @@ def predicted_sites(
     )  # fmt: skip
 
 
-def within(classes: Sequence[str], count: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Random orders of participants, (count, people), within classes."""
-    kinds = np.asarray(classes)
+def within(alike: Sequence[str], count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Random orders of participants, (count, people), that exchange only those with the same text."""
+    kinds = np.asarray(alike)
     orders = np.tile(np.arange(len(kinds)), (count, 1))
     for name in np.unique(kinds):
         members = np.flatnonzero(kinds == name)
