@@ -14,6 +14,7 @@ from pipeline.evaluation.representations.coverage import alignments, neighbours_
 from pipeline.evaluation.representations.points import points_of
 from pipeline.evaluation.representations.site_signal import predicted_sites, within
 from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.work.seeds import generator
 
 TEMPERATURES = (0.03, 0.07, 0.1, 0.2, 0.5, 1.0, 5.0)
 
@@ -185,6 +186,16 @@ def test_orders_stay_within_classes_and_people_stay_together() -> None:
     once = predicted_sites(points_of(rows, names), site_of, None, 19)
     assert repeated.people == tuple(names)
     assert (repeated.right == once.right).all()
+
+
+def test_the_null_is_the_prediction_of_permuted_sites() -> None:
+    rows, names, site_of = sites(3, 1.0, 40)
+    points, seed = points_of(rows, names), 5
+    found = predicted_sites(points, site_of, None, 4, seed)
+    orders = within([" 1"] * 40, 4, generator(seed, "site signal", "orders"))
+    for value, order in zip(found.null, orders, strict=True):
+        permuted = {names[n]: site_of[names[other]] for n, other in enumerate(order)}
+        assert value == predicted_sites(points, permuted, None, 0, seed).balanced_accuracy
 
 
 def test_one_site_is_refused_and_small_ones_are_counted() -> None:

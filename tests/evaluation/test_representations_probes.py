@@ -34,6 +34,17 @@ def test_separable_blobs_are_recognised_by_all_probes() -> None:
     assert all((found == 1).all() and len(found) == 21 for found in right.values())
 
 
+def test_each_linear_probe_is_trained_on_its_part() -> None:
+    points, class_of = cohort(6, 0.6)
+    parts = long_tailed_parts(class_of, 6)
+    right = probed(points, parts, ("few_shot_probe", "long_tail_probe"))
+    test = points.of({person for own in parts.test.values() for person in own})
+    for name, part in (("few_shot_probe", parts.few), ("long_tail_probe", parts.training)):
+        own = Parts(points.of({person for people in part.values() for person in people}), test, class_of)
+        assert (right[name] == own.right(linear_votes(own))).all()
+    assert (right["few_shot_probe"] != right["long_tail_probe"]).any()
+
+
 def test_shuffled_labels_are_recognised_by_chance() -> None:
     found: dict[str, list[float]] = {name: [] for name in PROBES}
     points, class_of = cohort(1, 0.5)

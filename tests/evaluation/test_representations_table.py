@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.evaluation.representations.contributions import effective_negatives
+from pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
 from pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
 from pipeline.evaluation.representations.points import points_of
 from pipeline.evaluation.representations.table import COLUMNS, MEASURES, REPRESENTATIONS_TABLE, judged
@@ -73,6 +73,24 @@ def test_properties_of_the_loss_are_means_over_tested_people() -> None:
     peaks = table[(table["features"] == "good") & (table["measure"] == "contribution_peak")]["estimate"].tolist()
     assert peaks[0] >= peaks[1]
     assert judged(features, people, labels, parts, draws=100).equals(table)  # repeatable
+
+
+def test_an_anchor_of_many_scans_counts_as_one_person() -> None:
+    """With 60 scans of one person, the peak is still that of the histogram with a weight of 1 for each person."""
+    features, people, labels, _, parts = cohort()
+    rows = [*range(len(people)), *[people.index(parts.test["CN"][0])] * 59]
+    values = features["good"][rows] + 0.02 * np.random.default_rng(1).standard_normal((len(rows), 6))
+    names, temperatures = [people[row] for row in rows], np.geomspace(0.02, 5, 30).tolist()
+    table = judged({"good": values}, names, [labels[row] for row in rows], parts, temperatures=temperatures, draws=20)
+    found = table[table["measure"] == "contribution_peak"]["estimate"].tolist()
+    test = points_of(values, names).of({person for own in parts.test.values() for person in own})
+    similar, same = test.similarities
+    weighted, plain = (
+        [float(peak(contributions(similar, one, same, weights))) for one in temperatures]
+        for weights in (1 / np.array([(test.participant == who).sum() for who in test.participant]), None)
+    )
+    assert found == pytest.approx(weighted)
+    assert found != pytest.approx(plain)
 
 
 def test_what_cannot_be_computed_has_a_note() -> None:
