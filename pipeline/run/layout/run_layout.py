@@ -186,6 +186,11 @@ class RunLayout(GroupFiles):
         return self.evaluation / "consensus_regions.tsv"
 
     @property
+    def representations(self) -> Path:
+        """One row per set of features, measure and group of classes: how good features without labels are."""
+        return self.evaluation / "representations.tsv"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 
