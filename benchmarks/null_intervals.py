@@ -11,6 +11,9 @@ from null_networks import misses, of_relevance
 from null_people import HORIZON
 from null_relevance import FAST, Case, Found, Generator
 
+from pipeline.evaluation.representations.points import points_of
+from pipeline.evaluation.representations.recognised import ALL, draws_within, scored, shares_recognised
+from pipeline.evaluation.representations.site_signal import predicted_sites
 from pipeline.run.config.statistics import ShortcutsConfig
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.progression.concordance import class_pairs, comparable_pairs, concordance
@@ -120,8 +123,42 @@ def site_accuracy(rng: Generator) -> Found:
     return found
 
 
+def from_features(rng: Generator, n: int, shift: float) -> tuple[float, float, float]:
+    """Balanced accuracy of two sites told from representations and its interval; people have one or two scans."""
+    person = np.repeat(np.arange(n), 1 + (np.arange(n) % 3 == 0))
+    site = np.arange(n) % 5 < 2
+    features = (rng.normal(size=(n, 6)) + shift * site[:, None])[person] + 0.5 * rng.normal(size=(len(person), 6))
+    points = points_of(features, [f"sub-{one:03d}" for one in person])
+    found = predicted_sites(
+        points, dict(zip(points.people, site.astype(str), strict=True)), None, 0, int(rng.integers(9**9))
+    )
+    shares = shares_recognised(found.right, found.sites, {"sites": sorted(set(found.sites))})
+    value = scored(shares, draws_within(found.people, found.sites, DRAWS, int(rng.integers(9**9))))[ALL]
+    return value.value, *value.interval
+
+
+def site_of_features(rng: Generator) -> Found:
+    found = {}
+    for n, shift in ((40, 0.0), (40, 0.6), (100, 0.0), (100, 0.6)):
+        _, low, high = from_features(rng, n, shift)
+        named = f"site from representations, {n} people, sites {f'{shift:g} SD apart' if shift else 'alike'}"
+        found[named] = misses(np.array([low]), np.array([high]), true_share(n, shift))
+    return found
+
+
+@cache
+def true_share(n: int, shift: float) -> float:
+    """As `true_accuracy`, from representations."""
+    if shift == 0:
+        return 0.5
+    return float(np.mean([from_features(generator(SEED, "true share", n, i), n, shift)[0] for i in range(SIMULATED)]))
+
+
 INTERVALS = {
     "order: intervals": Case("progression", "60 people with MCI", ordering),
     "Cox: intervals": Case("cox", "60 people with MCI", hazards),
     "site prediction: intervals": Case("site_prediction", "40 or 100 people, 1 or 2 scans, two sites", site_accuracy),
+    "sites told from representations: intervals": Case(
+        "representations (site)", "40 or 100 people, 1 or 2 scans, two sites", site_of_features
+    ),
 }

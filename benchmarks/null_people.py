@@ -9,6 +9,8 @@ import pandas as pd
 from null_relevance import FAST, PEOPLE, Case, Found, Generator, M
 from statsmodels.stats.contingency_tables import mcnemar
 
+from pipeline.evaluation.representations.points import points_of
+from pipeline.evaluation.representations.site_signal import predicted_sites
 from pipeline.run.config.files import load_config
 from pipeline.statistics.comparison.agreement import agreement
 from pipeline.statistics.groups.fairness import _of_level
@@ -171,6 +173,18 @@ def demographic(rng: Generator, effect: float = 0.0) -> Found:
             "Fisher's exact, 20 and 40": np.array([_fisher(*female)["p"]])}  # fmt: skip
 
 
+def sites_of_features(rng: Generator, effect: float = 0.0) -> Found:
+    """Features tell the class, and sites have different shares of patients and different numbers of scans."""
+    patient = rng.random(60) < 0.5
+    site = np.where(rng.random(60) < 0.6, np.where(patient, 0, 1), rng.choice(3, 60, p=[0.2, 0.3, 0.5]))
+    person = np.repeat(np.arange(60), np.where(site == 0, rng.integers(1, 3, 60), rng.integers(1, 4, 60)))
+    features = np.column_stack([2.0 * patient, effect * site, *np.zeros((6, 60))]) + rng.normal(size=(60, 8))
+    points = points_of(features[person] + 0.7 * rng.normal(size=(len(person), 8)), [f"sub-{n:02d}" for n in person])
+    names = dict(zip(points.people, site.astype(str), strict=True))
+    classes = dict(zip(points.people, patient.astype(str), strict=True))
+    return {"site from features": np.array([predicted_sites(points, names, classes, M, int(rng.integers(2**31))).p])}
+
+
 CASES = {
     "fairness": Case("fairness", "60 participants, 1 to 4 scans; more patients in the subgroup", fairness, 3.0),
     "ordering": Case("progression", "60 people with MCI, half of them censored", ordering, 0.05),
@@ -178,6 +192,12 @@ CASES = {
     "change": Case("trajectories", "12 people a group, 2 to 4 visits at uneven times", change, 1.5),
     "site prediction": Case(
         "site_prediction (site, field_strength)", "40 people with 1 or 2 scans, two sites", where_scanned, 2.0
+    ),
+    "sites told from representations": Case(
+        "representations (site)",
+        "60 people with 1 to 3 scans, three sites of unequal size, most patients at one",
+        sites_of_features,
+        1.0,
     ),
     "rankings": Case("ranking_agreement, run_agreement", "68 regions", rankings, 0.1),
     "two runs": Case("model_comparison", "accuracy 80 %, runs correlated", two_runs, 1.5),

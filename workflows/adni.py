@@ -55,10 +55,12 @@ from workflows.settings import seed_of, selection_of, settings_of
 from workflows.stages import STAGE_FUNCTIONS, Work
 
 
-def run_pipeline(source: RunInput, out: Path, config: Config, options: argparse.Namespace) -> int:
-    """Run all stages up to ``options.stop_after``; return the exit code."""
+def run_pipeline(
+    source: RunInput, out: Path, config: Config, options: argparse.Namespace, stages: Sequence[str] = ()
+) -> int:
+    """Run the given stages, by default all up to ``options.stop_after``; return the exit code."""
     source = dataclasses.replace(source, input=source.input.resolve())
-    stages = stages_until(options.stop_after)
+    stages = stages or stages_until(options.stop_after)
     require_settings(config, stages, elsewhere=options.executor is not None)
     selection = selection_of(options, config, [source.input, out])
     config = with_registration_seed(config, recognise_run_folder(out, source))
@@ -174,6 +176,17 @@ def run_command(arguments: argparse.Namespace) -> int:
     return run_pipeline(source, arguments.out, settings_of(arguments), arguments)
 
 
+def pretrain_command(arguments: argparse.Namespace) -> int:
+    """``heatlas pretrain``: register all scans, and train a backbone on them."""
+    arguments.preset += "+pretraining"
+    config = settings_of(arguments)
+    if arguments.without is not None:
+        without = str(arguments.without.resolve())
+        config = dataclasses.replace(config, pretraining=dataclasses.replace(config.pretraining, without=without))
+    source = RunInput(arguments.input, arguments.preset)
+    return run_pipeline(source, arguments.out, config, arguments, ("cohort", "registration", "pretraining"))
+
+
 def demo_command(arguments: argparse.Namespace) -> int:
     """``heatlas demo``."""
     arguments.preset, arguments.participant_label = "demo", []
@@ -216,5 +229,5 @@ def report_command(arguments: argparse.Namespace) -> int:
     return EXIT_SOME_FAILED if made.faults else EXIT_OK
 
 
-__all__ = ["demo_command", "explain_command", "report_command", "run_command"]
+__all__ = ["demo_command", "explain_command", "pretrain_command", "report_command", "run_command"]
 """What `workflows.command_line.main` calls."""

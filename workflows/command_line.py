@@ -98,9 +98,14 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
     run.add_argument("out", type=_path, metavar="OUT", help="run folder; an unfinished run there is continued")
     _add_settings(run)
+    run.add_argument(
+        "--backbone", type=_path, metavar="FOLDER",
+        help="train a probe on the network of heatlas pretrain, or on those of a finished run (docs/pretraining.md)",
+    )  # fmt: skip
     _add_manifest_option(run)
     _add_run_options(run)
 
+    _add_pretrain(commands)
     _add_explain(commands)
     _add_evaluate(commands)
 
@@ -184,6 +189,22 @@ def _add_manifest(commands: Any) -> None:
     rebuild.add_argument("--out", type=_path, metavar="FOLDER", help="write scans.tsv and the comparison there")
     _add_settings(rebuild)
     _add_coming_run(rebuild)
+
+
+def _add_pretrain(commands: Any) -> None:
+    pretrain = commands.add_parser(
+        "pretrain", help="train a backbone on scans without labels, for heatlas run --backbone",
+        description="Register all scans and train a network to recognise two views of the same scan. Labels are not "
+        "used; docs/pretraining.md.",
+    )  # fmt: skip
+    pretrain.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    pretrain.add_argument("out", type=_path, metavar="OUT", help="folder for the scans and OUT/models/backbone")
+    _add_settings(pretrain)
+    pretrain.add_argument(
+        "--without", type=_path, metavar="RUN", help="leave out the participants of this run, which will use it"
+    )  # fmt: skip
+    _add_manifest_option(pretrain)
+    _add_workers(pretrain)
 
 
 def _add_explain(commands: Any) -> None:
@@ -351,7 +372,7 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
     """
     arguments = build_parser().parse_args(argv)
     try:
-        if arguments.command in ("demo", "run", "explain", "evaluate") and arguments.executor is None:
+        if arguments.command in ("demo", "run", "pretrain", "explain", "evaluate") and arguments.executor is None:
             import_ahead(WORKER_MODULES)
         home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
         begin()

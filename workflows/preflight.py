@@ -23,6 +23,7 @@ from pipeline.models.inputs import configured_input
 from pipeline.registration.images.given_masks import mask_path
 from pipeline.registration.images.synthstrip import require_synthstrip
 from pipeline.registration.settled import COARSEST_MM, not_measured
+from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.private_paths import without_home
@@ -67,7 +68,7 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
         )
     if "registration" in stages and config.registration.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.registration.synthstrip_model))
-    if "training" in stages:
+    if "training" in stages or "pretraining" in stages:
         _require_network(config)
         if config.training.device == "cuda" and not elsewhere:
             from pipeline.models.device import require_device  # torch takes a second
@@ -125,6 +126,10 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     notes = []
     if "registration" in stages:
         notes = _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
+    if "pretraining" in stages:
+        from pipeline.training.pretraining.stage import parts_of  # torch takes a second
+
+        parts_of(config, cohort.table.kept)
     if "training" not in stages:  # registration alone needs neither labels nor a split
         return Ready(Split(()), tuple(notes))
     if cohort.problem:
@@ -139,7 +144,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         from pipeline.training.objectives.explanations import require_explanations  # torch takes a second
 
         require_explanations(config, split)
-    if config.training.from_run:
+    if config.training.from_run or isinstance(config.model, ProbeConfig):
         from pipeline.training.objectives.known_networks import require_start
 
         require_start(config, split)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.cohort.reading import Selection
 from pipeline.cohort.sharing.anonymise import open_disguise
 from pipeline.cohort.sharing.manifest import Manifest
+from pipeline.models.families.probes.body import with_body
 from pipeline.run.config.files import load_config
+from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
 
@@ -44,7 +47,23 @@ def settings_of(arguments: argparse.Namespace) -> Config:
     if arguments.pseudonymise:
         names = [name for name in arguments.pseudonymise.split(",") if name]
         overrides["privacy"] = {**overrides.get("privacy", {}), "pseudonyms": names}
-    return load_config(arguments.preset, arguments.config, overrides)
+    if getattr(arguments, "backbone", None) is not None:
+        overrides["model"] = {"architecture": "probe", "backbone": str(arguments.backbone)}
+    return with_backbone(load_config(arguments.preset, arguments.config, overrides))
+
+
+def with_backbone(config: Config) -> Config:
+    """The settings with the backbone of a probe written out, so that what is trained does not need its folder later.
+
+    Raises
+    ------
+    UsageError, BadInputError
+        If there is no backbone, or it cannot be read.
+    """
+    if not isinstance(config.model, ProbeConfig) or not config.model.backbone:
+        return config
+    found = replace(with_body(config.model), backbone=str(Path(config.model.backbone).resolve()))
+    return replace(config, model=found)
 
 
 def seed_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -68,6 +68,10 @@ class Work:
         """
         return [scan for scan in self._unfailed(*stages) if scan.label is not None]
 
+    def registered(self) -> list[Scan]:
+        """All registered scans."""
+        return self._unfailed("registration")
+
     def predicted(self, *stages: str) -> list[Scan]:
         """Labelled scans with an out-of-fold prediction, which can be explained."""
         names = set(read_table(self.layout.predictions)["scan_id"])
@@ -136,6 +140,13 @@ def train(work: Work) -> Result:
     outside = work.outside("registration")
     applied = apply_networks(work.layout, outside, split, trained, work.config, work.executor, work.digests)
     return Result([*outcomes, *applied])
+
+
+def pretrain(work: Work) -> Result:
+    """Train a backbone on all registered scans, labelled or not."""
+    from pipeline.training.pretraining.stage import pretrain as train_backbone
+
+    return Result(train_backbone(work.layout, work.registered(), work.config, work.executor, work.digests))
 
 
 def explain(work: Work) -> Result:
@@ -212,6 +223,7 @@ def report(work: Work) -> Result:
 STAGE_FUNCTIONS: dict[str, Callable[[Work], Result]] = {
     "registration": register,
     "training": train,
+    "pretraining": pretrain,
     "attribution": explain,
     "regions": aggregate,
     "statistics": infer,

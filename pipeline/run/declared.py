@@ -140,6 +140,11 @@ class Table:
         if not self.place:
             return layout.statistics(self.name)
         whole, _, place = self.place.rpartition(".")
-        owners = {"": layout, "fold": layout.fold(0), "scan": layout.scan("sub-001", "ses-M000", 1.0)}
+        owners = {
+            "": layout,
+            "backbone": layout.backbone,
+            "fold": layout.fold(0),
+            "scan": layout.scan("sub-001", "ses-M000", 1.0),
+        }
         found: Path = attrgetter(place)(owners[whole])
         return found

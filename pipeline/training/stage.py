@@ -18,9 +18,11 @@ from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
 from pipeline.models.contract import StagedModel
 from pipeline.models.device import chosen_device
+from pipeline.models.families.probes.body import with_body
 from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
+from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
@@ -201,12 +203,13 @@ def fold_job(
     targets = {scan.name: kind.value(scan.label, scan.name) for scan in own}
     # Their number does not affect a single training, and of a run to start from the weights count, not its place.
     training = dataclasses.replace(config.training, repeats=1, from_run="")
+    network = with_body(config.model) if isinstance(config.model, ProbeConfig) else config.model
     parameters = [
         fold,
         targets,
         kind.outputs,
         kind.explained,
-        config.model,
+        network,
         training,
         config.registration.resolution_mm,
     ]
@@ -252,7 +255,7 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         model = _fresh_network(task)
         start = weights_to_start_from(task.config, kind, task.spec, task.fold)
         if start is not None:
-            model.load_state_dict(start)
+            model.load_state_dict({**model.state_dict(), **start})
         model = model.to(device)
         shared = synchronised(model, ranks, device)
         resumption = Resumption(task.checkpoint, key)

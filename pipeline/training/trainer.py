@@ -139,7 +139,8 @@ def train(
     """
     setup = TrainingSetup(objective, context, config, seed, ranks)
     channels_last(model)
-    optimiser = torch.optim.Adam(model.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+    learning = [weight for weight in model.parameters() if weight.requires_grad]
+    optimiser = torch.optim.Adam(learning, config.learning_rate, weight_decay=config.weight_decay)
     selection, history, best = Selection(), [], {}
     known = read_checkpoint(resumption.path, resumption.key)
     if known is None:
@@ -192,14 +193,14 @@ def _epoch(
     trained = _train_epoch(network, optimiser, training, setup, epoch)
     # Each process evaluates the whole part, so that selection does not depend on the number of processes.
     alone = network.module if setup.ranks.count > 1 else network
-    validated = _evaluate(alone, validation, setup)  # type: ignore[arg-type]
+    validated = _evaluate(alone, validation, setup, epoch)  # type: ignore[arg-type]
     return EpochRecord(epoch, trained.loss, trained.score, validated.loss, validated.score)
 
 
 def _train_epoch(
     network: nn.Module, optimiser: torch.optim.Optimizer, data: LabelledVolumes, setup: TrainingSetup, epoch: int
 ) -> Measures:
-    config, seed, ranks = setup.config, setup.seed, setup.ranks
+    config, seed, ranks, times = setup.config, setup.seed, setup.ranks, setup.objective.views
     random = generator(seed, "epoch", epoch)
     torch.manual_seed(derived_seed(seed, "dropout", epoch, *([ranks.rank] if ranks.rank else [])))
     further = FurtherAugmentation(config.augmentation, seed, epoch)
@@ -208,7 +209,8 @@ def _train_epoch(
     network.train()
     logged = []
     for step in batches(random.permutation(len(data)), config.batch_size * config.accumulate):
-        volumes, _ = data.batch(step)
+        shown, views = np.tile(step, times), np.repeat(np.arange(times), len(step))
+        volumes, _ = data.batch(shown)
         masks = _masks(setup.context, data, step)
         if masks is not None:  # moved with the volumes, as a second channel
             volumes = torch.cat([volumes, masks[:, None].to(volumes)], dim=1)
@@ -218,10 +220,10 @@ def _train_epoch(
         for part in np.array_split(places, math.ceil(len(step) / config.batch_size)):
             share = ranks.share(part)
             mine = share if len(share) else part[:1]  # a process without a scan takes part with weight 0
-            inputs = further(volumes[mine].float(), step[mine])
-            losses, values = _forward(
-                network, inputs, data, step[mine], setup, masks=None if masks is None else masks[mine]
-            )
+            both = np.concatenate([mine + len(step) * view for view in range(times)])
+            inputs = further(volumes[both].float(), shown[both], views[both])
+            own = None if masks is None else masks[mine]
+            losses, values = _forward(network, inputs, data, step[mine], setup, epoch, masks=own)
             weight = len(share) * ranks.count / len(step)
             (losses * weight).backward()  # type: ignore[no-untyped-call]
             logged.append({name: value.detach()[: len(share)] for name, value in values.items()})
@@ -233,13 +235,13 @@ def _train_epoch(
 
 
 @torch.inference_mode()
-def _evaluate(network: nn.Module, data: LabelledVolumes, setup: TrainingSetup) -> Measures:
+def _evaluate(network: nn.Module, data: LabelledVolumes, setup: TrainingSetup, epoch: int) -> Measures:
     """Loss and score of the network in evaluation mode."""
     network.eval()
     logged = []
     for indices in batches(np.arange(len(data)), setup.config.batch_size):
         inputs = data.batch(indices)[0].float()
-        logged.append(_forward(network, inputs, data, indices, setup, train=False)[1])
+        logged.append(_forward(network, inputs, data, indices, setup, epoch, train=False)[1])
     return setup.objective.measures(_joined(logged))
 
 
@@ -249,6 +251,7 @@ def _forward(
     data: LabelledVolumes,
     indices: np.ndarray,
     setup: TrainingSetup,
+    epoch: int,
     train: bool = True,
     masks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Logged]:
@@ -257,7 +260,7 @@ def _forward(
         prepare_step(network)
     scans = torch.as_tensor(indices, device=data.targets.device)
     with mixed_precision(data.volumes.device, setup.config.precision):
-        return setup.objective.loss(network, Batch(inputs, data.targets[scans], scans, masks), setup.context)
+        return setup.objective.loss(network, Batch(inputs, data.targets[scans], scans, masks, epoch), setup.context)
 
 
 def _masks(context: Context, data: LabelledVolumes, step: np.ndarray) -> torch.Tensor | None:

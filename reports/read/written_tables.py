@@ -17,6 +17,7 @@ from pipeline.cohort.records import SCANS_TABLE
 from pipeline.evaluation.bench.stage import BENCH_TABLES
 from pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
 from pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE
+from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_APPLIED_TABLE, EVIDENCE_TABLE
 from pipeline.regions.applied import RELEVANCE_APPLIED_TABLE
 from pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
@@ -45,7 +46,7 @@ DECLARED = (
     PREDICTIONS_TABLE, PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_REPEATS_TABLE, RELEVANCE_TABLE,
     PREDICTIONS_APPLIED_TABLE, RELEVANCE_APPLIED_TABLE, CONSERVATION_TABLE, EVIDENCE_TABLE, EVIDENCE_APPLIED_TABLE,
     RELEVANCE_REGIONS_TABLE, RELEVANCE_AUDIT_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, PLANTED_RECOVERY_TABLE,
-    PLANTED_EFFECTS_TABLE, *STATISTICS_TABLES, *BENCH_TABLES,
+    PLANTED_EFFECTS_TABLE, *STATISTICS_TABLES, *BENCH_TABLES, REPRESENTATIONS_TABLE,
 )  # fmt: skip
 """All tables of a run and of what is made from it."""
 TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED if table.on_pages}

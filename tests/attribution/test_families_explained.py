@@ -27,6 +27,7 @@ from pipeline.run.config.networks import (
     EfficientNetConfig,
     FoundingConfig,
     ModelConfig,
+    ProbeConfig,
     ResNetConfig,
     SEResNetConfig,
 )
@@ -49,6 +50,7 @@ SMALL: dict[str, ModelConfig] = {
     "bcos-vit-c": BcosViTConfig(patch=4, dim=12, depth=2, heads=2),
     "coda-s": CodaSConfig(units=(3, 4), ranks=(2, 2, 3), kernels=(3, 3, 1), strides=(2, 2, 1)),
     "coda-s-wb": CodaSWbConfig(units=(3, 4), ranks=(2, 2, 3), kernels=(3, 3, 1), strides=(2, 2, 1)),
+    "probe": ProbeConfig(),
 }
 DEEP = ("bcos-resnet18", "bcos-densenet121", "bcos-convnext-tiny", "bcos-vgg11")
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in DEEP)) for name in FAMILIES]

@@ -1,6 +1,5 @@
-"""CoDA networks: completeness at every stage, bounds, pooling and temperature, embeddings, hybrids, the penalty."""
+"""CoDA networks: completeness at every stage, bounds, pooling and temperature, embeddings, the penalty."""
 
-import copy
 import math
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ from explicit_matrices import matrix_of, product
 from torch import Tensor, nn
 
 from pipeline.attribution.inherent.contributions import Inherent
-from pipeline.attribution.inherent.depths import contributions_by_depth
 from pipeline.attribution.methods import attribute
 from pipeline.cohort.people.tasks import task_of
 from pipeline.models.contract import StagedModel
@@ -20,11 +18,10 @@ from pipeline.models.dynamic.explanation_mode import explanation_mode, forget
 from pipeline.models.dynamic.linear_map import dynamic_weights
 from pipeline.models.dynamic.logits import LogitLayer
 from pipeline.models.families.coda.embedding import require_voxel_level
-from pipeline.models.families.coda.hybrid import Frozen, UnitProjection, hybrid
 from pipeline.models.families.coda.network import PUBLISHED, Layers, stack
 from pipeline.models.families.family import Shape
 from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import CodaConfig, CodaSConfig, CodaSWbConfig, ResNetConfig
+from pipeline.run.config.networks import CodaConfig, CodaSConfig, CodaSWbConfig
 from pipeline.run.config.settings import CohortConfig, TrainingConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.training.objectives.classification import classification
@@ -187,53 +184,6 @@ def test_a_learnt_embedding_is_explained_but_not_called_a_map_of_voxels():
     at_embedding = attribute(model, volumes, 1, Inherent(compare="nothing"), stage=1)
     torch.testing.assert_close(at_embedding.values, (rows * features).sum(1, keepdim=True), rtol=1e-9, atol=1e-12)
     require_voxel_level(network(TINY["wb"])[0])
-
-
-def stem() -> StagedModel:
-    """A conventional network with trained statistics."""
-    torch.manual_seed(3)
-    model = build_network(ResNetConfig(width=0.05, stem_stride=1), (18, 17, 19), 2)
-    with torch.no_grad():
-        for _ in range(3):
-            model.train()(torch.rand(2, 1, 18, 17, 19))
-    return model.eval()
-
-
-HEAD = Layers(units=(4,), ranks=(2, 2), kernels=(3, 1), strides=(1, 1))
-
-
-@pytest.mark.parametrize("projection", [0, 3])
-def test_a_hybrid_trains_its_head_alone_and_explains_it_exactly(projection):
-    volumes, trained = torch.rand(2, 1, 18, 17, 19), stem()
-    model = hybrid(trained, 2, HEAD, 2, volumes[:1], projection)
-    calibrate(model.train(), volumes)
-    before, head = copy.deepcopy(model.stages[0].state_dict()), next(iter(model.stages[-1].parameters())).clone()
-    optimiser = torch.optim.Adam([weight for weight in model.parameters() if weight.requires_grad], 0.01)
-    model.train()
-    torch.nn.functional.cross_entropy(model(volumes), torch.tensor([0, 1])).backward()
-    optimiser.step()
-    assert all(torch.equal(value, before[name]) for name, value in model.stages[0].state_dict().items())
-    assert not torch.equal(next(iter(model.stages[-1].parameters())), head)
-    assert isinstance(model.stages[0], Frozen)
-    assert not any(module.training for module in model.stages[0].modules())
-    depths = list(contributions_by_depth(model.eval().double(), volumes.double(), 1))
-    shares = {depth.layer: float((depth.constants - logits_of(model).bias).abs().max()) for depth in depths}
-    inside = [share for layer, share in shares.items() if layer.startswith("stages.0.")]
-    assert max(inside[-1:] + [share for layer, share in shares.items() if not layer.startswith("stages.0.")]) < 1e-12
-    assert min(inside[:-1]) > 1e-6  # gradients through the stem leave a share to its biases
-    for module in model.modules():
-        if isinstance(module, UnitProjection):
-            torch.testing.assert_close(module.rows.norm(dim=1), torch.ones(3, dtype=torch.float64))
-
-
-def test_a_hybrid_needs_stages_to_keep_and_to_replace():
-    volume, trained = torch.rand(1, 1, 18, 17, 19), stem()
-    for stages in (0, len(trained.stages)):
-        with pytest.raises(UsageError, match=f"stages = {stages}: the network has"):
-            hybrid(trained, stages, HEAD, 2, volume)
-    flat = StagedModel([nn.Conv3d(1, 2, 3), nn.Flatten(), nn.LazyLinear(2)])
-    with pytest.raises(UsageError, match="no features with voxels"):
-        hybrid(flat, 2, HEAD, 2, volume)
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -31,7 +31,7 @@ MONAI = {
 
 def test_every_network_of_monai_is_compared():
     dynamic = [family.name for family in (*BCOS_FAMILIES, *CODA_FAMILIES)]
-    assert ["founding", *MONAI, *dynamic] == list(FAMILIES) == list(NETWORKS)
+    assert ["founding", *MONAI, *dynamic, "probe"] == list(FAMILIES) == list(NETWORKS)
 
 
 @pytest.mark.parametrize("name", MONAI)
@@ -70,8 +70,9 @@ def test_the_smallest_grid_is_the_smallest(name):
             if name != "founding" or n == side:
                 model(torch.empty(1, 1, n, n, n))
     assert last == ([(1, 1, 1)] if name == "founding" else [(2, 2, 2), (1, 1, 1)])
+    kind = "resnet10" if name == "probe" else name  # its backbone
     for shape in ((side - 1, side, side), (side, side, side - 1)):
-        with pytest.raises(BadInputError, match=f"{shape[0]}x{side}x{shape[2]} .* too small for {name}.*least {side}"):
+        with pytest.raises(BadInputError, match=f"{shape[0]}x{side}x{shape[2]} .* too small for {kind}.*least {side}"):
             build_network(settings, shape, 2)
 
 

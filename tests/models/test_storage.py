@@ -22,6 +22,7 @@ from pipeline.run.config.networks import (
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
+    ProbeConfig,
     ResNetConfig,
     SEResNetConfig,
 )
@@ -134,6 +135,7 @@ SETTINGS = {
     "bcos-vit-c": BcosViTConfig(dim=12),
     "coda-s": CodaSConfig(units=(3, 4), ranks=(2, 2, 3), kernels=(3, 3, 1), strides=(2, 2, 1), background="dark"),
     "coda-s-wb": CodaSWbConfig(units=(3,), ranks=(2, 3), kernels=(3, 1), strides=(2, 1), temperature=2.5, embedding=4),
+    "probe": ProbeConfig(body='{"architecture": "resnet10", "width": 0.05, "stem_stride": 1}', head="mlp-2"),
 }
 
 

@@ -23,6 +23,7 @@ from pipeline.models.dynamic.encoding import InputEncoding
 from pipeline.models.dynamic.explanation_mode import dynamic_layers
 from pipeline.models.dynamic.linear_map import Value, dynamic_weights
 from pipeline.models.families.coda.embedding import require_voxel_level
+from pipeline.models.families.probes.backbone import Backbone
 from pipeline.run.errors import UsageError
 
 
@@ -99,6 +100,7 @@ class Inherent:
             )
         if view.at_input:
             require_voxel_level(view.model)
+            _require_dynamic_backbone(view.model)
         if view.start == "probability":
             raise UsageError(
                 "inherent explains logits, which add up, and no probability. Ask for the logit or evidence."
@@ -120,6 +122,15 @@ class Inherent:
         if self.compare == "nothing":
             return None
         return mean_value(fitting(self.reference, view.volumes, self.name), view)
+
+
+def _require_dynamic_backbone(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, Backbone) and not module.is_dynamic:
+            raise UsageError(
+                "inherent: the backbone of this probe is conventional: contributions are exact from its features on. "
+                "Ask for them with heatlas explain --method inherent --stage 1."
+            )
 
 
 def _mean_map(reference: Reference, view: NetworkView) -> Tensor:

@@ -9,7 +9,7 @@ fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, ClassVar
 
@@ -54,7 +54,16 @@ def root_mean_square(x: Tensor) -> float:
 
 def needs_calibration(model: nn.Module) -> bool:
     """Whether a network has gains, or a temperature that is set from data."""
-    return any(isinstance(module, Scaled) or _is_open(module) for module in model.modules())
+    return any(isinstance(module, Scaled) or _is_open(module) for _, module in _fresh(model))
+
+
+def _fresh(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """All modules by name, but for parts that were trained before and have their constants."""
+    if getattr(module, "was_trained", False):
+        return
+    yield name, module
+    for own, child in module.named_children():
+        yield from _fresh(child, f"{name}.{own}" if name else own)
 
 
 def _is_open(module: nn.Module) -> bool:
@@ -80,7 +89,7 @@ def calibrate(model: nn.Module, volumes: Tensor) -> None:
         Naming the layer that gives nothing, or nothing finite.
     """
     with ExitStack() as hooks:
-        for name, module in model.named_modules():
+        for name, module in _fresh(model):
             if isinstance(module, Scaled):
                 hooks.callback(module.register_forward_hook(_set_gain(name)).remove)
             elif _is_open(module):

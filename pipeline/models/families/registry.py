@@ -10,7 +10,8 @@ from pipeline.models.families.bcos.records import BCOS_FAMILIES
 from pipeline.models.families.coda.records import CODA_FAMILIES
 from pipeline.models.families.family import NOT_INHERENT, Family, Shape
 from pipeline.models.families.monai import MONAI_FAMILIES
-from pipeline.run.config.networks import FoundingConfig, ModelConfig
+from pipeline.models.families.probes.records import probe_family, usual_probe
+from pipeline.run.config.networks import FoundingConfig, ModelConfig, ProbeConfig
 
 if TYPE_CHECKING:
     from pipeline.models.contract import StagedModel
@@ -53,14 +54,17 @@ FOUNDING = Family(
     },
 )
 
-FAMILIES: Mapping[str, Family] = {
+_OWN: Mapping[str, Family] = {
     family.name: family for family in (FOUNDING, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES)
 }
 
 
 def family_of(settings: ModelConfig) -> Family:
-    """The family of a network's settings."""
-    return FAMILIES[settings.architecture]
+    """The family of a network's settings; that of probes depends on the backbone."""
+    return probe_family(settings, family_of) if isinstance(settings, ProbeConfig) else _OWN[settings.architecture]
+
+
+FAMILIES: Mapping[str, Family] = {**_OWN, "probe": usual_probe(family_of)}
 
 
 def build_network(settings: ModelConfig, shape: Shape, outputs: int) -> StagedModel:

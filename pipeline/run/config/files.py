@@ -33,7 +33,8 @@ def load_config(
     Parameters
     ----------
     preset : str
-        ``default`` or the name of a file in ``pipeline/run/config/presets``.
+        ``default`` or the name of a file in ``pipeline/run/config/presets``; several joined by ``+``, the last over
+        those before it.
     file : Path, optional
         TOML with the sections of `Config`; only what differs need be named.
     overrides : mapping, optional
@@ -46,12 +47,14 @@ def load_config(
     """
     values: dict[str, Any] = {}
     sources = []
-    if preset != "default":
-        presets = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
-        if preset not in presets:  # a path is no name, even where it leads to a preset
-            raise UsageError(f"--preset {preset}: unknown; known are {', '.join(['default', *presets])}.")
-        sources.append(f"preset {preset}")
-        _add(values, _read_toml(presets[preset]), sources[-1])
+    presets = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
+    for name in preset.split("+"):
+        if name == "default":
+            continue
+        if name not in presets:  # a path is no name, even where it leads to a preset
+            raise UsageError(f"--preset {name}: unknown; known are {', '.join(['default', *presets])}.")
+        sources.append(f"preset {name}")
+        _add(values, _read_toml(presets[name]), sources[-1])
     if file is not None:
         sources.append(str(file))
         _add(values, _read_settings(file), sources[-1])

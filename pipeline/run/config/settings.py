@@ -12,6 +12,7 @@ from typing import Literal
 from pipeline.run.config.cluster import ClusterConfig
 from pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
 from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.run.config.pretraining import PretrainingConfig
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import UsageError
 
@@ -301,6 +302,7 @@ class Config:
     model: ModelConfig = field(default_factory=FoundingConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
     attribution: AttributionConfig = field(default_factory=AttributionConfig)
     regions: RegionsConfig = field(default_factory=RegionsConfig)
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
@@ -387,6 +389,7 @@ def _problems(config: Config) -> list[str]:
         (1 <= training.devices <= training.batch_size, "training.devices must lie in 1..batch_size"),
         *training.augmentation.checks(),
         *config.objective.checks(),
+        *config.pretraining.checks(),
         (
             training.devices == 1 or not config.objective.uses_maps,
             f'training.devices must be 1 where objective.kind = "{config.objective.kind}": its maps are made stage by '

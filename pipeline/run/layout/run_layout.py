@@ -25,6 +25,11 @@ class RunLayout(GroupFiles):
         return FoldFiles(folder if repeat in (None, 1) else folder / f"repeat-{repeat}")
 
     @property
+    def backbone(self) -> FoldFiles:
+        """Network that `heatlas pretrain` made without labels."""
+        return FoldFiles(self.root / "models" / "backbone")
+
+    @property
     def config(self) -> Path:
         return self.root / "config.toml"
 
@@ -179,6 +184,11 @@ class RunLayout(GroupFiles):
     def consensus_regions(self) -> Path:
         """One row per map and region: its place over all networks."""
         return self.evaluation / "consensus_regions.tsv"
+
+    @property
+    def representations(self) -> Path:
+        """One row per set of features, measure and group of classes: how good features without labels are."""
+        return self.evaluation / "representations.tsv"
 
     @property
     def report(self) -> Path:

@@ -31,7 +31,7 @@ class FurtherAugmentation:
         self._moving: Any = None
         self._changing: Any = None
 
-    def __call__(self, volumes: torch.Tensor, scans: np.ndarray) -> torch.Tensor:
+    def __call__(self, volumes: torch.Tensor, scans: np.ndarray, views: np.ndarray | None = None) -> torch.Tensor:
         """Transform volumes.
 
         Parameters
@@ -40,14 +40,18 @@ class FurtherAugmentation:
             Intensities in [0, 1]; the background is and stays exactly 0.
         scans : array of int, shape (B,)
             Positions in the training part.
+        views : array of int, shape (B,), optional
+            Which view of the scan each is, from 0.
         """
         if not self._config.is_on:
             return volumes
         if self._moving is None:
             self._moving, self._changing = transforms_of(self._config, volumes.device)
         results = []
-        for volume, scan in zip(volumes, scans, strict=True):
-            seed = derived_seed(self._seed, "augmentation", self._epoch, int(scan))
+        numbers = np.zeros(len(volumes), int) if views is None else views
+        for volume, scan, view in zip(volumes, scans, numbers, strict=True):
+            names: tuple[str | int, ...] = ("view", int(view)) if view else ()
+            seed = derived_seed(self._seed, "augmentation", self._epoch, int(scan), *names)
             moved = self._moving.set_random_state(seed)(volume.clone())  # cut-out works in place
             changed = self._changing.set_random_state(seed + 1)(moved)
             results.append(torch.where(_plain(moved) == 0, 0.0, _plain(changed)).to(volume))

@@ -1,12 +1,14 @@
-"""Networks of another run that a training builds on: a teacher, or the network that a B-cos network starts from.
+"""Networks that a training builds on: a teacher, the network that a B-cos network starts from, or a probe's backbone.
 
-Always the network of the same fold, of the same task and grid, that was trained with nobody whom the fold tests.
+Always one of the same grid that was trained with nobody whom the fold tests. A teacher and a start are networks of the
+same fold and task of another run; a backbone may be one that was trained without labels.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,10 +17,12 @@ from torch import Tensor
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.models.families.bcos.conversion import converted
+from pipeline.models.families.probes.backbone import Backbone, kept_stages
+from pipeline.models.families.probes.body import backbone_files, body_of
 from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import LoadedModel, load_model
-from pipeline.run.config.networks import BcosConfig
+from pipeline.run.config.networks import BcosConfig, ProbeConfig
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
@@ -33,7 +37,7 @@ def fold_of_run(folder: str, fold: Fold) -> FoldFiles:
 def known_network(
     setting: str, files: FoldFiles, task: Task, spec: NetworkInput, fold: Fold, device: torch.device
 ) -> LoadedModel:
-    """Read a network that a fold may build on.
+    """Read a network of the same task that a fold may build on.
 
     Parameters
     ----------
@@ -59,6 +63,12 @@ def known_network(
             f"{setting}: {files.weights}: its outputs are {', '.join(loaded.classes)}, those of this run "
             f"{', '.join(task.outputs)}; take a run of the same task."
         )
+    _require_usable(setting, files, loaded, spec, fold)
+    return loaded
+
+
+def _require_usable(setting: str, files: FoldFiles, loaded: LoadedModel, spec: NetworkInput, fold: Fold) -> None:
+    """Refuse another grid, and a network that knows whom the fold tests."""
     if loaded.input != spec:
         raise UsageError(
             f"{setting}: {files.weights}: it sees another grid ({loaded.input.shape}) than this run "
@@ -69,15 +79,45 @@ def known_network(
     if seen:
         raise UsageError(
             f"{setting}: {files.weights}: it was trained with {len(seen)} people whom this fold tests "
-            f"({', '.join(seen[:3])}); train both runs on the same cohort with the same seed and folds."
+            f"({', '.join(seen[:3])}); {_REMEDY[files.folder.name == BACKBONE]}."
         )
-    return loaded
+
+
+BACKBONE = "backbone"
+_REMEDY = {
+    False: "train both runs on the same cohort with the same seed and folds",
+    True: "leave them out (heatlas pretrain --without OUT, with the folder of this run)",
+}
+
+
+def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:
+    """Weights of the backbone of a probe, by their names in the probe.
+
+    Raises
+    ------
+    UsageError
+        For a folder without a backbone, another grid or family, or people whom the fold tests.
+    BadInputError
+        If it cannot be read.
+    """
+    files = backbone_files(settings.backbone, fold.index)
+    loaded = load_model(files, torch.device("cpu"))
+    _require_usable("model.backbone", files, loaded, spec, fold)
+    body = body_of(settings)
+    if replace(loaded.settings, field_of_view=body.field_of_view) != body:
+        raise UsageError(
+            f"model.backbone: {files.weights}: it is a {loaded.settings.architecture} with other settings than the "
+            f"{body.architecture} in model.body; leave model.body empty."
+        )
+    stages, _ = kept_stages(loaded.model, spec.shape, settings.stages)
+    return {f"_stages.0.{name}": value for name, value in Backbone(stages).state_dict().items()}
 
 
 def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor] | None:
-    """Weights of the conventional network of ``training.from_run``, converted; None where no run is named.
+    """Weights that a network starts with, by name; None where all are fresh.
 
-    Source: Arya, Rao, Böhle & Schiele 2024.
+    Those of the backbone of a probe, or of the conventional network of ``training.from_run``, converted (Arya, Rao,
+    Böhle & Schiele 2024).
 
     Raises
     ------
@@ -87,6 +127,8 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
         If it cannot be read.
     """
     folder, settings = config.training.from_run, config.model
+    if isinstance(settings, ProbeConfig):
+        return backbone_weights(settings, spec, fold)
     if not folder:
         return None
     if not isinstance(settings, BcosConfig):
@@ -123,6 +165,11 @@ def without_other_runs(config: Config) -> Config:
 
 def require_start(config: Config, split: Split) -> None:
     """Refuse before any work starts what no fold can start from; raises as `weights_to_start_from`."""
+    if isinstance(config.model, ProbeConfig) and not config.model.backbone:
+        raise UsageError(
+            'model.architecture = "probe" needs model.backbone: the folder of `heatlas pretrain` or of a finished run. '
+            "`heatlas run --backbone FOLDER` sets both."
+        )
     if config.training.from_run and config.cohort.shuffle_labels:
         raise UsageError(
             "training.from_run: a run on shuffled labels must not start from networks that know the true ones. Leave "

@@ -1,7 +1,7 @@
 """Training objectives, and the context they can use besides the batch.
 
 An objective is a frozen record, and all that the trainer knows of the task. A new one (guidance by masks, distillation
-from a teacher, contrastive learning with a queue) is a function that makes such a record.
+from a teacher, contrastive learning) is a function that makes such a record.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ class Batch:
     Parameters
     ----------
     volumes : Tensor, shape (B, 1, D, H, W)
-        Augmented during training.
+        Augmented during training; of an objective with two views (2 B, 1, D, H, W), the first view of all scans first.
     targets : Tensor, shape (B,)
         Class numbers (int64), or numbers (float32).
     scans : Tensor of int64, shape (B,)
         Positions in the part, which index the context's values per scan.
     masks : Tensor or None, shape (B, D, H, W)
         The context's masks of these scans, moved as their volumes were; None in validation and without masks.
+    epoch : int
+        From 1.
     """
 
     volumes: torch.Tensor
     targets: torch.Tensor
     scans: torch.Tensor
     masks: torch.Tensor | None = None
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,12 @@ class Context:
         Scans whose mask counts; None for all.
     answers : Tensor or None, shape (N, K)
         Logits of a frozen teacher for the scans of the part as they are; its maps are then the masks.
-    queue : Tensor or None
-        Features of earlier batches; an objective may change it in place.
     """
 
     teacher: nn.Module | None = None
     masks: torch.Tensor | None = None
     annotated: torch.Tensor | None = None
     answers: torch.Tensor | None = None
-    queue: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,8 @@ class Objective:
         1 if a higher score is better, -1 if a lower one is.
     facts : mapping
         For the description of the network: class weights, or mean and standard deviation of the target.
+    views : int
+        Times that each scan is augmented and shown at once in training.
     """
 
     name: str
@@ -97,3 +99,4 @@ class Objective:
     score: str
     score_sign: int
     facts: Mapping[str, object] = field(default_factory=dict)
+    views: int = 1

@@ -30,6 +30,7 @@ from pipeline.run.config.networks.conventional import (
     ResNetConfig,
     SEResNetConfig,
 )
+from pipeline.run.config.networks.probe import ProbeConfig
 
 NETWORKS: Mapping[str, type[ModelConfig]] = {
     name: record
@@ -47,6 +48,7 @@ NETWORKS: Mapping[str, type[ModelConfig]] = {
         BcosViTConfig,
         CodaSConfig,
         CodaSWbConfig,
+        ProbeConfig,
     )
     for name in get_args(get_type_hints(record)["architecture"])
 }
@@ -68,6 +70,7 @@ __all__ = [
     "EfficientNetConfig",
     "FoundingConfig",
     "ModelConfig",
+    "ProbeConfig",
     "ResNetConfig",
     "SEResNetConfig",
 ]

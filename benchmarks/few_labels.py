@@ -1,0 +1,200 @@
+"""What pre-training without labels gives: rare classes, few labels, and a temperature that changes or does not.
+
+    python benchmarks/few_labels.py cohort OUT                      # 140 made-up people, registered: once
+    python benchmarks/few_labels.py study OUT --seeds 43 44 45      # a quarter of an hour a seed on a free core
+
+For each seed people are dealt to a long-tailed training part (many CN, fewer AD, few MCI) and a balanced test part.
+Backbones learn from the training part without labels, with a fixed temperature and with a schedule; both are judged by
+`pipeline.evaluation.representations` (OUT/representations.tsv). Then ten people of the training part are labelled,
+and networks are trained to tell AD from CN: from scratch, as probes, and starting from the backbone (OUT/few.tsv).
+The same command continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from pipeline.cohort.demo.cohort import write_demo_cohort
+from pipeline.cohort.people.splits import Fold
+from pipeline.cohort.records import Scan, ScanTable
+from pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
+from pipeline.evaluation.representations.table import judged
+from pipeline.models.families.probes.backbone import kept_stages
+from pipeline.models.inputs import configured_input, read_network_volume
+from pipeline.models.storage import load_model
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.tables import read_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.executors import open_executor
+from pipeline.run.work.jobs import run_jobs
+from pipeline.run.work.seeds import generator
+from pipeline.training.pretraining.stage import pretrain
+from pipeline.training.stage import fold_job, registered_versions
+
+COHORT_SEED, PEOPLE = 7, 120
+CLASSES, RATIO, TEST_SHARE = ("CN", "AD", "MCI"), 5.0, 0.4
+SCHEDULES = ("fixed", "cosine")
+LABELLED, DRAWS = 10, 3
+MODELS = ("from scratch", "probe", "fine-tuned")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A registered run that is read, and a folder of one backbone that is written."""
+
+    run: Path
+    folder: Path
+
+    @property
+    def layout(self) -> EvaluationLayout:
+        layout = EvaluationLayout(self.folder.resolve())
+        link = layout.evaluation / "images" / "registered"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(self.run.resolve())
+        (self.folder / "logs").mkdir(exist_ok=True)
+        return dataclasses.replace(layout, images="registered")
+
+
+def make_cohort(out: Path, n_procs: int) -> None:
+    with open_executor(n_procs) as executor:
+        write_demo_cohort(out / "cohort", COHORT_SEED, PEOPLE, executor=executor)
+    command = [sys.executable, "workflows/adni.py", "run", str(out / "cohort"), str(out / "run"), "--preset", "demo"]
+    subprocess.run([*command, "--stop-after", "registration", "--n-procs", str(n_procs)], check=True)
+
+
+def backbone(out: Path, scans: Sequence[Scan], schedule: str, seed: int, epochs: int, executor: Executor) -> Place:
+    place = Place(out / "run", out / f"{schedule}_seed-{seed}")
+    asked = {
+        "seed": seed, "pretraining": {"schedule": schedule}, "training": {"max_epochs": epochs},
+        "cohort": {"validation_fraction": 0.1},
+    }  # fmt: skip
+    config = load_config("demo+pretraining", overrides=asked)
+    (outcome,) = pretrain(place.layout, scans, config, executor, DigestCache(place.layout.digests))
+    if not outcome.ok:
+        raise RuntimeError(outcome.message)
+    return place
+
+
+@torch.inference_mode()
+def features(place: Place, scans: Sequence[Scan]) -> np.ndarray:
+    """Mean over voxels of the features of every scan, (scans, channels)."""
+    loaded = load_model(place.layout.backbone)
+    stages, _ = kept_stages(loaded.model, loaded.input.shape)
+    body, found = torch.nn.Sequential(*stages).eval(), []
+    for scan in scans:
+        files = place.layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
+        volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
+        found.append(body(volume).mean((2, 3, 4))[0].numpy())
+    return np.array(found)
+
+
+def few_labels(
+    place: Place, scans: Sequence[Scan], parts: LongTailedParts, seed: int, executor: Executor
+) -> pd.DataFrame:
+    """Balanced accuracy of networks that saw ten labelled people, half of each class; one scan a person."""
+    first: dict[str, Scan] = {}
+    for scan in scans:
+        if scan.diagnosis in ("AD", "CN"):
+            first.setdefault(scan.participant_id, dataclasses.replace(scan, label=scan.diagnosis))
+    learnt = {name for people in parts.training.values() for name in people}
+    test = tuple(sorted(set(first) - learnt))
+    rows = []
+    for draw in range(DRAWS):
+        random = generator(seed, "labelled", draw)
+        chosen = [list(random.permutation(sorted(parts.training[kind]))[: LABELLED // 2]) for kind in ("CN", "AD")]
+        train = tuple(str(name) for people in chosen for name in people[1:])
+        validation = tuple(str(people[0]) for people in chosen)
+        fold = Fold(draw, train, validation, test)
+        for model in MODELS:
+            config = recipe(model, place, seed)
+            layout = dataclasses.replace(place.layout, networks=f"{model.replace(' ', '-')}_draw-{draw}")
+            digests = DigestCache(layout.digests)
+            versions = registered_versions(layout, list(first.values()), config, digests)
+            job = fold_job(layout, fold, list(first.values()), configured_input(config), config, versions)
+            (outcome,) = run_jobs(layout, [job], executor, f"{model}, draw {draw}")
+            if not outcome.ok:
+                raise RuntimeError(outcome.message)
+            table = read_table(layout.fold(draw).predictions)
+            right = (table["predicted"] == table["label"]).groupby(table["label"]).mean()
+            rows.append({"model": model, "draw": draw, "balanced_accuracy": float(right.mean()), "n": len(table)})
+    return pd.DataFrame(rows)
+
+
+def recipe(model: str, place: Place, seed: int) -> Config:
+    """The demo's settings, with fewer scans a batch; of a probe with the backbone."""
+    training = {"max_epochs": 40, "min_epochs": 20, "patience": 40, "weight_decay": 0.0}
+    if model == "from scratch":
+        return load_config("demo", overrides={"seed": seed, "training": training})
+    tuned = model == "fine-tuned"
+    return load_config(
+        "demo",
+        overrides={
+            "seed": seed, "training": {**training, "learning_rate": 1e-3 if tuned else 5e-3},
+            "model": {"architecture": "probe", "backbone": str(place.folder), "train_backbone": tuned},
+        },
+    )  # fmt: skip
+
+
+def study(out: Path, seed: int, epochs: int, executor: Executor) -> None:
+    scans = list(ScanTable.read(out / "run" / "scans.tsv").kept)
+    class_of = {scan.participant_id: str(scan.diagnosis) for scan in scans if scan.diagnosis in CLASSES}
+    parts = long_tailed_parts(class_of, RATIO, TEST_SHARE, CLASSES, seed)
+    named = [{name for people in part.values() for name in people} for part in (parts.training, parts.test)]
+    learnt = [scan for scan in scans if scan.participant_id in named[0]]
+    known = [scan for scan in scans if scan.participant_id in named[0] | named[1]]
+    places = {schedule: backbone(out, learnt, schedule, seed, epochs, executor) for schedule in SCHEDULES}
+    people = [scan.participant_id for scan in known]
+    table = judged(
+        {name: features(place, known) for name, place in places.items()}, people, [class_of[n] for n in people], parts,
+        sites=[str(scan.site) for scan in known], seed=seed,
+    )  # fmt: skip
+    added(table.assign(draw_of_people=seed), out / "representations.tsv", "draw_of_people")
+    for schedule, place in places.items():
+        found = few_labels(place, scans, parts, seed, executor)
+        found = found if schedule == SCHEDULES[0] else found[found["model"] != MODELS[0]]
+        found = found.assign(backbone=np.where(found["model"] == MODELS[0], "none", schedule), seed=seed)
+        added(found.assign(part=f"{seed}-{schedule}"), out / "few.tsv", "part")
+        print(found.groupby(["model", "backbone"])["balanced_accuracy"].mean().round(3).to_string(), flush=True)
+
+
+def added(table: pd.DataFrame, path: Path, key: str) -> None:
+    """Rows of all seeds; earlier ones of the same key are replaced."""
+    if path.is_file():
+        before = pd.read_csv(path, sep="\t")
+        table = pd.concat([before[~before[key].isin(table[key])], table])
+    table.to_csv(path, sep="\t", index=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=["cohort", "study"])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--n-procs", type=int, default=1)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.step == "cohort":
+        make_cohort(arguments.out, arguments.n_procs)
+        return
+    with open_executor(arguments.n_procs) as executor:
+        for seed in arguments.seeds:
+            study(arguments.out.resolve(), seed, arguments.epochs, executor)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""``representations.tsv``: how good several sets of features are, measured on the same people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
+from pipeline.evaluation.representations.coverage import alignments, neighbours_agree, uniformity
+from pipeline.evaluation.representations.long_tail import LongTailedParts
+from pipeline.evaluation.representations.points import Floats, Points, one_per_person, points_of
+from pipeline.evaluation.representations.probes import FEW_SHOT, NEAREST, PROBES, probed
+from pipeline.evaluation.representations.recognised import ALL, Statistic, draws_within, scored, shares_recognised
+from pipeline.evaluation.representations.site_signal import PERMUTATIONS, SitePrediction, predicted_sites
+from pipeline.evaluation.scores.intervals import DRAWS
+from pipeline.run.columns import Form
+from pipeline.run.declared import Inference, Table
+from pipeline.run.errors import BadInputError, UsageError
+
+AGREEMENT, SITE = "neighbour_agreement", "site"
+MEASURES = {
+    **PROBES,
+    AGREEMENT: "class of the most similar scan of anyone else in the test part",
+    "alignment": "mean squared distance of two scans of a person, lower is better",
+    "uniformity": "logarithm of the mean of exp(-2 d²) over pairs of people, lower is better",
+    "contribution_peak": "similarity of the negatives that contribute most to the InfoNCE loss",
+    "effective_negatives": "exp of the entropy of the softmax over negatives, mean over people",
+    SITE: "site by a linear classifier, cross-validated by participant",
+}
+COLUMNS = {
+    "features": "Name of the set of features",
+    "measure": "Share of people recognised by a probe, or a property of features: "
+    + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
+    "classes": "all; head, mid or tail: groups of classes by frequency in training; or the name of a class. Shares are "
+    "means over classes",
+    "temperature": "Of the InfoNCE loss, for contribution_peak and effective_negatives",
+    "estimate": "Value of the measure",
+    "ci_low": "Lower bound of its 95 % bootstrap interval over participants (percentile), given the fitted "
+    "classifiers; with 8 people tested per class, 9 instead of 5 % miss the true value",
+    "ci_high": "Upper bound of the interval",
+    "reference": "Set of features it is compared with",
+    "difference": "estimate minus that of the reference, on the same people",
+    "difference_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+    "difference_high": "Upper bound of the interval",
+    "chance": "Balanced accuracy of guessing",
+    "p": "For site: one-sided, from permuting sites between people of one class with as many scans, (b+1)/(m+1)",
+    "n_participants": "Participants measured",
+    "n_training": "Participants a probe was trained on",
+    "note": "Why there is no value or interval, or a caveat",
+}
+REPRESENTATIONS_TABLE = Table(
+    "representations", COLUMNS, "set of features, measure, group of classes and temperature",
+    "How well do features without labels separate classes, rare ones too, and what else do they hold?",
+    stage="evaluation", place="representations", filled=("features", "measure", "classes", "n_participants"),
+    forms={"features": Form.TEXT, "classes": Form.TEXT, "reference": Form.TEXT}, on_pages=False,
+    inference=Inference("exploratory", "one test per set of features"),
+)  # fmt: skip
+
+NO_INTERVAL = "no interval: fewer than three people, or bootstrap draws that are all equal or not all defined"
+
+TOO_SHORT = (
+    "the interval takes the fitted classifiers as given and is too short: 8 to 14 % instead of 5 % miss the accuracy "
+    "expected with so many people"
+)
+"""Note of the site (`benchmarks/null_intervals.py`)."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Measure:
+    """One measure of all sets of features on the same people; `statistics` and `p` by the name of the features."""
+
+    name: str
+    statistics: Mapping[str, Statistic]
+    weights: Floats
+    counts: Mapping[str, int]
+    chance: float = float("nan")
+    n_training: int | None = None
+    temperature: float = float("nan")
+    p: Mapping[str, float] | None = None
+    note: str | None = None
+
+    def rows(self, reference: str) -> Iterator[dict[str, object]]:
+        found = {name: scored(statistic, self.weights) for name, statistic in self.statistics.items()}
+        for name, values in found.items():
+            for group, value in values.items():
+                low, high = value.interval
+                row = {"features": name, "measure": self.name, "classes": group, "temperature": self.temperature}
+                row |= {"estimate": value.value, "ci_low": low, "ci_high": high, "n_training": self.n_training}
+                row |= {"n_participants": self.counts[group]}
+                row |= {"note": self.note or (NO_INTERVAL if np.isfinite(value.value) and np.isnan(low) else None)}
+                if group == ALL:
+                    row |= {"chance": self.chance, "p": (self.p or {}).get(name, float("nan"))}
+                if name != reference:
+                    change = value - found[reference][group]
+                    ends = dict(zip(("difference_low", "difference_high"), change.interval, strict=True))
+                    row |= {"reference": reference, "difference": change.value, **ends}
+                yield row
+
+
+def judged(
+    features: Mapping[str, ArrayLike],
+    people: Sequence[str],
+    labels: Sequence[object],
+    parts: LongTailedParts,
+    sites: Sequence[object] | None = None,
+    *,
+    temperatures: Sequence[float] = (0.1, 1.0),
+    permutations: int = PERMUTATIONS,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Measure several sets of features of the same scans.
+
+    Parameters
+    ----------
+    features : mapping of str to array, shape (scans, d)
+        By name, such as two checkpoints of a schedule; the number of features may differ. The first set is the
+        reference of paired differences.
+    people : sequence of str
+        Participant of each scan.
+    labels : sequence
+        Class of each scan, one per participant; missing for people in no part.
+    parts : LongTailedParts
+        Whom probes are trained and tested on; all but the site is measured on the test part.
+    sites : sequence, optional
+        Site of each scan, one per participant; predicted for all people. Without, the site is not measured.
+    temperatures : sequence of float
+        Of the InfoNCE loss.
+    permutations, draws, seed : int
+
+    Returns
+    -------
+    pandas.DataFrame
+        With the columns of `COLUMNS`; measures that cannot be computed have a row with a note.
+
+    Raises
+    ------
+    BadInputError
+        If labels or features do not fit the people, or those of the parts are not there.
+    UsageError
+        Without a set of features, or with a temperature of 0 or less.
+    """
+    if not features:
+        raise UsageError("no features to judge: give at least one set, by name.")
+    points = {name: points_of(values, people) for name, values in features.items()}
+    reference, first = next(iter(points.items()))
+    class_of = one_per_person(labels, people, "diagnosis")
+    tested = {person: name for name, members in parts.test.items() for person in members}
+    trained = {person: name for name, members in parts.training.items() for person in members}
+    if any(class_of.get(person) != name for person, name in (tested | trained).items()):
+        raise BadInputError("column diagnosis: people of the parts have another class there; make the parts from it.")
+    everyone = _probes(points, parts, tested, draws, seed)
+    everyone += _properties({name: own.of(tested) for name, own in points.items()}, temperatures, tested, draws, seed)
+    rows = [row for measure in everyone for row in measure.rows(reference)]
+    if sites is not None:
+        site_of = one_per_person(sites, people, "site")
+        try:
+            found = {name: predicted_sites(own, site_of, class_of, permutations, seed) for name, own in points.items()}
+        except BadInputError as error:
+            empty = {"measure": SITE, "classes": ALL, "n_participants": len(first.people), "note": str(error)}
+            rows += [{"features": name, **empty} for name in points]
+        else:
+            rows += _of_sites(found, draws, seed).rows(reference)
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    return table.astype({"n_participants": "Int64", "n_training": "Int64"})
+
+
+def _probes(
+    points: Mapping[str, Points], parts: LongTailedParts, tested: Mapping[str, str], draws: int, seed: int
+) -> list[_Measure]:
+    trained = sum(map(len, parts.training.values()))
+    there = [measure for measure in PROBES if NEAREST.get(measure, 0) <= trained]
+    right = {name: probed(own, parts, there) for name, own in points.items()}
+    of_test = {name: own.of(tested) for name, own in points.items()}
+    for name, own in of_test.items():
+        right[name][AGREEMENT] = neighbours_agree(own, tested)
+    who = sorted(tested)
+    classes = [tested[person] for person in who]
+    weights = draws_within(who, classes, draws, seed)
+    sizes = {name: len(members) for name, members in parts.test.items()}
+    counts = {ALL: len(who)} | {name: sum(sizes[one] for one in own) for name, own in parts.groups.items()} | sizes
+    number = {name: trained for name in (*NEAREST, *PROBES)} | {FEW_SHOT: parts.shots * len(parts.classes)}
+    unknown = np.full(len(who), np.nan)
+    return [
+        _Measure(
+            measure,
+            {name: shares_recognised(own.get(measure, unknown), classes, parts.groups) for name, own in right.items()},
+            weights, counts, chance=1 / len(parts.classes), n_training=number.get(measure),
+            note=None if measure in there or measure == AGREEMENT else f"only {trained} people to train on",
+        )
+        for measure in (*PROBES, AGREEMENT)
+    ]  # fmt: skip
+
+
+def _properties(
+    points: Mapping[str, Points], temperatures: Sequence[float], tested: Mapping[str, str], draws: int, seed: int
+) -> list[_Measure]:
+    who = sorted(tested)
+    weights, counts = draws_within(who, [tested[person] for person in who], draws, seed), {ALL: len(who)}
+    close = {name: alignments(own) for name, own in points.items()}
+    repeated = int(np.isfinite(next(iter(close.values()))).sum())
+    found = [
+        _Measure(
+            "alignment", {name: _mean(values) for name, values in close.items()}, weights, {ALL: repeated},
+            note=None if repeated else "no one in the test part has two scans",
+        ),
+        _Measure("uniformity", {name: _named(uniformity(own)) for name, own in points.items()}, weights, counts),
+    ]  # fmt: skip
+    for temperature in temperatures:
+        peaks, numbers = {}, {}
+        for name, own in points.items():
+            similar, same = own.similarities
+            peaks[name] = _peak_of(own, similar, same, temperature)
+            numbers[name] = _mean(own.mean(effective_negatives(similar, temperature, same)))
+        found.append(_Measure("contribution_peak", peaks, weights, counts, temperature=temperature))
+        found.append(_Measure("effective_negatives", numbers, weights, counts, temperature=temperature))
+    return found
+
+
+def _of_sites(found: Mapping[str, SitePrediction], draws: int, seed: int) -> _Measure:
+    first = next(iter(found.values()))
+    groups = {ALL: sorted(set(first.sites))}
+    return _Measure(
+        SITE,
+        {name: _only_all(shares_recognised(own.right, own.sites, groups)) for name, own in found.items()},
+        draws_within(first.people, first.sites, draws, seed),
+        {ALL: len(first.people)},
+        chance=first.chance,
+        p={name: own.p for name, own in found.items()},
+        note=TOO_SHORT + (f"; {first.left_out} people left out: site unknown or too small" if first.left_out else ""),
+    )
+
+
+def _named(statistic: Callable[[Floats], Floats]) -> Statistic:
+    return lambda weights: {ALL: statistic(weights)}
+
+
+def _only_all(statistic: Statistic) -> Statistic:
+    return _named(lambda weights: statistic(weights)[ALL])
+
+
+def _mean(values: Floats) -> Statistic:
+    """Mean over the people that have a value."""
+    there = np.isfinite(values)
+
+    def mean(weights: Floats) -> Mapping[str, Floats]:
+        total = weights[:, there].sum(axis=1)
+        part = weights[:, there] @ values[there]
+        return {ALL: np.divide(part, total, out=np.full(len(weights), np.nan), where=total > 0)}
+
+    return mean
+
+
+def _peak_of(own: Points, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
+    def of_weights(weights: Floats) -> Floats:
+        return peak(contributions(similar, temperature, same, weights[:, own.codes] * own.weights))
+
+    return _named(of_weights)

@@ -1,0 +1,70 @@
+"""The backbone of a probe: which network it is, and where its weights lie."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.run.config.files import network_settings
+from pipeline.run.config.networks import ModelConfig, ProbeConfig, ResNetConfig
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import FoldFiles, RunLayout
+
+UNTRAINED = ResNetConfig("resnet10")
+"""The backbone of a probe without one, so that its settings can be described."""
+
+
+def backbone_files(folder: str, fold: int) -> FoldFiles:
+    """Files of a pre-trained backbone, or else those of the network of a fold of a run.
+
+    Raises
+    ------
+    UsageError
+        If the folder holds neither.
+    """
+    layout = RunLayout(Path(folder))
+    for files in (layout.backbone, layout.fold(fold)):
+        if files.description.is_file():
+            return files
+    raise UsageError(
+        f"model.backbone: {folder}: no backbone there ({layout.backbone.description.relative_to(layout.root)}), and no "
+        f"network of fold {fold}. Make one with `heatlas pretrain`, or name the folder of a finished run."
+    )
+
+
+def body_of(settings: ProbeConfig) -> ModelConfig:
+    """Architecture and settings of the backbone, with the field of view of the probe.
+
+    Raises
+    ------
+    UsageError
+        If the folder has no backbone, or the backbone is a probe itself.
+    BadInputError
+        If its description cannot be read.
+    """
+    if settings.body:
+        found = network_settings(json.loads(settings.body), "model.body")
+    elif settings.backbone:
+        found = _described(backbone_files(settings.backbone, 0))
+    else:
+        found = UNTRAINED
+    if isinstance(found, ProbeConfig):
+        raise UsageError("model.backbone: a probe cannot be the backbone of another; name the run that it stands on.")
+    return replace(found, field_of_view=settings.field_of_view)
+
+
+def with_body(settings: ProbeConfig) -> ProbeConfig:
+    """The settings with the backbone written out, and without its place."""
+    body = body_of(settings)
+    return replace(settings, backbone="", body=json.dumps({"architecture": body.architecture, **body.own}))
+
+
+def _described(files: FoldFiles) -> ModelConfig:
+    try:
+        values: dict[str, Any] = dict(json.loads(files.description.read_text(encoding="utf-8"))["architecture"])
+        values.pop("input_shape")
+        return network_settings({"architecture": values.pop("name"), **values}, str(files.description))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadInputError(f"{files.description}: no readable network ({error}). Train it again.") from error

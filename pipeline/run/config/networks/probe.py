@@ -1,0 +1,51 @@
+"""Settings of probes: a small head on the features of a network that was trained before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.run.config.networks.base import ModelConfig
+
+Head = Literal["linear", "mlp-2", "mlp-3", "bcos-1", "bcos-2", "bcos-3", "coda"]
+
+
+@dataclass(frozen=True)
+class ProbeConfig(ModelConfig):
+    """A probe on a backbone (``heatlas run --backbone``)."""
+
+    architecture: Literal["probe"] = "probe"
+    backbone: str = ""
+    """Folder of `heatlas pretrain`, or of a finished run of the same people and folds, whose networks are the backbone.
+    Without one its weights are random, which no run accepts."""
+    body: str = ""
+    """Architecture and settings of the backbone, as JSON; read from `backbone` where it is empty."""
+    head: Head = "linear"
+    """What is trained: one linear layer after global average pooling, layers of 1×1×1 convolutions before it (MLP,
+    B-cos), or dynamic alignment units (CoDA)."""
+    b: float = 2.0
+    """Exponent of B-cos heads."""
+    hidden_channels: int = 0
+    """Of the hidden layers; 0 for as many as the backbone has."""
+    stages: int = 0
+    """Stages of the backbone that are kept; 0 for all that have voxels."""
+    logit_bias: bool = False
+    """Add log(1 / (C - 1)) to each of C logits: nothing for two classes, a class that is rare by nature for more."""
+    train_backbone: bool = False
+    """Train the backbone on (fine-tuning) instead of keeping it as it is."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            (not self.body or _is_object(self.body), "model.body must be the JSON object of a network's settings"),
+            (1 <= self.b <= 8, "model.b must lie between 1 and 8"),
+            (0 <= self.hidden_channels <= 4096, "model.hidden_channels must lie between 0 and 4,096"),
+            (0 <= self.stages <= 64, "model.stages must lie between 0 and 64"),
+        ]
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,262 @@
+"""The stage of pre-training: one network, from all scans and no label."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.records import Scan
+from pipeline.models.contract import StagedModel
+from pipeline.models.device import chosen_device
+from pipeline.models.families.probes.backbone import kept_stages
+from pipeline.models.families.registry import build_network, family_of
+from pipeline.models.inputs import NetworkInput, configured_input
+from pipeline.models.storage import save_model
+from pipeline.run.config.networks import ProbeConfig
+from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from pipeline.run.tables import write_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.run.work.memory import kept_memory
+from pipeline.run.work.seeds import derived_seed, generator
+from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
+from pipeline.training.curve import CurveOnTerminal
+from pipeline.training.numerics import repeatable
+from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
+from pipeline.training.pretraining.networks import Pretraining
+from pipeline.training.pretraining.objectives import pretraining
+from pipeline.training.pretraining.temperatures import temperature_of
+from pipeline.training.stage import registered_versions
+from pipeline.training.trainer import Resumption, Trained, train
+from pipeline.training.volumes import LabelledVolumes, load_volumes
+
+STAGE = "pretraining"
+FEATURES = ("features",)
+"""Name of the output that the stored network has in place of classes; its last stage was not trained."""
+FEWEST = 8
+"""Participants."""
+
+COLUMNS = {
+    "epoch": "Number of the epoch, from 1",
+    "temperature": "Temperature of the epoch; not used by byol and dino",
+    "train_loss": "Mean loss over the training part during the epoch",
+    "train_retrieval": "Share of views whose most similar candidate is the other view of the same scan",
+    "validation_loss": "The same over the validation part after the epoch, without augmentation; the second view is "
+    "the mirror image",
+    "validation_retrieval": "Share of validation scans found by their mirror image",
+}
+"""Columns of ``models/backbone/history.tsv``, and their descriptions."""
+PRETRAINING_TABLE = Table(
+    "pretraining_history", COLUMNS, "epoch", "How did pre-training progress?", stage="training",
+    place="backbone.history", on_pages=False,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PretrainingTask:
+    """Input of the worker; picklable.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    scans : tuple of Scan
+        Registered.
+    validation : tuple of str
+        Participants whose scans are not learned from.
+    spec : NetworkInput
+    config : Config
+    seed : int
+    """
+
+    layout: RunLayout
+    scans: tuple[Scan, ...]
+    validation: tuple[str, ...]
+    spec: NetworkInput
+    config: Config
+    seed: int
+
+    @property
+    def checkpoint(self) -> Path:
+        return checkpoint_path(self.layout.backbone.folder)
+
+    @property
+    def queue(self) -> int:
+        """Keys that moco keeps."""
+        return self.config.pretraining.queue or max(1, len(self.part(False)) // 2)
+
+    def part(self, held_out: bool) -> tuple[Scan, ...]:
+        """Scans of the validation part, or of the others."""
+        return tuple(scan for scan in self.scans if (scan.participant_id in self.validation) == held_out)
+
+
+def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
+    """The scans to learn from, and the participants of the validation part, drawn by the seed.
+
+    Raises
+    ------
+    UsageError
+        For a probe, batches without negatives, or a queue as long as there are scans.
+    BadInputError
+        For fewer than `FEWEST` participants, or no split in the folder whose participants are left out.
+    """
+    settings, training = config.pretraining, config.training
+    if isinstance(config.model, ProbeConfig):
+        raise UsageError('heatlas pretrain makes backbones, and model.architecture = "probe" stands on one.')
+    left = _without(settings.without, scans)
+    people = sorted({scan.participant_id for scan in left})
+    if len(people) < FEWEST:
+        named = f" but those of {settings.without}" if settings.without else ""
+        raise BadInputError(
+            f"pretraining: the input has {len(people)} participants{named}, and {FEWEST} are needed to compare scans."
+        )
+    if training.batch_size < 2:
+        raise UsageError("training.batch_size must be 2 or more: a scan is compared with the others of its batch.")
+    count = validation_count(len(people), config.cohort.validation_fraction)
+    drawn = generator(config.seed, STAGE, "validation").permutation(len(people))[:count]
+    validation = tuple(sorted(people[place] for place in drawn))
+    kept = sum(scan.participant_id not in validation for scan in left)
+    if settings.method == "moco" and settings.queue >= kept:
+        raise UsageError(
+            f"pretraining.queue = {settings.queue}: {kept} scans are learned from, and a queue as long would hold "
+            f"every one of them. Set at most {kept - 1}, or 0 for half of them."
+        )
+    return left, validation
+
+
+def _without(folder: str, scans: Sequence[Scan]) -> tuple[Scan, ...]:
+    if not folder:
+        return tuple(scans)
+    path = RunLayout(Path(folder)).splits
+    if not path.is_file():
+        raise BadInputError(f"pretraining.without: {folder}: no run with a split there ({path.name}).")
+    theirs = {person for fold in Split.read(path).folds for person in (*fold.train, *fold.validation, *fold.test)}
+    return tuple(scan for scan in scans if scan.participant_id not in theirs)
+
+
+def validation_count(people: int, fraction: float) -> int:
+    """Participants of the validation part: a share, at least two, so that there is something to compare."""
+    return max(2, round(people * fraction))
+
+
+def pretrain(
+    layout: RunLayout, scans: Sequence[Scan], config: Config, executor: Executor, digests: DigestCache
+) -> list[Outcome]:
+    """Train a backbone without labels; its network, description and history are those of ``layout.backbone``.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    scans : sequence of Scan
+        Registered.
+    config : Config
+    executor : concurrent.futures.Executor
+    digests : DigestCache
+
+    Raises
+    ------
+    UsageError, BadInputError
+        As `parts_of`; if the grid is too small for the network.
+    """
+    spec = configured_input(config)
+    family_of(config.model).require_fits(spec.shape, config.model)
+    scans, validation = parts_of(config, scans)
+    task = PretrainingTask(layout, scans, validation, spec, config, derived_seed(config.seed, STAGE))
+    versions = registered_versions(layout, scans, config, digests)
+    settings = dataclasses.replace(config.pretraining, without="")
+    parameters = [
+        config.model,
+        config.training,
+        settings,
+        config.registration.resolution_mm,
+        task.validation,
+        task.seed,
+    ]
+    key = unit_key({scan.name: versions[scan.name] for scan in scans}, parameters, train_backbone)
+    outputs = {name: getattr(layout.backbone, name) for name in ("weights", "description", "history")}
+    outputs["history_columns"] = outputs["history"].with_suffix(".json")
+    job = Job(STAGE, "backbone", key, outputs, train_backbone, (task, key))
+    with CurveOnTerminal([(job.unit, task.checkpoint)], config.training.max_epochs):
+        outcomes = run_jobs(layout, [job], executor, "Pre-training")
+    if outcomes[0].ok:
+        remove_checkpoint(task.checkpoint)
+    return outcomes
+
+
+def train_backbone(outputs: dict[str, Path], task: PretrainingTask, key: str) -> Mapping[str, Any]:
+    """Train the backbone; the function of a `Job`."""
+    config = task.config.training
+    if config.devices == 1:
+        _train_backbone(ALONE, outputs, task, key)
+    else:
+        in_processes(config.devices, chosen_device(config), _train_backbone, outputs, task, key)
+    return {"epochs": config.max_epochs}
+
+
+def _train_backbone(ranks: Ranks, outputs: dict[str, Path], task: PretrainingTask, key: str) -> None:
+    config = task.config.training
+    device = device_of_rank(chosen_device(config), ranks)
+    with kept_memory(), repeatable(device, task.seed, config.threads):
+        people = {name: number for number, name in enumerate(sorted({scan.participant_id for scan in task.scans}))}
+        training, validation = (_load(task, held_out, people, device) for held_out in (False, True))
+        network, learner = _fresh(task)
+        objective = pretraining(task.config.pretraining, config.max_epochs, task.seed)
+        # No label says which epoch is best, and a schedule has its own end: the last epoch is kept.
+        whole = dataclasses.replace(config, min_epochs=config.max_epochs)
+        shared, resumption = synchronised(learner.to(device), ranks, device), Resumption(task.checkpoint, key)
+        trained = train(shared, training, validation, objective, whole, task.seed, resumption, ranks=ranks)
+        if not ranks.leads:
+            return
+    network, learner = _fresh(task)  # its first stages are those of the learner
+    learner.load_state_dict({name: value.cpu() for name, value in trained.weights.items()})
+    description = _description(task, trained, device)
+    save_model(FoldFiles(outputs["weights"].parent), network, task.spec, FEATURES, description)
+    write_table(outputs["history"], _history(task, trained), COLUMNS)
+
+
+def _load(task: PretrainingTask, held_out: bool, people: Mapping[str, int], device: torch.device) -> LabelledVolumes:
+    scans = task.part(held_out)
+    files = [task.layout.scan(s.participant_id, s.session_id, task.spec.resolution_mm) for s in scans]
+    targets = torch.tensor([people[scan.participant_id] for scan in scans])
+    return load_volumes(files, targets, task.spec, device, task.config.training.threads)
+
+
+def _fresh(task: PretrainingTask) -> tuple[StagedModel, Pretraining]:
+    """A network with fresh weights, and what learns with its first stages."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(task.seed, "weights"))
+        network = build_network(task.config.model, task.spec.shape, len(FEATURES))
+        stages, channels = kept_stages(network, task.spec.shape)
+        dynamic = family_of(task.config.model).encoding == "pair"
+        return network, Pretraining(stages, channels, task.config.pretraining, task.queue, dynamic)
+
+
+def _description(task: PretrainingTask, trained: Trained, device: torch.device) -> dict[str, Any]:
+    parts = {"train": task.part(False), "validation": task.part(True)}
+    return {
+        "participants": {name: sorted({scan.participant_id for scan in part}) for name, part in parts.items()},
+        "scans": {name: [scan.name for scan in part] for name, part in parts.items()},
+        "pretraining": dataclasses.asdict(dataclasses.replace(task.config.pretraining, without="")),
+        "training": dataclasses.asdict(task.config.training),
+        "seed": task.config.seed,
+        "epochs": trained.selection.epoch,
+        "device": device.type,
+    }
+
+
+def _history(task: PretrainingTask, trained: Trained) -> pd.DataFrame:
+    settings, epochs = task.config.pretraining, task.config.training.max_epochs
+    frame = pd.DataFrame([dataclasses.asdict(record) for record in trained.history])
+    frame = frame.rename(columns={f"{part}_score": f"{part}_retrieval" for part in ("train", "validation")})
+    warm = [temperature_of(settings, epoch, epochs, task.seed) for epoch in frame["epoch"]]
+    return frame.assign(temperature=warm)[list(COLUMNS)]

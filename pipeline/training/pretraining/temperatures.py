@@ -1,0 +1,55 @@
+"""Temperatures that change while a network learns without labels.
+
+A low temperature tells scans from one another, a high one finds groups; passing from one to the other again and again
+helps rare groups (Kukleva, Böhle, Schiele, Kuehne & Rupprecht 2023).
+"""
+
+from __future__ import annotations
+
+import math
+
+from pipeline.run.config.pretraining import PretrainingConfig, Schedule
+from pipeline.run.work.seeds import generator
+
+PERIODS = 4.7
+"""Of a schedule in a training, unless told otherwise: it then ends where it is best, at 0.7 of a period."""
+
+
+def temperature_at(schedule: Schedule, lowest: float, highest: float, phase: float) -> float:
+    """Temperature at a phase of the period: 0 and 1 are its ends.
+
+    ``cosine``: ``(τ+ - τ-) (1 + cos 2π t/T) / 2 + τ-``; ``linear``: down to τ- in the middle, and up again; ``step``:
+    τ+ in the first half, τ- in the second.
+
+    Examples
+    --------
+    >>> [round(temperature_at("cosine", 0.1, 1.0, t), 3) for t in (0, 0.25, 0.5, 0.7, 1)]
+    [1.0, 0.55, 0.1, 0.411, 1.0]
+    """
+    if schedule == "cosine":
+        height = (1 + math.cos(2 * math.pi * phase)) / 2
+    elif schedule == "linear":
+        height = abs(1 - 2 * (phase % 1))
+    else:
+        height = float(phase % 1 < 0.5)
+    return (highest - lowest) * height + lowest
+
+
+def temperature_of(settings: PretrainingConfig, epoch: int, epochs: int, seed: int) -> float:
+    """Temperature of an epoch, counted from 1; the same throughout it.
+
+    Parameters
+    ----------
+    settings : PretrainingConfig
+    epoch, epochs : int
+        The epoch, and how many there are.
+    seed : int
+        For ``random``: even between the bounds.
+    """
+    lowest, highest = settings.temperature, settings.highest_temperature
+    if settings.schedule == "fixed":
+        return lowest
+    if settings.schedule == "random":
+        return float(generator(seed, "temperature", epoch).uniform(lowest, highest))
+    period = settings.period_epochs or epochs / PERIODS
+    return temperature_at(settings.schedule, lowest, highest, (epoch - 1) / period)

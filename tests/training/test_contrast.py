@@ -1,0 +1,277 @@
+"""Contrastive losses and temperatures against closed forms, and what moving copies and queues hold."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from pipeline.run.config.pretraining import PretrainingConfig
+from pipeline.run.config.settings import AugmentationConfig, TrainingConfig
+from pipeline.run.errors import UsageError
+from pipeline.training.augmentation.further import FurtherAugmentation
+from pipeline.training.objectives.records import Batch, Context
+from pipeline.training.parallel import ALONE, Ranks, in_processes
+from pipeline.training.pretraining.contrast import against_keys, info_nce, nt_xent, views_of_scans
+from pipeline.training.pretraining.networks import Pretraining
+from pipeline.training.pretraining.objectives import pretraining
+from pipeline.training.pretraining.temperatures import temperature_at, temperature_of
+from pipeline.training.trainer import Resumption, train
+from pipeline.training.volumes import LabelledVolumes
+
+
+def unit(*shape: int, seed: int = 0) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return nn.functional.normalize(torch.randn(*shape, generator=random, dtype=torch.float64), dim=-1)
+
+
+@pytest.mark.parametrize("tau", [0.07, 0.5, 3.0])
+def test_the_loss_is_the_logarithm_of_distances_to_negatives(tau):
+    """Kukleva et al. 2023, eq. 9.1 = 9.3, 9.4, and its gradient, eq. 9.2."""
+    scores = (unit(6, 4) @ unit(6, 4, seed=1).T).requires_grad_()
+    positives = torch.tensor([3, 0, 5, 1, 2, 4])
+    losses = info_nce(scores, positives, tau)
+    distance = (1 - scores.detach()) / tau
+    for anchor, place in enumerate(positives.tolist()):
+        others = [j for j in range(6) if j != place]
+        far = sum(math.exp(-float(distance[anchor, j])) for j in others)
+        expected = math.log1p(math.exp(float(distance[anchor, place])) * far)
+        assert float(losses[anchor].detach()) == pytest.approx(expected, abs=1e-10)
+    (gradient,) = torch.autograd.grad(losses.sum(), scores)
+    expected = (scores.detach() / tau).softmax(1)
+    expected[torch.arange(6), positives] -= 1
+    torch.testing.assert_close(gradient, expected / tau, rtol=1e-10, atol=1e-12)
+    assert float(losses.detach().min()) >= 0
+
+
+def test_one_temperature_is_that_of_every_anchor_and_none_may_be_zero():
+    scores, positives = unit(5, 7), torch.tensor([0, 1, 2, 3, 4])
+    torch.testing.assert_close(
+        info_nce(scores, positives, 0.2),
+        info_nce(scores, positives, torch.full((5,), 0.2, dtype=torch.float64)),
+        rtol=0,
+        atol=0,
+    )
+    mixed = info_nce(scores, positives, torch.tensor([0.2, 1, 1, 1, 1], dtype=torch.float64))
+    assert float(mixed[0]) == float(info_nce(scores, positives, 0.2)[0])
+    for tau in (0.0, -1.0, torch.tensor([1.0, 1, 1, 0, 1])):
+        with pytest.raises(UsageError, match="above 0"):
+            info_nce(scores, positives, tau)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_low_temperature_does_not_overflow(dtype):
+    scores = torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, 0.5]], dtype=dtype)
+    losses = info_nce(scores, torch.tensor([0, 0]), 0.07)
+    expected = [math.log(sum(math.exp((s - row[0]) / 0.07) for s in row)) for row in scores.double().tolist()]
+    assert losses.tolist() == pytest.approx(expected, abs=2e-6)
+
+
+@pytest.mark.parametrize("tau", [0.1, 1.0, 10.0])
+def test_embeddings_that_are_all_the_same_have_the_loss_of_guessing(tau):
+    same = unit(1, 3).expand(8, 3)
+    losses, _ = nt_xent(same, torch.arange(4), tau)
+    assert losses.tolist() == pytest.approx([math.log(7)] * 8, abs=1e-12)
+
+
+def test_other_scans_of_a_participant_are_no_negatives():
+    people = torch.tensor([4, 9, 4])
+    places, excluded = views_of_scans(3, people)
+    assert places.tolist() == [3, 4, 5, 0, 1, 2]
+    assert {(0, 2), (0, 5), (0, 0)} == {(0, j) for j in range(6) if excluded[0, j]}
+    assert {(1, 1)} == {(1, j) for j in range(6) if excluded[1, j]}
+    embeddings = unit(6, 5).requires_grad_()
+    losses, _ = nt_xent(embeddings, people, 0.3)
+    (gradient,) = torch.autograd.grad(losses[0], embeddings)
+    assert bool((gradient[[2, 5]] == 0).all())
+    assert bool((gradient[[1, 3, 4]] != 0).any(1).all())
+    scores = (embeddings @ embeddings.T).detach()[0]
+    wrong = sum(math.exp(float(scores[j]) / 0.3) for j in (1, 4))
+    right = math.exp(float(scores[3]) / 0.3)
+    assert float(losses[0].detach()) == pytest.approx(-math.log(right / (right + wrong)), abs=1e-12)
+    with pytest.raises(UsageError, match="no negatives"):
+        nt_xent(embeddings, torch.tensor([4, 4, 4]), 0.3)
+
+
+def test_keys_of_the_queue_are_negatives_unless_they_are_empty_or_of_the_same_person():
+    queries, keys, queue = unit(2, 4), unit(2, 4, seed=1), unit(3, 4, seed=2)
+    losses, _ = against_keys(queries, keys, torch.tensor([1, 2]), queue, torch.tensor([-1, 1, 3]), 0.2)
+    for n, candidates in ((0, [keys[0], keys[1], queue[2]]), (1, [keys[1], keys[0], queue[1], queue[2]])):
+        weights = [math.exp(float(queries[n] @ one) / 0.2) for one in candidates]
+        assert float(losses[n]) == pytest.approx(-math.log(weights[0] / sum(weights)), abs=1e-10)
+
+
+def test_a_schedule_has_the_published_values():
+    found = [temperature_at("cosine", 0.1, 1.0, t) for t in (0, 0.25, 0.5, 0.7, 1.0)]
+    assert found == pytest.approx([1, 0.55, 0.1, 0.4109, 1], abs=1e-4)
+    settings = PretrainingConfig(period_epochs=400)
+    assert [round(temperature_of(settings, epoch, 2000, 1), 3) for epoch in (1, 101, 201, 281, 401)] == [
+        1.0, 0.55, 0.1, 0.411, 1.0
+    ]  # fmt: skip
+    assert [temperature_at("linear", 0.1, 1.0, t) for t in (0, 0.25, 0.5, 0.75, 1)] == pytest.approx(
+        [1, 0.55, 0.1, 0.55, 1]
+    )
+    assert [temperature_at("step", 0.1, 1.0, t) for t in (0, 0.49, 0.5, 0.99, 1)] == [1, 1, 0.1, 0.1, 1]
+
+
+@given(
+    st.sampled_from(["fixed", "cosine", "linear", "step", "random"]), st.floats(0.01, 2), st.floats(0, 3),
+    st.integers(1, 500), st.floats(1, 100),
+)  # fmt: skip
+def test_temperatures_stay_between_their_bounds(schedule, low, span, epoch, period):
+    settings = PretrainingConfig(
+        schedule=schedule, temperature=low, highest_temperature=low + span, period_epochs=period
+    )
+    found = temperature_of(settings, epoch, 500, 3)
+    assert low - 1e-12 <= found <= low + span + 1e-12
+    assert found == temperature_of(settings, epoch, 500, 3)
+    same = dataclasses.replace(settings, highest_temperature=low)
+    assert temperature_of(same, epoch, 500, 3) == low
+    if schedule in ("cosine", "linear"):
+        phases = (epoch - 1) / period, -(epoch - 1) / period
+        ends = [temperature_at(schedule, low, low + span, phase) for phase in phases]
+        assert ends[0] == pytest.approx(ends[1], abs=1e-9)
+
+
+def test_without_a_period_a_schedule_ends_near_its_best_point():
+    settings = PretrainingConfig()
+    last = temperature_of(settings, 2000, 2000, 1)
+    assert last == pytest.approx(temperature_at("cosine", 0.1, 1.0, 0.7), abs=0.02)
+
+
+def learner(method: str, seed: int = 4, **settings: object) -> Pretraining:
+    torch.manual_seed(seed)
+    stage = nn.Sequential(nn.Conv3d(1, 4, 3, padding=1), nn.ReLU())
+    return Pretraining([stage], 4, PretrainingConfig(method=method, dimensions=6, **settings), 5, False)
+
+
+def step(network: Pretraining, volumes: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
+    settings = PretrainingConfig(method=network.method, dimensions=6, schedule="fixed")
+    objective = pretraining(settings, 10, 1)
+    loss, logged = objective.loss(network, Batch(volumes, people, torch.arange(len(people)), epoch=1), Context())
+    assert set(logged) == {"loss", "right"}
+    assert all(value.shape == people.shape for value in logged.values())
+    return loss
+
+
+@pytest.mark.parametrize("method", ["moco", "byol", "dino"])
+def test_the_moving_copy_gets_no_gradient_and_moves_exactly(method):
+    network = learner(method, momentum=0.75).train()
+    before = copy.deepcopy(network.copy)
+    with torch.no_grad():
+        for weight in network.learner.parameters():
+            weight.add_(torch.randn_like(weight))
+    step(network, torch.rand(6, 1, 5, 4, 6), torch.arange(3)).backward()
+    assert all(weight.grad is None for weight in network.copy.parameters())
+    assert all(weight.grad is not None for weight in network.learner.backbone.parameters())
+    for now, was, given_weight in zip(
+        network.copy.parameters(), before.parameters(), network.learner.parameters(), strict=True
+    ):
+        torch.testing.assert_close(now, 0.75 * was + 0.25 * given_weight.detach(), rtol=1e-6, atol=1e-6)
+    rested = copy.deepcopy(network.copy.state_dict())
+    with torch.no_grad():
+        step(network.eval(), torch.rand(3, 1, 5, 4, 6), torch.arange(3))
+    assert all(torch.equal(value, rested[name]) for name, value in network.copy.state_dict().items())
+
+
+def test_the_queue_is_first_in_first_out():
+    network = learner("moco")
+    for start in (0, 3):
+        people = torch.arange(start, start + 3)
+        network.enqueue(people[:, None].expand(3, 6).float(), people)
+    assert network.queued.tolist() == [1, 2, 3, 4, 5]
+    assert network.queue[:, 0].tolist() == [1, 2, 3, 4, 5]
+    network.train()
+    step(network, torch.rand(4, 1, 5, 4, 6), torch.tensor([8, 9]))
+    assert network.queued.tolist() == [3, 4, 5, 8, 9]
+    assert network.queue[3:].norm(dim=1).tolist() == pytest.approx([1, 1], abs=1e-5)
+    step(network.eval(), torch.rand(2, 1, 5, 4, 6), torch.tensor([6, 7]))
+    assert network.queued.tolist() == [3, 4, 5, 8, 9]  # validation leaves no trace
+
+
+@pytest.mark.parametrize("method", ["simclr", "moco", "byol", "dino"])
+def test_patterns_are_told_apart_after_some_steps(method):
+    """Eight people, each with a pattern; views differ in noise."""
+    torch.manual_seed(2)
+    patterns = torch.rand(8, 1, 5, 4, 6)
+    network = learner(method, momentum=0.9).train()
+    optimiser = torch.optim.Adam([one for one in network.parameters() if one.requires_grad], 5e-3)
+    objective = pretraining(PretrainingConfig(method=method, dimensions=6, schedule="fixed", temperature=0.2), 10, 1)
+    history, right = [], []
+    for _ in range(60):
+        views = torch.cat([patterns, patterns]) + 0.02 * torch.randn(16, 1, 5, 4, 6)
+        loss, logged = objective.loss(network, Batch(views, torch.arange(8), torch.arange(8), epoch=1), Context())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        history.append(float(loss.detach()))
+        right.append(float(logged["right"].mean()))
+    assert np.mean(history[-10:]) < 0.8 * np.mean(history[:5])
+    if method in ("simclr", "moco"):
+        candidates = 15 if method == "simclr" else 13
+        assert np.mean(history[-10:]) < 0.6 * math.log(candidates)
+        assert np.mean(right[-10:]) > 0.7
+
+
+def test_in_validation_the_second_view_is_the_mirror_image():
+    network, volumes = learner("simclr").eval(), torch.rand(3, 1, 5, 4, 6)
+    people = torch.arange(3)
+    with torch.no_grad():
+        alone = step(network, volumes, people)
+        given_both = step(network, torch.cat([volumes, volumes.flip(2)]), people)
+    assert float(alone) == float(given_both)
+
+
+def test_views_of_a_scan_differ_and_the_first_is_that_of_a_training_with_one():
+    config = AugmentationConfig(noise_probability=1.0)
+    further, volumes = FurtherAugmentation(config, 3, 1), torch.rand(2, 1, 5, 4, 6)
+    plain = further(volumes, np.array([0, 4]))
+    both = further(torch.cat([volumes, volumes]), np.array([0, 4, 0, 4]), np.array([0, 0, 1, 1]))
+    assert torch.equal(both[:2], plain)
+    assert not torch.equal(both[2:], plain)
+
+
+PLAIN = TrainingConfig(
+    learning_rate=1e-3, batch_size=8, max_epochs=2, min_epochs=2, flip_probability=0.0, max_shift_voxels=0,
+    augmentation=AugmentationConfig(noise_probability=1.0),
+)  # fmt: skip
+
+
+def learnt(folder: Path, method: str, ranks: Ranks = ALONE) -> Mapping[str, torch.Tensor]:
+    """Weights after two epochs on seven scans of six people, without batch statistics, which processes do not share."""
+    network = learner(method)
+    for part in (network.learner, network.copy):
+        if part is not None:
+            part.projector = nn.Linear(4, 6)
+    if network.copy is not None:
+        network.copy.load_state_dict(network.learner.state_dict())
+        network.copy.requires_grad_(False)
+    torch.manual_seed(8)
+    volumes, people = torch.rand(7, 5, 4, 6).half(), torch.tensor([0, 1, 2, 3, 4, 5, 0])
+    part = LabelledVolumes(volumes, people)
+    objective = pretraining(PretrainingConfig(method=method, dimensions=6), 2, 1)
+    return train(network, part, part, objective, PLAIN, 3, Resumption(folder / "x", "key"), ranks=ranks).weights
+
+
+def _as_one_of_two(ranks: Ranks, folder: Path) -> None:
+    for method in ("simclr", "moco"):
+        torch.save(dict(learnt(folder / method, method, ranks)), folder / f"{method}-{ranks.rank}.pt")
+
+
+def test_two_processes_compare_with_the_scans_of_both(tmp_path):
+    for method in ("simclr", "moco"):
+        (tmp_path / method).mkdir()
+    in_processes(2, torch.device("cpu"), _as_one_of_two, tmp_path)
+    for method in ("simclr", "moco"):
+        alone = learnt(tmp_path / f"{method}-alone", method)
+        first, second = (torch.load(tmp_path / f"{method}-{rank}.pt") for rank in (0, 1))
+        for name, value in alone.items():
+            torch.testing.assert_close(first[name], value, rtol=0, atol=5e-5)
+            assert torch.equal(first[name], second[name])

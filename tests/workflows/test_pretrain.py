@@ -1,0 +1,120 @@
+"""``heatlas pretrain`` on scans without labels, and a probe on what it made."""
+
+import json
+
+import pytest
+import torch
+
+from pipeline.models.storage import load_model
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table
+from pipeline.training.pretraining.stage import COLUMNS, PRETRAINING_TABLE
+from tests.declared_tables import require_as_declared
+from tests.workflows.template_cohort import write_config, write_template_cohort
+from workflows.command_line import main
+
+PEOPLE = [f"{number:02d}" for number in range(27)]
+LEARNT, LABELLED = PEOPLE[:9], PEOPLE[9:]
+FEW = "\n[training.augmentation]\naffine_probability = 0.0\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretrain")
+    write_template_cohort(folder / "input", participants=len(PEOPLE))
+    write_config(folder / "run.toml")
+    (folder / "pretrain.toml").write_text(
+        (folder / "run.toml").read_text().replace("repeats = 1\n", "repeats = 1\nwarmup_epochs = 0\n") + FEW
+    )
+    assert main(["pretrain", *asked(folder, "backbone", LEARNT, "pretrain.toml")]) == 0
+    return folder
+
+
+def asked(folder, out: str, people: list[str], config: str = "run.toml") -> list[str]:
+    return [
+        str(folder / "input"), str(folder / out), "--config", str(folder / config), "--n-procs", "1",
+        "--participant-label", *people,
+    ]  # fmt: skip
+
+
+def test_the_backbone_says_whom_it_knows(folder, capsys):
+    layout = RunLayout(folder / "backbone")
+    loaded = load_model(layout.backbone)
+    known = loaded.description["participants"]
+    assert sorted(known["train"] + known["validation"]) == [f"sub-{one}" for one in LEARNT]
+    assert (len(known["validation"]), loaded.settings.architecture) == (4, "founding")
+    assert list(read_table(layout.backbone.history)) == list(COLUMNS)
+    require_as_declared(layout, PRETRAINING_TABLE)
+    assert not layout.splits.exists()
+    weights = layout.backbone.weights.read_bytes()
+    assert main(["pretrain", *asked(folder, "backbone", LEARNT, "pretrain.toml")]) == 0
+    assert "pretraining   1 unchanged" in capsys.readouterr().out
+    assert layout.backbone.weights.read_bytes() == weights
+
+
+def test_a_probe_stands_on_it_and_is_explained(folder, capsys):
+    more = ["--backbone", str(folder / "backbone"), "--stop-after", "attribution"]
+    assert main(["run", *asked(folder, "run", LABELLED), *more]) == 0
+    layout = RunLayout(folder / "run")
+    backbone = load_model(RunLayout(folder / "backbone").backbone).model
+    for fold in (0, 1):
+        probe = load_model(layout.fold(fold))
+        assert probe.settings.architecture == "probe"
+        assert json.loads(probe.settings.body)["architecture"] == "founding"
+        theirs = torch.nn.Sequential(*backbone.stages[: len(probe.model.stages[0])]).state_dict()
+        assert all(torch.equal(value, theirs[name]) for name, value in probe.model.stages[0].state_dict().items())
+    assert len(read_table(layout.evidence)) > 0
+    (folder / "backbone").rename(folder / "elsewhere")  # what is trained needs it no longer
+    try:
+        assert main(["explain", str(folder / "run"), "--method", "grad-cam", "--n-procs", "1"]) == 0
+    finally:
+        (folder / "elsewhere").rename(folder / "backbone")
+
+
+def test_people_whom_a_fold_tests_are_refused(folder, capsys):
+    more = ["--backbone", str(folder / "backbone")]
+    assert main(["run", *asked(folder, "leaking", [*LEARNT, *LABELLED]), *more]) == 2
+    said = capsys.readouterr().err
+    assert "whom this fold tests" in said
+    assert "--without" in said
+    assert not RunLayout(folder / "leaking").config.exists()
+
+
+def test_people_of_a_run_can_be_left_out(folder, capsys):
+    more = ["--without", str(folder / "run")]
+    assert main(["pretrain", *asked(folder, "others", PEOPLE, "pretrain.toml"), *more]) == 0
+    known = load_model(RunLayout(folder / "others").backbone).description["participants"]
+    tested = set(read_table(RunLayout(folder / "run").splits)["participant_id"])
+    assert not tested & {*known["train"], *known["validation"]}
+    assert {f"sub-{one}" for one in LEARNT} <= {*known["train"], *known["validation"]}
+    assert main(["pretrain", *asked(folder, "none", LABELLED[:3], "pretrain.toml")]) == 65
+    assert "3 participants" in capsys.readouterr().err
+    assert main(["pretrain", *asked(folder, "none", LEARNT, "pretrain.toml"), "--without", str(folder / "input")]) == 65
+    assert "no run with a split" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ('[pretraining]\nmethod = "moco"\nqueue = 9\n', "pretraining.queue = 9"),
+        ("[pretraining]\ntemperature = 0.0\n", "pretraining.temperature must be above 0"),
+        ("[pretraining]\ntemperature = 2.0\n", "pretraining.highest_temperature"),
+        ('[pretraining]\nmethod = "clip"\n', "clip"),
+    ],
+)
+def test_wrong_settings_are_refused_before_any_work(folder, capsys, section, message):
+    path = folder / "wrong.toml"
+    path.write_text((folder / "pretrain.toml").read_text() + section)
+    assert main(["pretrain", *asked(folder, "wrong", LEARNT, "wrong.toml")]) == 2
+    assert message in capsys.readouterr().err
+    assert not RunLayout(folder / "wrong").config.exists()
+
+
+def test_a_probe_without_a_backbone_is_refused(folder, capsys):
+    path = folder / "bare.toml"
+    path.write_text((folder / "run.toml").read_text().split("[model]")[0] + '[model]\narchitecture = "probe"\n')
+    assert main(["run", *asked(folder, "bare", LABELLED, "bare.toml")]) == 2
+    assert "model.backbone" in capsys.readouterr().err
+    more = ["--backbone", str(folder / "input")]
+    assert main(["run", *asked(folder, "bare", LABELLED), *more]) == 2
+    assert "no backbone there" in capsys.readouterr().err
