@@ -29,6 +29,7 @@ from pipeline.run.config.networks.conventional import (
     FoundingConfig,
     ResNetConfig,
     SEResNetConfig,
+    ViTConfig,
 )
 
 NETWORKS: Mapping[str, type[ModelConfig]] = {
@@ -39,6 +40,7 @@ NETWORKS: Mapping[str, type[ModelConfig]] = {
         DenseNetConfig,
         SEResNetConfig,
         EfficientNetConfig,
+        ViTConfig,
         BcosSimpleConfig,
         BcosResNetConfig,
         BcosDenseNetConfig,
@@ -70,4 +72,5 @@ __all__ = [
     "ModelConfig",
     "ResNetConfig",
     "SEResNetConfig",
+    "ViTConfig",
 ]
