@@ -12,6 +12,7 @@ from atlases.brain_box import Box
 from pipeline.attribution.method_settings import Setting, build_record
 from pipeline.attribution.methods import Method
 from pipeline.attribution.reference.references import Reference
+from pipeline.models.attention import attention_layers
 from pipeline.models.contract import StagedModel
 from pipeline.regions.packed_atlas import PackedAtlas
 
@@ -45,15 +46,15 @@ class Entry:
         Its settings. A static method ``from_run(surroundings)`` gives those that come from the run.
     help : str
         What it shows, in one line.
-    usual_stage : {"input", "last"}
-        Default stage: the input, or the last stage with spatial resolution.
+    usual_stage : {"input", "last", "tokens"}
+        Default stage: the input, the last stage with spatial resolution, or the one before the first attention.
     usual_start : {"run", "logit", "evidence"}
         Value explained by default: the `start_value` of the run, the logit, or the evidence.
     """
 
     record: type[Any]
     help: str
-    usual_stage: Literal["input", "last"] = "input"
+    usual_stage: Literal["input", "last", "tokens"] = "input"
     usual_start: Literal["run", "logit", "evidence"] = "logit"
 
     @property
@@ -78,13 +79,25 @@ class Entry:
 
     def stage_of(self, model: nn.Module) -> int:
         """Number of the default boundary."""
+        if self.usual_stage == "tokens":
+            return token_stage(model)
         return last_spatial_stage(model) if self.usual_stage == "last" else 0
 
 
 def last_spatial_stage(model: nn.Module) -> int:
-    """Boundary after the last stage with a 3D convolution, the output aside; 0 if there is none."""
-    stages = list(model.stages) if isinstance(model, StagedModel) else list(model.children())
-    with_convolution = [
-        number for number, stage in enumerate(stages[:-1], 1) if any(weight.dim() == 5 for weight in stage.parameters())
-    ]
-    return with_convolution[-1] if with_convolution else 0
+    """Boundary after the last stage with a 3D convolution or tokens at their places, the output aside; else 0."""
+    places = [number for number, stage in enumerate(_stages(model)[:-1], 1) if _has_places(stage)]
+    return places[-1] if places else 0
+
+
+def token_stage(model: nn.Module) -> int:
+    """Boundary before the first stage with attention; 0 if there is none."""
+    return next((number for number, stage in enumerate(_stages(model)) if attention_layers(stage)), 0)
+
+
+def _stages(model: nn.Module) -> list[nn.Module]:
+    return list(model.stages) if isinstance(model, StagedModel) else list(model.children())
+
+
+def _has_places(stage: nn.Module) -> bool:
+    return getattr(stage, "keeps_places", False) or any(weight.dim() == 5 for weight in stage.parameters())

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pipeline.attribution.attention.beyond_attention import Cgw1
+from pipeline.attribution.attention.rollout import RawAttention, Rollout
+from pipeline.attribution.attention.vit_cx import ViTCX
 from pipeline.attribution.cam.fake_cam import FakeCam
 from pipeline.attribution.cam.opti_cam import OptiCam
 from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
@@ -45,6 +48,10 @@ ENTRIES: Sequence[Entry] = (
     Entry(AblationCam, "channels weighted by the drop of the score without them; no gradient", "last"),
     Entry(OptiCam, "channel weights that maximise the score of the volume masked with the map", "last"),
     Entry(FakeCam, "constant map: a control for metrics, not an explanation"),
+    Entry(RawAttention, "attention that each token receives in the last block; the same for every class", "tokens"),
+    Entry(Rollout, "attention followed through all blocks; the same for every class", "tokens"),
+    Entry(Cgw1, "relevance times gradient of attention, followed through all blocks", "tokens"),
+    Entry(ViTCX, "masks made of tokens, weighted by the score of what they show", "last"),
     Entry(Occlusion, "drop of the score when a box is hidden"),
     Entry(RegionOcclusion, "drop of the score when an atlas region is hidden"),
     Entry(Rise, "mean score of random masks that show a voxel"),

@@ -30,6 +30,7 @@ from pipeline.run.config.networks import (
     ProbeConfig,
     ResNetConfig,
     SEResNetConfig,
+    ViTConfig,
 )
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.training.batch_statistics import prepare_step
@@ -41,6 +42,7 @@ SMALL: dict[str, ModelConfig] = {
     "densenet121": DenseNetConfig(first_channels=2, growth=1),
     "seresnet50": SEResNetConfig(),
     "efficientnet-b0": EfficientNetConfig(),
+    "vit": ViTConfig(patch=4, dim=12, depth=2, heads=2),
     "bcos-simple": BcosSimpleConfig(channels=(3, 4, 4), strides=(2, 1, 2)),
     "bcos-resnet18": BcosResNetConfig(width=1 / 32, stem_stride=1),
     "bcos-densenet121": BcosDenseNetConfig(first_channels=2, growth=1),

@@ -25,6 +25,7 @@ from pipeline.run.config.networks import (
     ProbeConfig,
     ResNetConfig,
     SEResNetConfig,
+    ViTConfig,
 )
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import FoldFiles
@@ -126,6 +127,7 @@ SETTINGS = {
     "densenet121": DenseNetConfig(first_channels=2, growth=1, dropout=0.1),
     "seresnet50": SEResNetConfig(dropout=0.5),
     "efficientnet-b0": EfficientNetConfig(drop_connect=0.0),
+    "vit": ViTConfig(dim=12, dropout=0.1),
     "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="none", background="dark"),
     "bcos-resnet18": BcosResNetConfig(width=1 / 32),
     "bcos-densenet121": BcosDenseNetConfig(first_channels=2, growth=1),

@@ -41,6 +41,13 @@ NOT_INHERENT = {
 }
 """Refused by all other families."""
 
+NO_ATTENTION = dict.fromkeys(
+    ("raw-attention", "rollout", "cgw1", "vit-cx"),
+    "it explains vision transformers, and this network has no attention between tokens. Use grad-cam, or a vision "
+    'transformer (architecture = "vit")',
+)
+"""Refused by all families but vision transformers."""
+
 
 def _all_seen(side: int, _: Any) -> int:
     return side

@@ -1,8 +1,8 @@
-"""Networks of MONAI: ResNet-10 and -18, DenseNet-121, SE-ResNet-50 and EfficientNet-B0 in three dimensions.
+"""Networks of MONAI: ResNet-10 and -18, DenseNet-121, SE-ResNet-50, EfficientNet-B0 and ViT in three dimensions.
 
 Their layers, initial weights and order of computation are MONAI's; only the way they are held is ours: as the stages
-of a `StagedModel`, and nothing in place, so that every method can look at every stage. All have zero padding, so every
-voxel of the grid reaches a feature.
+of a `StagedModel`, and nothing in place, so that every method can look at every stage. All but ViT have zero
+padding, so every voxel of the grid reaches a feature; ViT leaves out what does not fill a token.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.models.families.family import NOT_INHERENT, Architecture, Family, Shape
+from pipeline.models.families.family import NO_ATTENTION, NOT_INHERENT, Architecture, Family, Shape
 from pipeline.run.config.networks import (
     DenseNetConfig,
     EfficientNetConfig,
     ModelConfig,
     ResNetConfig,
     SEResNetConfig,
+    ViTConfig,
 )
 from pipeline.run.errors import BadInputError
 
@@ -33,7 +34,11 @@ SQUEEZE = (
     "squeeze and excitation multiplies two activations, and the rescale rule has no chord for a product. Use "
     "expected-gradients"
 )
-NEGATIVE = "the features of its last stage may be negative (Swish), and the formula needs amounts. Use grad-cam"
+NEGATIVE = "the features of its last stage may be negative{}, and the formula needs amounts. Use grad-cam"
+ATTENTION = (
+    "its attention multiplies two activations, and GELU is negative for some inputs; the rules here are proven for "
+    "ReLU networks only. Use cgw1, which has rules of its own, or expected-gradients"
+)
 
 
 def _residual_blocks(settings: ResNetConfig) -> list[int]:
@@ -100,6 +105,12 @@ def _efficientnet(shape: Shape, settings: EfficientNetConfig, outputs: int) -> S
     return _staged([stem, *net._blocks, last, head], shape, settings)
 
 
+def _vit(shape: Shape, settings: ViTConfig, outputs: int) -> StagedModel:
+    from pipeline.models.families.vit import build
+
+    return build(shape, settings, outputs)
+
+
 def _staged(stages: Sequence[nn.Module], shape: Shape, settings: ModelConfig) -> StagedModel:
     from pipeline.models.contract import StagedModel
 
@@ -119,6 +130,7 @@ def _family(
     described: str,
     refused: Mapping[str, str] | None = None,
     needs: Mapping[str, Mapping[str, Any]] | None = None,
+    step: Callable[[Any], int] = lambda _: 1,
 ) -> Family:
     def require_fits(shape: Shape, settings: Any) -> None:
         if min(shape) < smallest(settings):
@@ -130,8 +142,9 @@ def _family(
 
     return Family(
         name, build, smallest, require_fits, described=lambda _: described,
-        covering_side=lambda side, settings: max(side, smallest(settings)),
-        refused={**(refused or {}), **NOT_INHERENT}, needs=needs or {},
+        covering_side=lambda side, settings: max(-(-side // step(settings)) * step(settings), smallest(settings)),
+        seen_side=lambda side, settings: side // step(settings) * step(settings),
+        refused={**({} if name == "vit" else NO_ATTENTION), **(refused or {}), **NOT_INHERENT}, needs=needs or {},
     )  # fmt: skip
 
 
@@ -162,7 +175,17 @@ MONAI_FAMILIES: Sequence[Family] = (
         "was an EfficientNet-B0 [@efficientnet] in three dimensions, as in MONAI [@monai]",
         refused={
             "lrp": SWISH, "guided-backpropagation": SWISH, "deeplift": SQUEEZE,
-            "grad-cam++": NEGATIVE, "xgrad-cam": NEGATIVE, "opti-cam": NEGATIVE,
+            **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), NEGATIVE.format(" (Swish)")),
         },
+    ),
+    _family(
+        "vit", _vit, lambda settings: 2 * settings.patch,
+        "was a vision transformer [@vit] over tokens in three dimensions, as in MONAI [@monai], that classifies the "
+        "mean of its tokens",
+        refused={
+            **dict.fromkeys(("lrp", "guided-backpropagation", "deeplift"), ATTENTION),
+            **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), NEGATIVE.format("")),
+        },
+        step=lambda settings: settings.patch,
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pipeline.models.families import founding_geometry as geometry
 from pipeline.models.families.bcos.records import BCOS_FAMILIES
 from pipeline.models.families.coda.records import CODA_FAMILIES
-from pipeline.models.families.family import NOT_INHERENT, Family, Shape
+from pipeline.models.families.family import NO_ATTENTION, NOT_INHERENT, Family, Shape
 from pipeline.models.families.monai import MONAI_FAMILIES
 from pipeline.models.families.probes.records import probe_family, usual_probe
 from pipeline.run.config.networks import FoundingConfig, ModelConfig, ProbeConfig
@@ -50,6 +50,7 @@ FOUNDING = Family(
     refused={
         "cam": "CAM needs global average pooling and one linear layer after the last stage, and this network has a "
         "hidden layer there. Use grad-cam",
+        **NO_ATTENTION,
         **NOT_INHERENT,
     },
 )

@@ -22,7 +22,8 @@ TITLES: Mapping[str, str] = {
     "grad-cam++": "Grad-CAM++", "xgrad-cam": "XGrad-CAM", "layer-cam": "LayerCAM", "hires-cam": "HiResCAM",
     "score-cam": "Score-CAM", "ablation-cam": "Ablation-CAM", "opti-cam": "Opti-CAM", "fake-cam": "Fake-CAM",
     "smoothgrad": "SmoothGrad", "region-shapley": "Region Shapley", "input-x-gradient": "Input × gradient",
-    "smooth-input-x-gradient": "Input × gradient, smoothed",
+    "smooth-input-x-gradient": "Input × gradient, smoothed", "cgw1": "CGW1", "vit-cx": "ViT-CX",
+    "rollout": "Attention rollout",
 }  # fmt: skip
 """Names of methods that readers know in another spelling than their words give."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipeline.models.families.family import Family, Shape
+from pipeline.models.families.family import NO_ATTENTION, Family, Shape
 from pipeline.run.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ REFUSED: Mapping[str, str] = {
     "smoothgrad": NOISE,
     "grad-cam++": SIGNED, "xgrad-cam": SIGNED, "opti-cam": SIGNED,
 }  # fmt: skip
+PAIRED = f"its relevance is handed down through rules for MONAI's blocks. {INHERENT}, or rollout"
 
 
 Geometry = Callable[[Any], int]
@@ -48,6 +49,8 @@ def _family(
         made: StagedModel = getattr(import_module(f"{__package__}.{module}"), function)(shape, settings, outputs)
         return made
 
+    attention = name.startswith("bcos-vit")
+
     def require_fits(shape: Shape, settings: Any) -> None:
         if min(shape) < smallest(settings):
             raise BadInputError(
@@ -60,7 +63,8 @@ def _family(
         name, build, smallest, require_fits, described,
         covering_side=lambda side, settings: max(-(-side // step(settings)) * step(settings), smallest(settings)),
         seen_side=lambda side, settings: side // step(settings) * step(settings),
-        encoding="pair", loss="off-target", refused=REFUSED,
+        encoding="pair", loss="off-target", refused={**REFUSED, **({"cgw1": PAIRED} if attention else NO_ATTENTION)},
+        needs={"vit-cx": {"noise": 0.0}} if attention else {},
     )  # fmt: skip
 
 

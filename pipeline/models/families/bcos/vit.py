@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from pipeline.models.attention import AttentionWeights
 from pipeline.models.contract import StagedModel
 from pipeline.models.dynamic.explanation_mode import DynamicLinear
 from pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
@@ -65,13 +66,15 @@ class Attention(DynamicLinear):
         super().__init__()
         self.heads = heads
         self.weight = nn.Parameter(torch.empty(3 * channels, channels))
+        self.weights = AttentionWeights(0.0)
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(2)
         q, k, v = (self.weight @ tokens).view(len(x), 3, self.heads, -1, tokens.shape[2]).unbind(1)
         attention = self.held(torch.softmax(q.transpose(2, 3) @ k / math.sqrt(q.shape[2]), dim=3))
-        return (v @ attention.transpose(2, 3)).reshape(x.shape)
+        weights: Tensor = self.weights(attention)
+        return (v @ weights.transpose(2, 3)).reshape(x.shape)
 
 
 def build(shape: Shape, settings: BcosViTConfig, outputs: int) -> StagedModel:

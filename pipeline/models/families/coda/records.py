@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.models.families.family import Family, Shape
+from pipeline.models.families.family import NO_ATTENTION, Family, Shape
 from pipeline.run.config.networks import CodaConfig
 from pipeline.run.errors import BadInputError
 
@@ -28,6 +28,7 @@ REFUSED: Mapping[str, str] = {
     "lrp": RULES, "guided-backpropagation": RULES, "deeplift": RULES, "cam": HEAD,
     "smoothgrad": NOISE,
     "grad-cam++": SIGNED, "xgrad-cam": SIGNED, "opti-cam": SIGNED,
+    **NO_ATTENTION,
 }  # fmt: skip
 BOUNDS = {"sq": "squashed", "l2": "of norm 1", "wb": "of norm 1 or less"}
 

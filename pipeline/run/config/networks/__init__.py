@@ -29,6 +29,7 @@ from pipeline.run.config.networks.conventional import (
     FoundingConfig,
     ResNetConfig,
     SEResNetConfig,
+    ViTConfig,
 )
 from pipeline.run.config.networks.probe import ProbeConfig
 
@@ -40,6 +41,7 @@ NETWORKS: Mapping[str, type[ModelConfig]] = {
         DenseNetConfig,
         SEResNetConfig,
         EfficientNetConfig,
+        ViTConfig,
         BcosSimpleConfig,
         BcosResNetConfig,
         BcosDenseNetConfig,
@@ -73,4 +75,5 @@ __all__ = [
     "ProbeConfig",
     "ResNetConfig",
     "SEResNetConfig",
+    "ViTConfig",
 ]

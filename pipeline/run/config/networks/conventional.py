@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pipeline.run.config.networks.base import ModelConfig, all_positive, is_share
 
@@ -93,3 +94,35 @@ class EfficientNetConfig(ModelConfig):
 
     def checks(self) -> list[tuple[bool, str]]:
         return [is_share("dropout", self.dropout), is_share("drop_connect", self.drop_connect)]
+
+
+@dataclass(frozen=True)
+class ViTConfig(ModelConfig):
+    """MONAI's vision transformer, which classifies the mean of its tokens."""
+
+    architecture: Literal["vit"] = "vit"
+    patch: int = 8
+    """Voxels along each axis of a token. The default suits 2 mm; at 1 mm use 16, since attention needs memory for each
+    pair of tokens."""
+    dim: int = 48
+    """Channels of a token, a multiple of `heads`."""
+    depth: int = 4
+    """Blocks of attention."""
+    heads: int = 3
+    """Of attention."""
+    dropout: float = 0.0
+    """Of tokens, attention weights and hidden units."""
+
+    @property
+    def usual(self) -> Mapping[str, Mapping[str, Any]]:
+        """Without the methods of the default, which have no rule for attention."""
+        return {"attribution": {"methods": ("expected-gradients", "cgw1")}}
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            (2 <= self.patch <= 64, "model.patch must lie between 2 and 64"),
+            (self.heads >= 1 and self.dim >= 1, "model.dim and model.heads must be 1 or more"),
+            (self.heads >= 1 and self.dim % self.heads == 0, "model.dim must be a multiple of model.heads"),
+            (1 <= self.depth <= 64, "model.depth must lie between 1 and 64"),
+            is_share("dropout", self.dropout),
+        ]

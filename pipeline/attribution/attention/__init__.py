@@ -1,0 +1,1 @@
+"""Maps of vision transformers: from their attention, and from masks that their tokens make."""
