@@ -33,6 +33,7 @@ from pipeline.run.work.jobs import FAILURES_TABLE
 from pipeline.statistics.stage import STATISTICS_TABLES
 from pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 from pipeline.training.prediction import PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_TABLE
+from pipeline.training.pretraining.stage import PRETRAINING_TABLE
 from pipeline.training.stage import HISTORIES_NUMBER_TABLE, HISTORIES_TABLE, PREDICTIONS_REPEATS_TABLE
 
 CLINICAL_TABLE = Table(
@@ -47,6 +48,7 @@ DECLARED = (
     PREDICTIONS_APPLIED_TABLE, RELEVANCE_APPLIED_TABLE, CONSERVATION_TABLE, EVIDENCE_TABLE, EVIDENCE_APPLIED_TABLE,
     RELEVANCE_REGIONS_TABLE, RELEVANCE_AUDIT_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, PLANTED_RECOVERY_TABLE,
     PLANTED_EFFECTS_TABLE, *STATISTICS_TABLES, *BENCH_TABLES, REPRESENTATIONS_TABLE,
+    PRETRAINING_TABLE,
 )  # fmt: skip
 """All tables of a run and of what is made from it."""
 TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED if table.on_pages}
