@@ -7,7 +7,8 @@ that does one operation (a convolution, a ReLU); a stage is a layer or an `nn.Se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -33,9 +34,12 @@ class StagedModel(nn.Module):
     ----------
     architecture : Architecture or None
         Family, settings and grid that it was built from; None for a network of no family, which cannot be stored.
+    monai_names : mapping of str to str
+        Of a network of MONAI, its names of weights by ours.
     """
 
     architecture: Architecture | None = None
+    monai_names: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, stages: Sequence[nn.Module]) -> None:
         super().__init__()

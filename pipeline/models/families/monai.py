@@ -58,7 +58,7 @@ def resnet(shape: Shape, settings: ResNetConfig, outputs: int) -> StagedModel:
     assert net.fc is not None
     stem = nn.Sequential(net.conv1, net.bn1, net.act, net.maxpool)
     head = nn.Sequential(net.avgpool, nn.Flatten(), net.fc)
-    return _staged([stem, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings)
+    return _staged([stem, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings, net)
 
 
 def densenet(shape: Shape, settings: DenseNetConfig, outputs: int) -> StagedModel:
@@ -75,7 +75,7 @@ def densenet(shape: Shape, settings: DenseNetConfig, outputs: int) -> StagedMode
     stages = [nn.Sequential(*[parts[name] for name in ("conv0", "norm0", "relu0", "pool0")])]
     stages += [nn.Sequential(parts[f"denseblock{n}"], parts[f"transition{n}"]) for n in (1, 2, 3)]
     stages += [nn.Sequential(parts["denseblock4"], parts["norm5"], relu), nn.Sequential(*head)]
-    return _staged(stages, shape, settings)
+    return _staged(stages, shape, settings, net)
 
 
 def _seresnet(shape: Shape, settings: SEResNetConfig, outputs: int) -> StagedModel:
@@ -87,7 +87,7 @@ def _seresnet(shape: Shape, settings: SEResNetConfig, outputs: int) -> StagedMod
     )  # fmt: skip
     dropout = [] if net.dropout is None else [net.dropout]
     head = nn.Sequential(net.adaptive_avg_pool, *dropout, nn.Flatten(), net.last_linear)
-    return _staged([net.layer0, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings)
+    return _staged([net.layer0, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings, net)
 
 
 def _efficientnet(shape: Shape, settings: EfficientNetConfig, outputs: int) -> StagedModel:
@@ -102,7 +102,7 @@ def _efficientnet(shape: Shape, settings: EfficientNetConfig, outputs: int) -> S
     stem = nn.Sequential(net._conv_stem_padding, net._conv_stem, net._bn0, nn.SiLU())
     last = nn.Sequential(net._conv_head_padding, net._conv_head, net._bn1, nn.SiLU())
     head = nn.Sequential(net._avg_pooling, nn.Flatten(), nn.Dropout(settings.dropout), net._fc)
-    return _staged([stem, *net._blocks, last, head], shape, settings)
+    return _staged([stem, *net._blocks, last, head], shape, settings, net)
 
 
 def _vit(shape: Shape, settings: ViTConfig, outputs: int) -> StagedModel:
@@ -111,15 +111,16 @@ def _vit(shape: Shape, settings: ViTConfig, outputs: int) -> StagedModel:
     return build(shape, settings, outputs)
 
 
-def _staged(stages: Sequence[nn.Module], shape: Shape, settings: ModelConfig) -> StagedModel:
+def _staged(stages: Sequence[nn.Module], shape: Shape, settings: ModelConfig, net: nn.Module) -> StagedModel:
     from pipeline.models.contract import StagedModel
+    from pipeline.models.families.exchange import names_in
 
     for stage in stages:
         for module in stage.modules():
             if getattr(module, "inplace", False):
                 module.inplace = False  # type: ignore[assignment]
     model = StagedModel(stages)
-    model.architecture = Architecture(settings, shape)
+    model.architecture, model.monai_names = Architecture(settings, shape), names_in(net, model)
     return model
 
 

@@ -21,7 +21,7 @@ from atlases.templates import load_template
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
-from pipeline.models.families.probes.body import backbone_files
+from pipeline.models.families.probes.body import backbone_digest
 from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.run.config.networks import ProbeConfig
@@ -135,7 +135,7 @@ def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
     start = config.training.from_run
     begun = {"start": _digest(fold_of_run(start, fold).weights)} if start else {}
     if isinstance(config.model, ProbeConfig):
-        begun["backbone"] = _digest(backbone_files(config.model.backbone, fold.index).weights)
+        begun["backbone"] = backbone_digest(config.model.backbone, fold.index)
     if wanted.kind == "task":
         return None, begun
     files = {"mask": Path(wanted.mask)} if wanted.kind == "guided" and wanted.mask else {}

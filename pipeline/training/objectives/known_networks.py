@@ -16,7 +16,9 @@ from torch import Tensor
 
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.people.tasks import Task, task_of
+from pipeline.models.contract import StagedModel
 from pipeline.models.families.bcos.conversion import converted
+from pipeline.models.families.exchange import from_file
 from pipeline.models.families.probes.backbone import Backbone, kept_stages
 from pipeline.models.families.probes.body import backbone_files, body_of
 from pipeline.models.families.registry import build_network
@@ -100,16 +102,24 @@ def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> M
     BadInputError
         If it cannot be read.
     """
+    body, path = body_of(settings), Path(settings.backbone)
+    if path.is_file():
+        network = build_network(body, spec.shape, 1)
+        network.load_state_dict({**network.state_dict(), **from_file(path, network)})
+        return _of_probe(network, spec, settings)
     files = backbone_files(settings.backbone, fold.index)
     loaded = load_model(files, torch.device("cpu"))
     _require_usable("model.backbone", files, loaded, spec, fold)
-    body = body_of(settings)
     if replace(loaded.settings, field_of_view=body.field_of_view) != body:
         raise UsageError(
             f"model.backbone: {files.weights}: it is a {loaded.settings.architecture} with other settings than the "
             f"{body.architecture} in model.body; leave model.body empty."
         )
-    stages, _ = kept_stages(loaded.model, spec.shape, settings.stages)
+    return _of_probe(loaded.model, spec, settings)
+
+
+def _of_probe(network: StagedModel, spec: NetworkInput, settings: ProbeConfig) -> Mapping[str, Tensor]:
+    stages, _ = kept_stages(network, spec.shape, settings.stages)
     return {f"_stages.0.{name}": value for name, value in Backbone(stages).state_dict().items()}
 
 

@@ -11,9 +11,25 @@ from pipeline.run.config.files import network_settings
 from pipeline.run.config.networks import ModelConfig, ProbeConfig, ResNetConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from pipeline.run.work.digests import file_digest
 
 UNTRAINED = ResNetConfig("resnet10")
 """The backbone of a probe without one, so that its settings can be described."""
+
+
+def backbone_digest(backbone: str, fold: int) -> str:
+    """Digest of the weights of a backbone.
+
+    Raises
+    ------
+    UsageError, BadInputError
+        As `backbone_files`; if they cannot be read.
+    """
+    path = Path(backbone) if Path(backbone).is_file() else backbone_files(backbone, fold).weights
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read ({error}); finish the run that makes it.") from error
 
 
 def backbone_files(folder: str, fold: int) -> FoldFiles:
@@ -44,6 +60,11 @@ def body_of(settings: ProbeConfig) -> ModelConfig:
     BadInputError
         If its description cannot be read.
     """
+    if Path(settings.backbone).is_file() and not settings.body:
+        raise UsageError(
+            f"model.backbone: {settings.backbone}: a file of weights does not say of which network. Name it in "
+            """model.body, such as body = '{"architecture": "resnet18"}'."""
+        )
     if settings.body:
         found = network_settings(json.loads(settings.body), "model.body")
     elif settings.backbone:

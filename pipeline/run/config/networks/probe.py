@@ -17,8 +17,8 @@ class ProbeConfig(ModelConfig):
 
     architecture: Literal["probe"] = "probe"
     backbone: str = ""
-    """Folder of `heatlas pretrain`, or of a finished run of the same people and folds, whose networks are the backbone.
-    Without one its weights are random, which no run accepts."""
+    """Folder of `heatlas pretrain`, or of a finished run of the same people and folds, whose networks are the backbone;
+    or a file of weights (safetensors, or a state_dict of PyTorch) of the network in `body`."""
     body: str = ""
     """Architecture and settings of the backbone, as JSON; read from `backbone` where it is empty."""
     head: Head = "linear"

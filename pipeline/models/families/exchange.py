@@ -1,0 +1,99 @@
+"""Weights that MONAI's networks and ours exchange: the same tensors under MONAI's names or under ours.
+
+Files are safetensors, or PyTorch files that hold nothing but tensors.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from pipeline.models.contract import StagedModel
+from pipeline.run.errors import BadInputError, UsageError
+
+WRAPPED = ("state_dict", "model", "network")
+"""Entries of a PyTorch file below which weights often lie."""
+PARALLEL = "module."
+"""What data-parallel training puts before every name."""
+
+
+def names_in(network: nn.Module, model: StagedModel) -> dict[str, str]:
+    """MONAI's name of each weight and buffer of a model that holds the modules of a network of MONAI, by our name."""
+    theirs = {id(value): name for name, value in network.state_dict(keep_vars=True).items()}
+    return {name: theirs[id(value)] for name, value in model.state_dict(keep_vars=True).items() if id(value) in theirs}
+
+
+def to_monai(model: StagedModel) -> dict[str, Tensor]:
+    """Weights for ``load_state_dict`` of the network of MONAI that a model was made of.
+
+    Raises
+    ------
+    UsageError
+        For a network that is not MONAI's.
+    """
+    if not model.monai_names:
+        raise UsageError("this network is none of MONAI's, so MONAI has no names for its weights.")
+    state = model.state_dict()
+    return {theirs: state[ours] for ours, theirs in model.monai_names.items()}
+
+
+def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
+    """Weights of a file by our names, all but those of the last stage, which belongs to another task.
+
+    Parameters
+    ----------
+    path : Path
+        With our names or MONAI's.
+    model : StagedModel
+
+    Raises
+    ------
+    BadInputError
+        If the file cannot be read, or holds anything but tensors.
+    UsageError
+        If a weight is missing or has another shape.
+    """
+    given = {name.removeprefix(PARALLEL): value for name, value in _read(path).items()}
+    last = f"_stages.{len(model.stages) - 1}."
+    found = {}
+    for name, value in model.state_dict().items():
+        if name.startswith(last) or name.endswith("num_batches_tracked"):
+            continue
+        known = [one for one in (name, model.monai_names.get(name, "")) if one in given]
+        if not known:
+            other = f" or {model.monai_names[name]}" if name in model.monai_names else ""
+            raise UsageError(f"{path}: has no weight {name}{other}; it is of another network than model.body.")
+        if given[known[0]].shape != value.shape:
+            raise UsageError(
+                f"{path}: {known[0]} has shape {tuple(given[known[0]].shape)}, and the network in model.body "
+                f"{tuple(value.shape)}; give model.body the settings that the weights were made with."
+            )
+        found[name] = given[known[0]].to(value)
+    return found
+
+
+def _read(path: Path) -> Mapping[str, Tensor]:
+    try:
+        content = safetensors.torch.load_file(path) if path.suffix == ".safetensors" else _tensors(path)
+    except (OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadInputError(
+            f"{path}: no weights that can be read safely ({said}). Save them as safetensors, or with torch.save as a "
+            "dictionary of tensors."
+        ) from error
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise BadInputError(f"{path}: holds something other than named tensors; save the network's state_dict().")
+    return content
+
+
+def _tensors(path: Path) -> Mapping[str, Tensor]:
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    while isinstance(content, Mapping) and (inner := next((name for name in WRAPPED if name in content), None)):
+        content = content[inner]
+    return content  # type: ignore[no-any-return]

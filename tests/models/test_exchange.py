@@ -1,0 +1,100 @@
+"""Weights go to MONAI's networks and come back, from files that hold nothing but tensors."""
+
+import json
+
+import monai.networks.nets as nets
+import pytest
+import safetensors.torch
+import torch
+
+from pipeline.cohort.people.splits import Fold
+from pipeline.models.families.exchange import from_file, to_monai
+from pipeline.models.families.registry import build_network
+from pipeline.models.inputs import NetworkInput
+from pipeline.run.config.networks import BcosSimpleConfig, DenseNetConfig, ProbeConfig, ResNetConfig
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.training.objectives.known_networks import backbone_weights
+
+SHAPE = (33, 35, 34)
+RESNET = ResNetConfig("resnet10", width=0.125, stem_stride=1)
+
+
+def theirs(outputs: int = 3) -> torch.nn.Module:
+    torch.manual_seed(2)
+    return nets.ResNet(
+        "basic", [1, 1, 1, 1], [64, 128, 256, 512], n_input_channels=1, conv1_t_stride=1, widen_factor=0.125,
+        num_classes=outputs,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [RESNET, DenseNetConfig(first_channels=2, growth=1)], ids=["resnet", "densenet"])
+def test_monai_loads_our_weights(settings):
+    torch.manual_seed(1)
+    ours = build_network(settings, (61, 62, 61), 3).eval()
+    if settings is RESNET:
+        other = theirs()
+    else:
+        other = nets.DenseNet121(spatial_dims=3, in_channels=1, out_channels=3, init_features=2, growth_rate=1)
+    other.load_state_dict(to_monai(ours))
+    volume = torch.rand(1, 1, 61, 62, 61)
+    with torch.no_grad():
+        assert torch.equal(other.eval()(volume), ours(volume))
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+@pytest.mark.parametrize("before", ["", "module."])
+def test_we_load_the_weights_of_monai_but_for_the_head(tmp_path, suffix, before):
+    network, path = theirs(7).eval(), tmp_path / f"weights.{suffix}"
+    state = {before + name: value for name, value in network.state_dict().items()}
+    if suffix == "pt":
+        torch.save({"state_dict": state, "epoch": 3} if before else state, path)
+    else:
+        safetensors.torch.save_file(state, path)
+    ours = build_network(RESNET, SHAPE, 2).eval()
+    ours.load_state_dict({**ours.state_dict(), **from_file(path, ours)})
+    volume = torch.rand(1, 1, *SHAPE)
+    with torch.no_grad():
+        features = torch.nn.Sequential(*ours.stages[:-1])(volume)
+        x = network.maxpool(network.act(network.bn1(network.conv1(volume))))
+        for layer in (network.layer1, network.layer2, network.layer3, network.layer4):
+            x = layer(x)
+    assert torch.equal(features, x)
+
+
+def test_a_probe_can_stand_on_a_file(tmp_path):
+    spec, path = NetworkInput(4.0, None), tmp_path / "weights.safetensors"
+    safetensors.torch.save_file(theirs().state_dict(), path)
+    body = json.dumps({"architecture": "resnet10", **RESNET.own})
+    settings = ProbeConfig(backbone=str(path), body=body)
+    found = backbone_weights(settings, spec, Fold(0, ("a",), ("b",), ("c",)))
+    probe = build_network(settings, spec.shape, 2)
+    probe.load_state_dict({**probe.state_dict(), **found})
+    assert torch.equal(probe.stages[0][0][0].weight, theirs().conv1.weight)
+    with pytest.raises(UsageError, match=r"model\.body, such as"):
+        backbone_weights(ProbeConfig(backbone=str(path)), spec, Fold(0, ("a",), ("b",), ("c",)))
+
+
+class Trap:
+    """What a pickle would run."""
+
+    def __reduce__(self):
+        return print, ("executed",)
+
+
+def test_what_is_no_file_of_weights_is_refused(tmp_path, capsys):
+    model = build_network(RESNET, SHAPE, 2)
+    torch.save({"weight": Trap()}, tmp_path / "trap.pt")
+    (tmp_path / "text.safetensors").write_text("no")
+    torch.save([1, 2], tmp_path / "list.pt")
+    for name in ("trap.pt", "text.safetensors", "list.pt", "missing.pt"):
+        with pytest.raises(BadInputError, match=name):
+            from_file(tmp_path / name, model)
+    assert "executed" not in capsys.readouterr().out
+    safetensors.torch.save_file({"conv1.weight": torch.zeros(1)}, tmp_path / "small.safetensors")
+    with pytest.raises(UsageError, match=r"conv1\.weight has shape"):
+        from_file(tmp_path / "small.safetensors", model)
+    safetensors.torch.save_file({"other": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(UsageError, match=r"has no weight _stages\.0\.0\.weight or conv1\.weight"):
+        from_file(tmp_path / "other.safetensors", model)
+    with pytest.raises(UsageError, match="none of MONAI's"):
+        to_monai(build_network(BcosSimpleConfig(channels=(3, 4), strides=(2, 1)), SHAPE, 2))
