@@ -253,3 +253,11 @@ def test_the_network_is_left_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
     assert not any(layer._forward_pre_hooks for layer in attention_layers(model))
+
+
+def test_each_method_is_asked_at_its_stage_and_the_head_is_one_that_cam_explains():
+    model, x = network(), volume()
+    stages = {"raw-attention": 1, "rollout": 1, "cgw1": 1, "vit-cx": LAST, "grad-cam": LAST, "cam": LAST, "gradient": 0}
+    assert {name: METHODS[name].stage_of(model) for name in stages} == stages
+    cam = attribute(model, x, 1, METHODS["cam"].record(), LAST, at_input_grid=False).values
+    torch.testing.assert_close(cam.mean() + model.stages[-1][2].bias[1], model(x)[0, 1], **EXACT)
