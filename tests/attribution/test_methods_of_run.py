@@ -18,6 +18,7 @@ from pipeline.attribution.registry import ENTRIES, METHODS
 from pipeline.explaining.explained_scan import explain_scan
 from pipeline.explaining.requested import explanations_of_run
 from pipeline.explaining.stage import explain_scans
+from pipeline.models.families.registry import FAMILIES
 from pipeline.models.inputs import from_network, read_network_volume
 from pipeline.models.storage import load_model
 from pipeline.regions.stage import aggregate_relevance
@@ -124,7 +125,7 @@ def test_lrp_with_settings_of_its_own_makes_one_map() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        with_methods(*(name for name in METHODS if name not in ("cam", "inherent"))),
+        with_methods(*(name for name in METHODS if name not in FAMILIES["founding"].refused)),
         with_methods("rise", "lrp", settings=("rise:p=0.25", "lrp:rules=focus")),
     ],
 )

@@ -31,7 +31,7 @@ MONAI = {
 
 def test_every_network_of_monai_is_compared():
     dynamic = [family.name for family in (*BCOS_FAMILIES, *CODA_FAMILIES)]
-    assert ["founding", *MONAI, *dynamic, "probe"] == list(FAMILIES) == list(NETWORKS)
+    assert ["founding", *MONAI, "vit", *dynamic, "probe"] == list(FAMILIES) == list(NETWORKS)
 
 
 @pytest.mark.parametrize("name", MONAI)

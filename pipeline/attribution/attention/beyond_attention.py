@@ -99,7 +99,7 @@ def forward(block: Block, x: Tensor) -> tuple[Pass, Tensor]:
     attn, mlp = block.attn, block.mlp
     normed = block.norm1(x)
     q, k, v = attn.queries_keys_values(normed)
-    attention = torch.softmax(q @ k.transpose(2, 3) * attn.scale, dim=3)
+    attention = torch.softmax(q * attn.scale @ k.transpose(2, 3), dim=3)
     read = attention @ v
     attended = attn.out_proj(_joined(read))
     middle = x + attended

@@ -36,7 +36,7 @@ STEPS = 10
 """Of integrated gradients: a grid is several times as large as a scan, and shares need no completeness."""
 BOXES, MASKS = 3, 100
 """Boxes of occlusion along each edge of a cell; random masks of RISE in a grid."""
-SLOW = ("occlusion", "rise", "score-cam", "ablation-cam", "opti-cam", "smoothgrad", "lime")
+SLOW = ("occlusion", "rise", "score-cam", "ablation-cam", "opti-cam", "smoothgrad", "lime", "vit-cx")
 """Methods of a hundred passes and more, which are not asked in large grids that the network sees as a whole."""
 SMOOTHED = ("input-x-gradient", "integrated-gradients")
 

@@ -73,7 +73,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.queries_keys_values(x)
-        attention = self.weights(torch.softmax(q @ k.transpose(2, 3) * self.scale, dim=3))
+        attention = self.weights(torch.softmax(q * self.scale @ k.transpose(2, 3), dim=3))
         answer: Tensor = self.drop_output(self.out_proj((attention @ v).transpose(1, 2).flatten(2)))
         return answer
 

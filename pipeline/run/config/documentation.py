@@ -91,7 +91,8 @@ def _networks() -> Iterator[str]:
         ]
         more = next((of for shared, of in _SHARED.items() if issubclass(record, shared)), "")
         about = f"{inspect.getdoc(record)}{more and f' It also takes the settings of all {more} networks.'}"
-        yield f"### {names}\n\n{about}\n\n{_table(record, own) if own else ''}"
+        changed = "" if more else _usual(record)
+        yield f"### {names}\n\n{about}\n\n{_table(record, own) if own else ''}{changed}"
 
 
 def _usual(record: type[ModelConfig]) -> str:

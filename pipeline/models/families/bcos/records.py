@@ -29,7 +29,7 @@ REFUSED: Mapping[str, str] = {
     "smoothgrad": NOISE,
     "grad-cam++": SIGNED, "xgrad-cam": SIGNED, "opti-cam": SIGNED,
 }  # fmt: skip
-PAIRED = f"its relevance is handed down through rules for MONAI's blocks. {INHERENT}, or rollout"
+BLOCKS = f"it hands relevance down by rules for MONAI's blocks, which are built otherwise. {INHERENT}, or rollout"
 
 
 Geometry = Callable[[Any], int]
@@ -63,7 +63,7 @@ def _family(
         name, build, smallest, require_fits, described,
         covering_side=lambda side, settings: max(-(-side // step(settings)) * step(settings), smallest(settings)),
         seen_side=lambda side, settings: side // step(settings) * step(settings),
-        encoding="pair", loss="off-target", refused={**REFUSED, **({"cgw1": PAIRED} if attention else NO_ATTENTION)},
+        encoding="pair", loss="off-target", refused={**REFUSED, **({"cgw1": BLOCKS} if attention else NO_ATTENTION)},
         needs={"vit-cx": {"noise": 0.0}} if attention else {},
     )  # fmt: skip
 
