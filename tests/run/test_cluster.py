@@ -248,7 +248,7 @@ def test_settings_that_schedulers_take_are_kept():
             image="ghcr.io/lab/heatlas:1",
             scratch="/local disk/$SLURM_JOB_ID/${USER}",
             options=("--qos=long", '-R "select[type==any]"'),
-        )  # fmt: skip
+        )
     )
 
 
