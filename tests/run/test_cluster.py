@@ -223,10 +223,100 @@ def test_a_cluster_without_its_image_is_refused():
         named_config("kubernetes", ClusterConfig())
 
 
-@pytest.mark.parametrize(("name", "value"), [("time", "4 hours"), ("jobs", 0), ("gpus", -1), ("volumes", ("claim",))])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("time", "4 hours"), ("time", "00:00:59"), ("jobs", 0), ("gpus", -1), ("volumes", ("claim",)),
+        ("partition", "cpu\n#SBATCH --wrap=reboot"), ("account", "lab; reboot"), ("gpu_partition", "`reboot`"),
+        ("address", "login 1"), ("image", "a b"), ("options", ("--qos=x\nreboot",)), ("options", ("qos=x",)),
+        ("scratch", "/s\nreboot"), ("scratch", '/s"; reboot; "'), ("scratch", "/s/$(reboot)"), ("scratch", "$(reboot)"),
+        ("scratch", "/s/`reboot`"), ("scratch", "local"),
+    ],
+)  # fmt: skip
 def test_settings_that_no_scheduler_takes_are_refused(name, value):
     with pytest.raises(UsageError, match=f"cluster.{name}"):
         Config(cluster=dataclasses.replace(ClusterConfig(), **{name: value}))
+
+
+def test_settings_that_schedulers_take_are_kept():
+    Config(
+        cluster=ClusterConfig(
+            partition="cpu,long",
+            account="lab_1.x",
+            time="00:01:00",
+            address="10.0.0.1",
+            image="ghcr.io/lab/heatlas:1",
+            scratch="/local disk/$SLURM_JOB_ID/${USER}",
+            options=("--qos=long", '-R "select[type==any]"'),
+        )
+    )
+
+
+@pytest.mark.parametrize("name", ["with space", "a;b", "`a`", "$a", "50%", "a'b"])
+def test_a_folder_that_jobs_cannot_use_is_refused_before_any_work(tmp_path, name):
+    logs = tmp_path / name / "logs"
+    with pytest.raises(UsageError, match="Choose an output folder"), open_executor(1, "local", logs):
+        pass
+    assert not logs.parent.exists()
+
+
+class Peculiar(Exception):
+    """Cannot be unpickled, since its constructor takes another argument."""
+
+    def __init__(self, scan: str, number: int) -> None:
+        super().__init__(scan)
+
+
+class Unwritable:
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def fail_peculiarly() -> None:
+    raise Peculiar("sub-1 is broken", 1)
+
+
+def test_results_that_cannot_be_unpickled_end_their_work_and_no_other(tmp_path):
+    """Parsl's thread for results ends if one cannot be unpickled: the run would wait for ever."""
+    pool = Slow()
+    executor = ClusterExecutor(pool, {}, tmp_path)
+    work = [
+        executor.submit(fail_peculiarly),
+        executor.submit(Unwritable),
+        executor.submit(Slow().submit),
+        executor.submit(abs, -1),
+    ]
+    for theirs, packed in pool.taken:
+        sent = call({}, packed)
+        assert isinstance(sent, bytes)
+        theirs.set_result(sent)
+    assert "sub-1 is broken" in str(work[0].exception())
+    assert isinstance(work[1].exception(), ValueError)
+    assert isinstance(work[2].exception(), TypeError)
+    assert work[3].result() == 1
+
+
+def test_an_argument_that_cannot_be_written_fails_as_itself_and_leaves_nothing(tmp_path, monkeypatch):
+    pool, large = Slow(), bytes(LARGE_BYTES)
+    executor = ClusterExecutor(pool, {}, tmp_path)
+    write = Path.write_bytes
+
+    def full(path, text):
+        write(path, text[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        executor.submit(len, large).result()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    monkeypatch.setattr(Path, "write_bytes", write)
+    again = executor.submit(len, large)
+    theirs, packed = pool.taken[0]
+    theirs.set_result(call({}, packed))
+    assert again.result() == LARGE_BYTES
+    with pytest.raises(Exception, match=r"[Pp]ickle"):
+        executor.submit(len, lambda: 1).result()
+    assert len(pool.taken) == 1
 
 
 @pytest.mark.parametrize(

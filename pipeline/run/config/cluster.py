@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+_NAME = r"([\w@+][\w.,:@+/=%-]*)?"
+_OPTION = r"-[^\x00-\x1f\x7f]*"
+_SCRATCH = r"([/$](?!\()([^\x00-\x1f\x7f\"`\\$]|\$(?!\())*)?"
+"""Values become lines of the script of a job: none may begin a line of its own, or run a program."""
+
 
 @dataclass(frozen=True)
 class ClusterConfig:
@@ -54,8 +59,24 @@ class ClusterConfig:
             ),
             (0 <= self.gpus <= 64, "cluster.gpus must lie between 0 and 64"),
             (
-                re.fullmatch(r"\d{1,4}:[0-5]\d:[0-5]\d", self.time) is not None,
-                "cluster.time must be hours:minutes:seconds, as in 04:00:00",
+                re.fullmatch(r"(?!0+:00)\d{1,4}:[0-5]\d:[0-5]\d", self.time, re.ASCII) is not None,
+                "cluster.time must be hours:minutes:seconds and at least a minute, as in 04:00:00",
+            ),
+            *(
+                (
+                    re.fullmatch(_NAME, getattr(self, name)) is not None,
+                    f"cluster.{name} must be a name without spaces, quotes or line breaks",
+                )
+                for name in ("partition", "gpu_partition", "account", "address", "image")
+            ),
+            (
+                all(re.fullmatch(_OPTION, option) for option in self.options),
+                "cluster.options must hold options of one line each that begin with -, as in --qos=long",
+            ),
+            (
+                re.fullmatch(_SCRATCH, self.scratch) is not None,
+                "cluster.scratch must be the path of a folder that begins with / or a variable, as in "
+                "/local/$SLURM_JOB_ID; it may hold no quotes, backslashes, line breaks or commands",
             ),
             (
                 all(re.fullmatch(r"[^:\s]+:/\S*", volume) for volume in self.volumes),

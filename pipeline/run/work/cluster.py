@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from pipeline.run.config.cluster import ClusterConfig
 from pipeline.run.errors import UsageError
-from pipeline.run.work.providers import GPU, PROVIDERS, completed, named_config, read_config
+from pipeline.run.work.providers import GPU, PROVIDERS, completed, named_config, read_config, require_plain_path
 
 SMALLEST_WINDOW = 32
 """Units handed to Parsl at once, or twice the workers of all jobs if that is more; the others wait here."""
@@ -101,18 +101,22 @@ class ClusterExecutor(Executor):
                 if not work.future.set_running_or_notify_cancel():
                     continue
                 self._handed_over += 1
-            packed = None
             try:
                 packed = self._files.pack(work)
+            except Exception as error:  # not picklable, or no space for its file
+                with self._lock:
+                    self._handed_over -= 1
+                work.future.set_exception(error)
+                continue
+            try:
                 theirs = self._pool.submit(call, self._environment, packed)
-            except Exception as error:  # not picklable, or Parsl has ended
+            except Exception as error:  # Parsl has ended
                 theirs = Future()
                 theirs.set_exception(error)
             theirs.add_done_callback(functools.partial(self._end, work, packed))
 
-    def _end(self, work: _Work, packed: Packed | None, done: Future[Any]) -> None:
-        if packed is not None:
-            self._files.forget(packed)
+    def _end(self, work: _Work, packed: Packed, done: Future[Any]) -> None:
+        self._files.forget(packed.paths)
         with self._lock:
             self._handed_over -= 1
         self._refill()
@@ -157,39 +161,56 @@ class _Files:
         self._lock = threading.Lock()
 
     def pack(self, work: _Work) -> Packed:
-        positional = tuple(map(self._part, work.positional))
-        return Packed(pickle.dumps(work.function), positional, {k: self._part(v) for k, v in work.named.items()})
+        made: list[Path] = []
+        try:
+            positional = tuple(self._part(value, made) for value in work.positional)
+            named = {name: self._part(value, made) for name, value in work.named.items()}
+            return Packed(pickle.dumps(work.function), positional, named)
+        except BaseException:  # a half-written file must not be taken for the argument of other work
+            self.forget(made)
+            raise
 
-    def _part(self, value: Any) -> bytes | Path:
+    def _part(self, value: Any, made: list[Path]) -> bytes | Path:
         text = pickle.dumps(value)
         if len(text) < LARGE_BYTES:
             return text
         path = self._folder / hashlib.sha256(text).hexdigest()
         with self._lock:
             self._users[path] += 1
+            made.append(path)
             if self._users[path] == 1:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(text)
         return path
 
-    def forget(self, packed: Packed) -> None:
+    def forget(self, paths: Iterable[Path]) -> None:
         """Remove the files that no other work needs."""
         with self._lock:
-            for path in packed.paths:
+            for path in paths:
                 self._users[path] -= 1
                 if not self._users[path]:
                     path.unlink(missing_ok=True)
 
 
-def call(environment: Mapping[str, str], packed: Packed) -> tuple[Any, BaseException | None]:
-    """Do the work in the worker; returns the result or the exception."""
+def call(environment: Mapping[str, str], packed: Packed) -> bytes:
+    """Do the work in the worker; returns the pickled pair of its result and its exception, one of them None."""
     os.environ.update(environment)
     try:
         function, positional, named = packed.unpack()
-        return function(*positional, **named), None
+        return pickle.dumps((function(*positional, **named), None))
     except Exception as error:
         error.add_note(traceback.format_exc())
-        return None, error
+        return _pickled_error(error)
+
+
+def _pickled_error(error: Exception) -> bytes:
+    """An exception that cannot be unpickled becomes a `RuntimeError` with its text."""
+    try:
+        text = pickle.dumps((None, error))
+        pickle.loads(text)
+    except Exception:
+        return pickle.dumps((None, RuntimeError("".join(traceback.format_exception(error)))))
+    return text
 
 
 def _hand_over(done: Future[Any], ours: Future[Any]) -> None:
@@ -200,7 +221,10 @@ def _hand_over(done: Future[Any], ours: Future[Any]) -> None:
         broken.__cause__ = lost
         ours.set_exception(broken)
         return
-    result, error = done.result()
+    try:  # here and not in Parsl, whose thread for results ends if one cannot be unpickled
+        result, error = pickle.loads(done.result())
+    except Exception as failed:
+        result, error = None, failed
     if error is not None:
         ours.set_exception(error)
     else:
@@ -238,11 +262,12 @@ def open_cluster(
     Raises
     ------
     UsageError
-        If Parsl is not installed or cannot start, or the file is of no use.
+        If Parsl is not installed or cannot start, the file is of no use, or the path of `logs` has a space.
     """
     if importlib.util.find_spec("parsl") is None:
         raise UsageError("--executor needs Parsl: pip install 'heatlas[cluster]'.")
     config = completed(named_config(which, settings) if which in PROVIDERS else read_config(Path(which)), logs)
+    require_plain_path(config)
     before = os.environ.get("PATH", os.defpath)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"  # contains the programs of Parsl
     try:

@@ -8,6 +8,7 @@ the run folder.
 from __future__ import annotations
 
 import importlib.util
+import re
 import shlex
 import sys
 import traceback
@@ -94,7 +95,7 @@ def _common(settings: ClusterConfig, gpus: int) -> dict[str, Any]:
     """Options that all schedulers have; jobs are submitted when there is work."""
     lines = [settings.worker_init]
     if settings.scratch:
-        lines.append(_SCRATCH.format(settings.scratch.replace('"', "")))
+        lines.append(_SCRATCH.format(settings.scratch))
     return {
         "worker_init": "\n".join(line for line in lines if line),
         "init_blocks": 0,
@@ -208,10 +209,27 @@ def completed(config: Any, logs: Path) -> Any:
     return config
 
 
+def require_plain_path(config: Any) -> None:
+    """Refuse a folder of Parsl whose path Parsl's shell commands, written without quotes, would take apart.
+
+    Raises
+    ------
+    UsageError
+        Names the folder and what it may not contain.
+    """
+    folder = str(Path(config.run_dir).absolute())
+    found = re.search(r"[^\w./@+:=,-]", folder)
+    if found and any(getattr(executor, "provider", None) is not None for executor in config.executors):
+        raise UsageError(
+            f"--executor: {folder}: Parsl cannot start jobs from a path with {found[0]!r}. Choose an output folder "
+            "with only letters, digits and . _ - + = @ , : in its whole path."
+        )
+
+
 def _with_this_code() -> str:
     """Environment in which a node finds the code that runs here."""
     path = shlex.quote(str(_SOURCE)).translate(_BRACES)
-    return f"env PYTHONPATH={path}" + "${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
+    return f"env PYTHONPATH={path}" + '"${{{{PYTHONPATH:+:$PYTHONPATH}}}}"'
 
 
 _PROGRAMS_PREFIX = f"{shlex.quote(sys.executable)} {shlex.quote(f'{_PROGRAMS}/')}".translate(_BRACES)
