@@ -25,6 +25,10 @@ DEEP_HEAD = (
     "CAM needs global average pooling and one linear layer after the backbone, and this head is another. Use grad-cam"
 )
 SIGNED = "the hidden features of this head may be negative, and the formula needs amounts. Use grad-cam"
+ONE_STAGE = (
+    "it reads attention between the stages of a transformer, and the backbone of a probe is one stage. Use vit-cx or "
+    "grad-cam"
+)
 DYNAMIC_HEAD: Mapping[str, str] = {"lrp": RULES, "guided-backpropagation": RULES, "deeplift": RULES, "cam": DEEP_HEAD}
 HEADS = {
     "linear": "one linear layer", "mlp-2": "two layers of 1×1×1 convolutions",
@@ -38,7 +42,7 @@ Find = Callable[[ModelConfig], Family]
 
 def refused_by(settings: ProbeConfig, body: Family) -> Mapping[str, str]:
     """Methods that are not defined for a head on a backbone of a family."""
-    found = dict(body.refused)
+    found = {**dict.fromkeys(("raw-attention", "rollout", "cgw1"), ONE_STAGE), **body.refused}
     found.pop("cam", None)  # which depends on the head alone
     if settings.head == "linear":
         return found
