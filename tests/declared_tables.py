@@ -8,6 +8,7 @@ import pandas as pd
 
 from pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
 from pipeline.evaluation.bench.stage import BENCH_TABLES
+from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from pipeline.registration.quality.decisions import FLAGGED_TABLE
 from pipeline.run.columns import Form
 from pipeline.run.config.files import read_config
@@ -16,6 +17,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 from pipeline.statistics.stage import ANALYSES
 from pipeline.training.prediction import prediction_columns
+from pipeline.training.pretraining.stage import PRETRAINING_TABLE
 from pipeline.training.stage import REPEAT_COLUMN
 from reports.read.table_faults import bad_cell
 from reports.read.written_tables import DECLARED, TABLES, tables_of
@@ -26,9 +28,8 @@ REPEATS = {"predictions_repeats", "performance_repeats"}
 def tables_of_run(kind: KindName = TWO_CLASSES, repeats: bool = False) -> list[Table]:
     """All tables that a run with this kind of task writes."""
     elsewhere = (TABLES.keys() - tables_of(kind).keys()) | (set() if repeats else REPEATS)
-    elsewhere |= {table.name for table in BENCH_TABLES} | {
-        FLAGGED_TABLE.name
-    }  # of the bench; only with flagged = "ask"
+    others = (*BENCH_TABLES, REPRESENTATIONS_TABLE, PRETRAINING_TABLE, FLAGGED_TABLE)  # the last only with "ask"
+    elsewhere |= {table.name for table in others}
     elsewhere |= {table.name for one in ANALYSES if kind not in one.tasks for table in one.tables}
     return [table for table in DECLARED if table.name not in elsewhere]
 
