@@ -1,6 +1,10 @@
 """The ledger of inherent maps, and which scans show a feature of an inner layer most."""
 
+import math
+
+import pytest
 import torch
+from inherent_toys import bcos, scans
 from torch import Tensor, nn
 
 from pipeline.attribution.inherent.contributions import contrast
@@ -77,3 +81,22 @@ def test_the_ledger_lists_what_every_layer_adds():
     mixed = inherent_ledger(gated, lambda x: gated(x)[:, 1], pairs)
     assert list(mixed.constants) == ["0"]
     assert float(mixed.residual.abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer", "instance", "group", "position", "all"])
+def test_norms_without_constants_add_nothing_and_those_with_constants_do(norm):
+    """Share of the value that layers other than the last add by themselves."""
+    shares = {}
+    for constants in (False, True):
+        model = bcos(norm=norm, norm_bias=constants)
+        torch.manual_seed(7)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                nn.init.uniform_(parameter, 0.5, 1)
+        pairs, rest = model.stages[0](scans(2)), after(model, 1)
+        ledger = inherent_ledger(rest, lambda x, rest=rest: contrast(1, 2)(rest(x)), pairs)
+        assert float((ledger.residual / ledger.value).abs().max()) < 1e-9
+        shares[constants] = float((sum(ledger.constants.values(), torch.zeros(2)) / ledger.value).abs().min())
+    assert shares[False] < 1e-9
+    assert shares[True] > 1e-3 or norm == "none"
+    assert math.isfinite(shares[True])

@@ -101,6 +101,16 @@ def test_true_contributions_give_the_best_curves_of_a_linear_score() -> None:
         assert best[1] > removal_curve(linear, air, SCAN, VOXELS, other, 60).area
 
 
+def test_no_order_falls_faster_or_slower_than_that_of_the_contributions() -> None:
+    """At every step: smallest contribution first, at least any other order, at least largest first."""
+    air, true = torch.zeros_like(SCAN), WEIGHT * SCAN
+    most, least = (removal_curve(linear, SCAN, air, VOXELS, one, 60).scores for one in (true, -true))
+    for seed in range(20):
+        order = torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed))
+        scores = removal_curve(linear, SCAN, air, VOXELS, order, 60).scores
+        assert bool(((most <= scores + 1e-9) & (scores <= least + 1e-9)).all())
+
+
 def test_an_even_map_removes_in_random_order() -> None:
     """For a linear score every random order falls along a straight line on average."""
     air, even = torch.zeros_like(SCAN), torch.ones(SHAPE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -126,6 +128,22 @@ def test_an_untrained_bcos_network_is_calibrated_as_before_training(norm) -> Non
     assert torch.equal(answers, again(volumes))
     maps = attribute(after, volumes[:1], 1, Inherent(compare="nothing")).values
     assert float(maps.abs().max()) > 1e-6
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_inherent_map_depends_on_every_layer(seed) -> None:
+    model = build_network(BcosSimpleConfig(channels=(6, 6, 6), strides=(2, 1, 1), norm="none"), (12, 14, 12), 2).eval()
+    trained = LoadedModel(model, _Shaped(NetworkInput(2.0, None)), ("CN", "AD"), {})  # type: ignore[arg-type]
+    volumes = torch.rand(3, 1, 12, 14, 12, generator=torch.Generator().manual_seed(seed))
+
+    def map_of(network: torch.nn.Module) -> torch.Tensor:
+        return attribute(network, volumes[:1], 1, Inherent(compare="nothing")).values.flatten()
+
+    maps = [map_of(model)]
+    maps += [map_of(randomised(trained, n, seed).model) for n in range(1, len(layers_with_parameters(model)) + 1)]
+    kept = [float(torch.corrcoef(torch.stack([maps[0], one]))[0, 1]) for one in maps]
+    assert all(not torch.equal(before, after) for before, after in pairwise(maps))
+    assert abs(kept[-1]) < 0.5
 
 
 def test_maps_without_a_network() -> None:

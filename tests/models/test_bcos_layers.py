@@ -227,3 +227,17 @@ def test_what_is_made_in_place_is_the_same_as_what_is_not(b, groups, layout):
     (linear * (linear.abs() / norm) ** (b - 1) * probe).sum().backward()
     torch.testing.assert_close(of_x, x.grad, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(of_weight, layer.weight.grad, rtol=1e-9, atol=1e-10)
+
+
+def test_a_unit_with_exponent_two_is_the_limit_of_wide_radial_gates():
+    """``sigma wᵀx (exp(-|x̂ - ŵ|² / 2 sigma) e^(1 / sigma) - 1)``: the relative error is cos / 2 sigma and less."""
+    layer, x = BcosLinear(20, 1).double(), noise(200, 20)
+    weight = unit_rows(layer.weight.detach())
+    squared_distance = (functional.normalize(x, dim=1) - weight).square().sum(1)
+    cosine, linear = 1 - squared_distance / 2, (x @ weight.T)[:, 0]
+    answer = cosine.sign() * layer(x).detach()[:, 0]
+    for width in (1.0, 10.0, 100.0, 1000.0):
+        gate = torch.exp(-squared_distance / (2 * width)) * math.exp(1 / width) - 1
+        error = width * linear * gate / answer - 1
+        next_term = cosine.square() / (6 * width**2) * torch.exp(cosine.abs() / width)
+        assert bool(((error - cosine / (2 * width)).abs() <= next_term + 1e-6).all())

@@ -11,8 +11,13 @@ import pytest
 import torch
 from torch import nn
 
+from pipeline.attribution.inherent.contributions import Inherent
+from pipeline.attribution.methods import attribute
 from pipeline.cohort.people.tasks import task_of
 from pipeline.models.contract import StagedModel
+from pipeline.models.dynamic.logits import LogitLayer
+from pipeline.models.families.registry import build_network
+from pipeline.run.config.networks import BcosSimpleConfig
 from pipeline.run.config.settings import AugmentationConfig, CohortConfig, TrainingConfig
 from pipeline.training.age_gap import with_corrected_gaps
 from pipeline.training.augmentation.further import FurtherAugmentation
@@ -127,6 +132,29 @@ def test_a_planted_number_is_predicted_better_than_by_the_mean(tmp_path):
     assert errors < 0.6 * of_mean
     best = result.history[result.selection.best_epoch - 1]
     assert best.validation_score == min(record.validation_score for record in result.history[20:] or result.history)
+
+
+def test_a_bcos_network_learns_a_number_and_shares_it_out(tmp_path):
+    """The output, in standard deviations, is the sum of the contributions and the constant that starts the logits."""
+    config = dataclasses.replace(PLAIN, max_epochs=8, min_epochs=8, patience=8)
+    training, test = numbered(17, 1), numbered(30, 9)
+    scale = Scale.of(training.targets)
+    settings = BcosSimpleConfig(channels=(4, 6), strides=(2, 2), norm="none")
+    with repeatable(torch.device("cpu"), 1, 1):
+        model = build_network(settings, tuple(training.volumes.shape[1:]), 1)
+        resumption = Resumption(tmp_path / "checkpoint.safetensors", "key")
+        result = train(model, training, numbered(9, 2), regression("mse", scale), config, 1, resumption)
+    model.load_state_dict(result.weights)
+    volumes = test.volumes.unsqueeze(1).float()
+    with torch.no_grad():
+        answers = model.eval()(volumes)[:, 0]
+    errors = (answers * scale.sd + scale.mean - test.targets).abs().mean()
+    assert errors < 0.8 * (test.targets - test.targets.mean()).abs().mean()
+    values = attribute(model.double(), volumes[:2].double(), 0, Inherent(compare="nothing")).values
+    (logits,) = (module for module in model.modules() if isinstance(module, LogitLayer))
+    torch.testing.assert_close(
+        values.flatten(1).sum(1), model(volumes[:2].double())[:, 0] - logits.bias, rtol=1e-6, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
