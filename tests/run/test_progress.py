@@ -90,3 +90,15 @@ def test_a_terminal_keeps_its_bar_and_gets_no_lines(
 def test_what_was_done_before_says_nothing_about_the_time_left() -> None:
     """30 of 40 were done by an earlier run; one of the other ten took 100 s."""
     assert progress_line("registration", 31, 40, 0, 30, 100.0) == "registration: 31 of 40, 15 min left"
+
+
+def test_the_bar_says_what_is_running_while_nothing_finishes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_COUNTS", 0.05)
+    with Progress(403, "registration", lambda: 12, Path("OUT/logs/parsl")) as bar:
+        bar.update(failed=True)
+        time.sleep(0.15)
+    drawn = capsys.readouterr().err
+    assert "12 running, 390 queued, 1 failed; logs in OUT/logs/parsl" in drawn

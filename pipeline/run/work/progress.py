@@ -14,6 +14,8 @@ from typing import Self
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 30.0
+SECONDS_BETWEEN_COUNTS = 2.0
+"""Of a bar on a terminal."""
 SECONDS_BETWEEN = 30.0
 LARGEST_SHARE = 0.05
 
@@ -21,8 +23,9 @@ LARGEST_SHARE = 0.05
 class Progress:
     """Counts finished units; use as a context.
 
-    On a terminal (standard error) it draws a `tqdm` bar. Elsewhere it writes a line to the log of the run every
-    `SECONDS_BETWEEN_LINES`, or to standard output if no log is open; shorter work writes nothing.
+    On a terminal (standard error) it draws a `tqdm` bar, with what is running and queued. Elsewhere it writes a line
+    to the log of the run every `SECONDS_BETWEEN_LINES`, or to standard output if no log is open; shorter work writes
+    nothing.
 
     Parameters
     ----------
@@ -47,7 +50,10 @@ class Progress:
         terminal = sys.stderr.isatty()
         self._bar = tqdm(total=total, desc=f"{description:<24}", unit="", disable=not terminal, leave=True)
         # A thread, since a single unit may take much longer than the time between two lines.
-        self._writer = None if terminal else threading.Thread(target=self._write_lines, daemon=True)
+        self._writer: threading.Thread | None = None
+        if not terminal or running is not None:
+            target = self._renew_bar if terminal else self._write_lines
+            self._writer = threading.Thread(target=target, daemon=True)
 
     def __enter__(self) -> Self:
         if self._writer is not None:
@@ -73,15 +79,27 @@ class Progress:
         self.done += 1
         self.failed += failed
         self.unchanged += unchanged
-        if failed:
-            self._bar.set_postfix_str(f"{self.failed} failed")
+        self._bar.set_postfix_str(self._counts(), refresh=False)
         self._bar.update()
+
+    def _counts(self) -> str:
+        """What stands behind the bar: units running, queued and failed, and where the logs of workers are."""
+        parts = [] if self._running is None else [in_work(self._in_work(), self.total - self.done)]
+        parts += [f"{self.failed} failed"] if self.failed else []
+        return ", ".join(parts) + (f"; logs in {self._logs}" if self._logs is not None else "")
+
+    def _in_work(self) -> int:
+        return 0 if self._running is None else min(self._running(), self.total - self.done)
+
+    def _renew_bar(self) -> None:
+        while not self._ended.wait(SECONDS_BETWEEN_COUNTS):
+            self._bar.set_postfix_str(self._counts())
 
     def _write_lines(self) -> None:
         log = logging.getLogger("heatlas")
         while not self._ended.wait(SECONDS_BETWEEN_LINES):
             seconds = time.monotonic() - self._started
-            running = None if self._running is None else min(self._running(), self.total - self.done)
+            running = None if self._running is None else self._in_work()
             line = progress_line(self.description, self.done, self.total, self.failed, self.unchanged, seconds, running)
             if self._logs is not None:
                 line += f"; logs in {self._logs}"
@@ -105,13 +123,18 @@ def progress_line(
     """
     parts = [f"{description}: {done} of {total}"]
     if running is not None:
-        parts.append(f"{running} running, {total - done - running} queued")
+        parts.append(in_work(running, total - done))
     if failed:
         parts.append(f"{failed} failed")
     worked = done - unchanged
     if not worked:
         return f"{', '.join(parts)} after {duration(seconds)}"
     return ", ".join([*parts, f"{duration(seconds / worked * (total - done))} left"])
+
+
+def in_work(running: int, left: int) -> str:
+    """Of the units that are left, how many are being worked on."""
+    return f"{running} running, {left - running} queued"
 
 
 def duration(seconds: float) -> str:
