@@ -24,6 +24,7 @@ from pipeline.cohort.people.splits import make_split
 from pipeline.cohort.reading import PLANTED
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
+from pipeline.evaluation.bench.judging import Extent, Judge
 from pipeline.evaluation.bench.maps import map_jobs, maps_of
 from pipeline.evaluation.bench.request import with_methods
 from pipeline.evaluation.bench.table import evaluation_table
@@ -151,11 +152,11 @@ def trained(work: Workplace, found: Networks, cohort: Judged) -> float:
     return (time.perf_counter() - started) / 60
 
 
-def scored(work: Workplace, recipe: Recipe, cohort: Judged, seed: int) -> pd.DataFrame:
+def scored(work: Workplace, recipe: Recipe, cohort: Judged, seed: int, faithful: bool = False) -> pd.DataFrame:
     """Train, explain and score: a row per map, of the columns of ``evaluation.tsv`` and those of the training."""
     found = networks(recipe, cohort, seed)
     minutes = trained(work, found, cohort)
-    table = judged(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name)
+    table = judged(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name, faithful)
     return table.assign(recipe=recipe.name, seed=seed, minutes=minutes, **last_epochs(found, cohort))
 
 
@@ -172,8 +173,10 @@ def scored_on_copies(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame
     return table.assign(recipe=recipe.name, seed=seed, minutes=minutes)
 
 
-def judged(work: Workplace, recipe: Recipe, cohort: Judged, title: str, name: str) -> pd.DataFrame:
-    """Rows of the trained networks in the table of the bench.
+def judged(
+    work: Workplace, recipe: Recipe, cohort: Judged, title: str, name: str, faithful: bool = False
+) -> pd.DataFrame:
+    """Rows of the trained networks in the table of the bench; if asked, with faithfulness and scores of voxels.
 
     Raises
     ------
@@ -181,7 +184,10 @@ def judged(work: Workplace, recipe: Recipe, cohort: Judged, title: str, name: st
         With what the first map that could not be made says.
     """
     explanations = recipe.explanations(cohort.config)
-    outcomes = run_jobs(work.layout, map_jobs(cohort, explanations, work.digests, "maps"), work.executor, title)
+    jobs = map_jobs(cohort, explanations, work.digests, "maps")
+    if faithful:
+        jobs = Judge(cohort, explanations, Extent(faithful=True), work.digests).jobs()
+    outcomes = run_jobs(work.layout, jobs, work.executor, title)
     for one in outcomes:
         if not one.ok:
             raise RuntimeError(f"{one.job.unit}: {one.message}")

@@ -4,22 +4,26 @@
 
 RUN is a registered run whose truth is known (the demo); it is only read. For each seed the founding networks are
 trained first; probes then stand on their convolutions, fold by fold. Scores are those of `heatlas evaluate`, in
-OUT/search.tsv. The same command continues.
+OUT/search.tsv, and those of four scans side by side, in OUT/grids.tsv. The same command continues.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
 from inherent_runs import Recipe, Workplace, collected, networks, scored, trained
 
+from pipeline.evaluation.grids.stage import evaluate_grids
+from pipeline.run.tables import read_table
 from pipeline.run.work.executors import open_executor
 
 FOUNDING = Recipe("founding")
 LOSSES = {"CE": "cross-entropy", "BCE": "binary-cross-entropy"}
 METHODS = ("expected-gradients", "deeplift", "input-x-gradient", "lrp", "guided-backpropagation", "grad-cam")
+GRID_METHODS = ("deeplift", "input-x-gradient", "lrp", "grad-cam")
 HEADS = {"linear": METHODS, "mlp-3": METHODS, "bcos-3": ("expected-gradients", "input-x-gradient", "grad-cam")}
 TRAINING = {"learning_rate": 5e-3, "weight_decay": 0.0}
 SHOWN = ["recipe", "seed", "map", "balanced_accuracy", "auroc_difference", "energy", "gini", "entropy", "deletion"]
@@ -39,6 +43,18 @@ def probes(backbone: Path) -> list[Recipe]:
         for head, methods in HEADS.items()
         for name, loss in LOSSES.items()
     ]
+
+
+def on_grids(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
+    """Shares of positive attribution in the cell of the class, of the trained networks of a recipe."""
+    cohort = work.cohort(recipe.config(work.run, seed))
+    explaining = networks(recipe, cohort, seed).explaining(cohort)
+    asked = dataclasses.replace(recipe, methods=tuple(name for name in GRID_METHODS if name in recipe.methods))
+    evaluate_grids(explaining, asked.explanations(explaining.config), True, work.executor, work.digests)
+    table = read_table(explaining.layout.grids)
+    table = table[table["setting"] == "GridPG"]
+    named = table["method"] + " at " + table["depth"].astype(str)
+    return table.assign(recipe=recipe.name, seed=seed, map=named)
 
 
 def backbone_of(work: Workplace, seed: int) -> Path:
@@ -67,8 +83,9 @@ def main() -> None:
         for seed in arguments.seeds:
             backbone = backbone_of(work, seed)
             for recipe in probes(backbone):
-                table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed)
+                table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed, faithful=True)
                 collected([table], arguments.out / "search.tsv")
+                collected([on_grids(work, recipe, seed)], arguments.out / "grids.tsv")
                 with pd.option_context("display.width", 220, "display.max_columns", 30):
                     print(table.reindex(columns=SHOWN).round(3).to_string(index=False), flush=True)
 

@@ -100,6 +100,8 @@ def test_people_of_a_run_can_be_left_out(folder, capsys):
         ("[pretraining]\ntemperature = 0.0\n", "pretraining.temperature must be above 0"),
         ("[pretraining]\ntemperature = 2.0\n", "pretraining.highest_temperature"),
         ('[pretraining]\nmethod = "clip"\n', "clip"),
+        ('[pretraining]\nmethod = "masked"\n', 'Set it to "vit"'),
+        ("[pretraining]\nmasking_ratio = 1.0\n", "pretraining.masking_ratio"),
     ],
 )
 def test_wrong_settings_are_refused_before_any_work(folder, capsys, section, message):

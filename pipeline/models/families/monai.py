@@ -37,7 +37,7 @@ SQUEEZE = (
 NEGATIVE = "the features of its last stage may be negative{}, and the formula needs amounts. Use grad-cam"
 ATTENTION = (
     "its attention multiplies two activations, and GELU is negative for some inputs; the rules here are proven for "
-    "ReLU networks only. Use cgw1, which has rules of its own, or expected-gradients"
+    "ReLU networks only. Use expected-gradients, or for a whole transformer cgw1, which has rules of its own"
 )
 
 

@@ -12,9 +12,10 @@ Schedule = Literal["fixed", "cosine", "linear", "step", "random"]
 class PretrainingConfig:
     """How a network learns from scans without labels."""
 
-    method: Literal["simclr", "moco", "byol", "dino"] = "simclr"
+    method: Literal["simclr", "moco", "byol", "dino", "masked"] = "simclr"
     """What is compared: two views of a scan with those of the other scans of the batch (simclr), also with earlier ones
-    (moco), or with a slowly moving copy of the network alone (byol, dino)."""
+    (moco), or with a slowly moving copy of the network alone (byol, dino); or hidden patches of a scan with what the
+    network restores (masked; vit only)."""
     temperature: float = 0.1
     """Of the similarities of simclr and moco; the lowest one of a schedule."""
     highest_temperature: float = 1.0
@@ -30,6 +31,8 @@ class PretrainingConfig:
     """Earlier embeddings that moco compares with, fewer than there are scans; 0 for half as many as scans."""
     momentum: float = 0.99
     """Of the moving copy: the share of it that stays at each step."""
+    masking_ratio: float = 0.75
+    """Of masked: the share of the patches of a scan that are hidden."""
     without: str = ""
     """Folder of a run whose participants are left out, so that its networks can stand on this one."""
 
@@ -45,4 +48,5 @@ class PretrainingConfig:
             (2 <= self.dimensions <= 8192, "pretraining.dimensions must lie between 2 and 8,192"),
             (self.queue >= 0, "pretraining.queue must be 0 or more"),
             (0 <= self.momentum < 1, "pretraining.momentum must lie in [0, 1)"),
+            (0 < self.masking_ratio < 1, "pretraining.masking_ratio must lie between 0 and 1"),
         ]

@@ -20,7 +20,7 @@ from pipeline.models.families.probes.backbone import kept_stages
 from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import save_model
-from pipeline.run.config.networks import ProbeConfig
+from pipeline.run.config.networks import ProbeConfig, ViTConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError, UsageError
@@ -33,7 +33,9 @@ from pipeline.run.work.seeds import derived_seed, generator
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from pipeline.training.curve import CurveOnTerminal
 from pipeline.training.numerics import repeatable
+from pipeline.training.objectives.records import Objective
 from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
+from pipeline.training.pretraining.masked import MaskedAutoencoder, masked_autoencoding
 from pipeline.training.pretraining.networks import Pretraining
 from pipeline.training.pretraining.objectives import pretraining
 from pipeline.training.pretraining.temperatures import temperature_of
@@ -49,12 +51,13 @@ FEWEST = 8
 
 COLUMNS = {
     "epoch": "Number of the epoch, from 1",
-    "temperature": "Temperature of the epoch; not used by byol and dino",
+    "temperature": "Temperature of the epoch; used by simclr and moco",
     "train_loss": "Mean loss over the training part during the epoch",
-    "train_retrieval": "Share of views whose most similar candidate is the other view of the same scan",
+    "train_retrieval": "Share of views whose most similar candidate is the other view of the same scan; of masked, the "
+    "share of the variance of hidden patches that is restored",
     "validation_loss": "The same over the validation part after the epoch, without augmentation; the second view is "
     "the mirror image",
-    "validation_retrieval": "Share of validation scans found by their mirror image",
+    "validation_retrieval": "Share of validation scans found by their mirror image; of masked, as in training",
 }
 """Columns of ``models/backbone/history.tsv``, and their descriptions."""
 PRETRAINING_TABLE = Table(
@@ -113,6 +116,11 @@ def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], t
     settings, training = config.pretraining, config.training
     if isinstance(config.model, ProbeConfig):
         raise UsageError('heatlas pretrain makes backbones, and model.architecture = "probe" stands on one.')
+    if settings.method == "masked" and not isinstance(config.model, ViTConfig):
+        raise UsageError(
+            f'pretraining.method = "masked" hides patches, and model.architecture = "{config.model.architecture}" has '
+            'none. Set it to "vit", or choose simclr, moco, byol or dino.'
+        )
     left = _without(settings.without, scans)
     people = sorted({scan.participant_id for scan in left})
     if len(people) < FEWEST:
@@ -210,7 +218,7 @@ def _train_backbone(ranks: Ranks, outputs: dict[str, Path], task: PretrainingTas
         people = {name: number for number, name in enumerate(sorted({scan.participant_id for scan in task.scans}))}
         training, validation = (_load(task, held_out, people, device) for held_out in (False, True))
         network, learner = _fresh(task)
-        objective = pretraining(task.config.pretraining, config.max_epochs, task.seed)
+        objective = _objective(task)
         # No label says which epoch is best, and a schedule has its own end: the last epoch is kept.
         whole = dataclasses.replace(config, min_epochs=config.max_epochs)
         shared, resumption = synchronised(learner.to(device), ranks, device), Resumption(task.checkpoint, key)
@@ -231,14 +239,24 @@ def _load(task: PretrainingTask, held_out: bool, people: Mapping[str, int], devi
     return load_volumes(files, targets, task.spec, device, task.config.training.threads)
 
 
-def _fresh(task: PretrainingTask) -> tuple[StagedModel, Pretraining]:
+def _objective(task: PretrainingTask) -> Objective:
+    settings = task.config.pretraining
+    if settings.method == "masked":
+        return masked_autoencoding(settings, task.seed)
+    return pretraining(settings, task.config.training.max_epochs, task.seed)
+
+
+def _fresh(task: PretrainingTask) -> tuple[StagedModel, Pretraining | MaskedAutoencoder]:
     """A network with fresh weights, and what learns with its first stages."""
+    settings, model = task.config.pretraining, task.config.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(task.seed, "weights"))
-        network = build_network(task.config.model, task.spec.shape, len(FEATURES))
+        network = build_network(model, task.spec.shape, len(FEATURES))
         stages, channels = kept_stages(network, task.spec.shape)
-        dynamic = family_of(task.config.model).encoding == "pair"
-        return network, Pretraining(stages, channels, task.config.pretraining, task.queue, dynamic)
+        if settings.method == "masked" and isinstance(model, ViTConfig):
+            return network, MaskedAutoencoder(stages, task.spec.shape, model, settings.masking_ratio)
+        dynamic = family_of(model).encoding == "pair"
+        return network, Pretraining(stages, channels, settings, task.queue, dynamic)
 
 
 def _description(task: PretrainingTask, trained: Trained, device: torch.device) -> dict[str, Any]:
