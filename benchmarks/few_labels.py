@@ -29,9 +29,10 @@ from pipeline.cohort.demo.cohort import write_demo_cohort
 from pipeline.cohort.people.splits import Fold
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
+from pipeline.evaluation.representations.stage import features
 from pipeline.evaluation.representations.table import judged
 from pipeline.models.families.probes.backbone import kept_stages
-from pipeline.models.inputs import configured_input, read_network_volume
+from pipeline.models.inputs import configured_input
 from pipeline.models.storage import load_model
 from pipeline.run.config.files import load_config
 from pipeline.run.config.settings import Config
@@ -89,17 +90,13 @@ def backbone(out: Path, scans: Sequence[Scan], schedule: str, seed: int, epochs:
     return place
 
 
-@torch.inference_mode()
-def features(place: Place, scans: Sequence[Scan]) -> np.ndarray:
-    """Mean over voxels of the features of every scan, (scans, channels)."""
+def features_of(place: Place, scans: Sequence[Scan]) -> np.ndarray:
+    """Of every scan, (scans, channels)."""
     loaded = load_model(place.layout.backbone)
-    stages, _ = kept_stages(loaded.model, loaded.input.shape)
-    body, found = torch.nn.Sequential(*stages).eval(), []
-    for scan in scans:
-        files = place.layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
-        volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
-        found.append(body(volume).mean((2, 3, 4))[0].numpy())
-    return np.array(found)
+    body = torch.nn.Sequential(*kept_stages(loaded.model, loaded.input.shape)[0])
+    resolution = loaded.input.resolution_mm
+    files = [place.layout.scan(scan.participant_id, scan.session_id, resolution) for scan in scans]
+    return features(body, files, loaded.input)
 
 
 def few_labels(
@@ -159,7 +156,8 @@ def study(out: Path, seed: int, epochs: int, executor: Executor) -> None:
     places = {schedule: backbone(out, learnt, schedule, seed, epochs, executor) for schedule in SCHEDULES}
     people = [scan.participant_id for scan in known]
     table = judged(
-        {name: features(place, known) for name, place in places.items()}, people, [class_of[n] for n in people], parts,
+        {name: features_of(place, known) for name, place in places.items()},
+        people, [class_of[n] for n in people], parts,
         sites=[str(scan.site) for scan in known], seed=seed,
     )  # fmt: skip
     added(table.assign(draw_of_people=seed), out / "representations.tsv", "draw_of_people")

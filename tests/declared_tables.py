@@ -8,7 +8,6 @@ import pandas as pd
 
 from pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
 from pipeline.evaluation.bench.stage import BENCH_TABLES
-from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from pipeline.registration.quality.decisions import FLAGGED_TABLE
 from pipeline.run.columns import Form
 from pipeline.run.config.files import read_config
@@ -28,7 +27,7 @@ REPEATS = {"predictions_repeats", "performance_repeats"}
 def tables_of_run(kind: KindName = TWO_CLASSES, repeats: bool = False) -> list[Table]:
     """All tables that a run with this kind of task writes."""
     elsewhere = (TABLES.keys() - tables_of(kind).keys()) | (set() if repeats else REPEATS)
-    others = (*BENCH_TABLES, REPRESENTATIONS_TABLE, PRETRAINING_TABLE, FLAGGED_TABLE)  # the last only with "ask"
+    others = (*BENCH_TABLES, PRETRAINING_TABLE, FLAGGED_TABLE)  # the last only with "ask"
     elsewhere |= {table.name for table in others}
     elsewhere |= {table.name for one in ANALYSES if kind not in one.tasks for table in one.tables}
     return [table for table in DECLARED if table.name not in elsewhere]

@@ -263,8 +263,8 @@ def _add_evaluate(commands: Any) -> None:
     )
     evaluate.add_argument(
         "--parts", nargs="+", action="extend", default=[], metavar="PART",
-        help="of nulls, faithfulness, interactions, plant, grids, retrain, consensus, marker, objective (default: the "
-        "first two)",
+        help="of nulls, faithfulness, interactions, plant, grids, retrain, consensus, marker, objective and "
+        "representations (default: the first two)",
     )  # fmt: skip
     evaluate.add_argument(
         "--families", nargs="+", action="extend", default=[], metavar="NAME[:SETTING=VALUE]",

@@ -14,6 +14,7 @@ from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS
 from pipeline.evaluation.grids.tables import GRID_TABLE_COLUMNS, INVARIANCE_COLUMNS
 from pipeline.evaluation.interactions.sides import COLUMNS as SIDES
 from pipeline.evaluation.interactions.sources import COLUMNS as SOURCES
+from pipeline.evaluation.representations.table import COLUMNS as REPRESENTATIONS
 from pipeline.evaluation.retraining.table import COLUMNS as RETRAINING
 from reports.content.relevance.evaluation_parts import NAMED, PARTS, ROWS, Part, _part, applies
 
@@ -56,6 +57,16 @@ def tables() -> dict[str, pd.DataFrame]:
         "invariance": table(INVARIANCE_COLUMNS, [
             {"method": "deeplift", "n_grids": 4, "share_plain": 0.0, "share_cancelling": 0.0, "invariant": True},
             {"method": "lrp", "n_grids": 4, "share_plain": 0.0, "share_cancelling": 0.4, "invariant": False},
+        ]),
+        "representations": table(REPRESENTATIONS, [
+            {"features": features, "measure": measure, "classes": classes, "estimate": 0.6, "ci_low": 0.4,
+             "ci_high": 0.8, "difference": 0.2, "difference_low": low, "difference_high": 0.4, "chance": 0.5, "p": p,
+             "n_participants": 12}
+            for features in ("untrained", "backbone")
+            for measure, classes, low, p in (
+                ("knn_1", "all", 0.1, None), ("knn_10", "all", -0.1, None), ("knn_1", "tail", 0.1, None),
+                ("alignment", "all", 0.1, None), ("site", "all", 0.1, 0.04),
+            )
         ]),
         "retraining": table(RETRAINING, [
             {"map": name, "volume_share": 0.05, "balanced_accuracy": 0.9 - drop, "balanced_accuracy_drop": drop,
@@ -158,6 +169,15 @@ def test_sets_of_networks_are_compared_by_what_they_differ_in() -> None:
         part.text
     )
     assert [cell.text for cell in part.tables[1].rows[0]] == ["Hippocampus", "1.5", "100 %"]
+
+
+def test_probes_of_the_backbone_that_beat_the_untrained_network_are_named() -> None:
+    part = shown("representations")
+    assert "(interval above 0): nearest person." in part.text
+    assert "It also knows the site: 0.60 recognised, 0.50 by chance, p\xa0=\xa00.040." in part.text
+    assert [row[:2] for row in cells(part)] == [
+        ["Nearest person", "all"], ["Ten nearest people", "all"], ["Nearest person", "tail"], ["Site", "all"],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [one.table for one in PARTS])

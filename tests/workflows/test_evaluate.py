@@ -12,6 +12,7 @@ from pipeline.attribution.reference.deeplift import DeepLift
 from pipeline.evaluation.bench.stage import BENCH_TABLES
 from pipeline.evaluation.grids.tables import GRID_TABLES
 from pipeline.evaluation.planting.marker_table import MARKER_TABLE
+from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.run_layout import EvaluationLayout
@@ -52,7 +53,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def test_tables_are_as_declared(evaluated) -> None:
     for one in BENCH_TABLES:
-        if one not in (*GRID_TABLES, MARKER_TABLE, BEFORE_AFTER_TABLE):  # of parts that are not asked here
+        if one not in (
+            *GRID_TABLES,
+            MARKER_TABLE,
+            BEFORE_AFTER_TABLE,
+            REPRESENTATIONS_TABLE,
+        ):  # of parts that are not asked here
             require_as_declared(evaluated, one)
 
 

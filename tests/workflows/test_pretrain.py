@@ -2,11 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
+from pipeline.cohort.records import ScanTable
+from pipeline.evaluation.representations.stage import diagnosed, features, require_frozen
+from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
+from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import load_model
-from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.config.files import load_config
+from pipeline.run.errors import UsageError
+from pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from pipeline.run.tables import read_table
 from pipeline.training.pretraining.stage import COLUMNS, PRETRAINING_TABLE
 from tests.declared_tables import require_as_declared
@@ -69,6 +76,39 @@ def test_a_probe_stands_on_it_and_is_explained(folder, capsys):
         assert main(["explain", str(folder / "run"), "--method", "grad-cam", "--n-procs", "1"]) == 0
     finally:
         (folder / "elsewhere").rename(folder / "backbone")
+
+
+def test_what_the_backbone_knows_is_measured_on_people_it_has_not_seen(folder):
+    """After the test above, whose run it evaluates."""
+    assert main(["evaluate", str(folder / "run"), "--parts", "representations", "--n-procs", "1"]) == 0
+    layout = EvaluationLayout(folder / "run")
+    require_as_declared(layout, REPRESENTATIONS_TABLE)
+    table = read_table(layout.representations)
+    assert sorted(table["features"].unique()) == ["backbone", "untrained"]
+    whole = table[table["classes"] == "all"].set_index(["features", "measure"])
+    assert set(whole["n_participants"].dropna()) <= {6, 0}  # two of six of each of three classes
+    change = whole.loc[("backbone", "knn_1"), "estimate"] - whole.loc[("untrained", "knn_1"), "estimate"]
+    assert whole.loc[("backbone", "knn_1"), "difference"] == pytest.approx(change)
+    own = load_model(RunLayout(folder / "backbone").backbone)
+    scans = diagnosed(ScanTable.read(layout.scans).kept, frozenset({"sub-09"}))
+    assert {scan.participant_id for scan in scans} == {f"sub-{one}" for one in LABELLED[1:]}
+    files = [layout.scan(scan.participant_id, scan.session_id, own.input.resolution_mm) for scan in scans[:2]]
+    body = torch.nn.Sequential(*own.model.stages[: len(load_model(layout.fold(0)).model.stages[0])])
+    volumes = torch.stack([torch.from_numpy(read_network_volume(one, own.input))[None] for one in files])
+    with torch.no_grad():
+        expected = body.eval()(volumes).mean((2, 3, 4)).numpy()
+    np.testing.assert_allclose(features(body, files, own.input), expected, rtol=1e-4, atol=1e-6)
+    written = layout.representations.stat().st_mtime_ns
+    assert main(["evaluate", str(folder / "run"), "--parts", "representations", "--n-procs", "1"]) == 0
+    assert layout.representations.stat().st_mtime_ns == written
+
+
+def test_networks_that_learned_from_labels_have_no_backbone_to_judge():
+    with pytest.raises(UsageError, match=r"learned from labels.*--backbone"):
+        require_frozen(load_config("demo"))
+    tuned = {"model": {"architecture": "probe", "body": '{"architecture": "founding"}', "train_backbone": True}}
+    with pytest.raises(UsageError, match="learned from labels"):
+        require_frozen(load_config("demo", overrides=tuned))
 
 
 def test_people_whom_a_fold_tests_are_refused(folder, capsys):

@@ -11,9 +11,10 @@ from pipeline.evaluation.bench.judging import Extent
 from pipeline.models.families.registry import family_of
 from pipeline.run.config.settings import Config
 
-PARTS = ("nulls", "faithfulness", "interactions", "plant", "grids", "retrain", "consensus", "marker", "objective")
+PARTS = ("nulls", "faithfulness", "interactions", "plant", "grids", "retrain", "consensus", "marker", "objective",
+         "representations")  # fmt: skip
 USUAL_PARTS = PARTS[:2]
-SEPARATE = frozenset({"grids", "retrain", "consensus", "marker", "objective"})
+SEPARATE = frozenset({"grids", "retrain", "consensus", "marker", "objective", "representations"})
 """Parts with tables of their own; asked without others (but ``plant``), they leave the verdicts as they are."""
 USUAL_METHODS = (
     "expected-gradients", "integrated-gradients-from-mean", "deeplift", "region-swap", "lrp", "guided-backpropagation",

@@ -31,6 +31,8 @@ from pipeline.evaluation.nulls.networks import shuffled_jobs
 from pipeline.evaluation.planting.cohort import planted_cohort
 from pipeline.evaluation.planting.marked import marker_cohort
 from pipeline.evaluation.planting.marker_table import MARKER_TABLE
+from pipeline.evaluation.representations.stage import judge_backbone, require_frozen
+from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from pipeline.evaluation.retraining.before_after import before_and_after, require_maps
 from pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
 from pipeline.evaluation.retraining.removal import SHARES
@@ -54,7 +56,7 @@ log = logging.getLogger("heatlas")
 BENCH_TABLES = (
     table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE, sides.INTERACTIONS_TABLE,
     sources.SOURCES_TABLE, *GRID_TABLES, RETRAINING_TABLE, MARKER_TABLE,
-    BEFORE_AFTER_TABLE, *CONSENSUS_TABLES,
+    BEFORE_AFTER_TABLE, REPRESENTATIONS_TABLE, *CONSENSUS_TABLES,
 )  # fmt: skip
 """Tables of ``heatlas evaluate``; a run has none of them."""
 
@@ -102,6 +104,8 @@ class Bench:
         require_different(self.request.families, self.config)
         if "objective" in self.request.parts:
             require_maps(self.config)
+        if "representations" in self.request.parts:
+            require_frozen(self.config)
         cohorts: list[tuple[Judged, Extent]] = []
         outcomes: list[Outcome] = []
         if self.split.folds:
@@ -184,6 +188,8 @@ class Bench:
             made += marker_cohort(cohort, self.executor, self.digests)
         if "objective" in request.parts:
             made += before_and_after(cohort, self.executor, self.digests)
+        if "representations" in request.parts:
+            made += judge_backbone(cohort, self.scans, self.executor, self.digests)
         if "grids" in request.parts:  # last, since a weak network may allow no grid at all
             made += self._grids(cohort)
         return made

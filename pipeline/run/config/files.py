@@ -47,10 +47,9 @@ def load_config(
     """
     values: dict[str, Any] = {}
     sources = []
-    presets = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))}
-    for name in preset.split("+"):
-        if name == "default":
-            continue
+    named = [name for name in preset.split("+") if name != "default"]
+    presets = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))} if named else {}
+    for name in named:
         if name not in presets:  # a path is no name, even where it leads to a preset
             raise UsageError(f"--preset {name}: unknown; known are {', '.join(['default', *presets])}.")
         sources.append(f"preset {name}")

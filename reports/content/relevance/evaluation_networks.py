@@ -1,16 +1,20 @@
-"""Parts of the evaluation that train or build networks: removed regions, agreement of sets of networks, invariance."""
+"""Parts of the evaluation that are about networks: removed regions, other networks, invariance, frozen backbones."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from pipeline.evaluation.consensus.tables import FOLDS, SEVERAL
+from pipeline.evaluation.representations.probes import PROBES
+from pipeline.evaluation.representations.recognised import ALL
+from pipeline.evaluation.representations.stage import BACKBONE
+from pipeline.evaluation.representations.table import AGREEMENT, SITE
 from pipeline.evaluation.retraining.table import AT_RANDOM, NOTHING
 from pipeline.run.layout.map_names import method_title
 from reports.analyses.evaluation_verdict import title_of
 from reports.page.tables import Column, PageTable, numeric, page_table
 from reports.read.run_record import RunRecord
-from reports.words.numbers import fixed, listing, number, p_cell, percent, signed
+from reports.words.numbers import fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
 
 ROWS = 12
 """Rows shown of each table; the others are in its file."""
@@ -18,6 +22,11 @@ ALPHA = 0.05
 _PAIRS = {
     FOLDS: "Other folds", "seed": "Other seeds", "epochs": "Other numbers of epochs", "family": "Other families",
     SEVERAL: "Several of these",
+}  # fmt: skip
+_PROBES = {
+    **dict(zip(PROBES, ("Nearest person", "Ten nearest people", "Few of each class", "All, with rare classes"),
+               strict=True)),
+    AGREEMENT: "Nearest other scan", SITE: "Site",
 }  # fmt: skip
 
 
@@ -114,3 +123,33 @@ def invariance(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
     return text, (
         page_table(rows, columns, "Share of |attribution| on features that the network does not read.", ROWS),
     )
+
+
+def representations(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """What the backbone knows, beside the same network untrained: classes by probes, and the site."""
+    own = table[(table["features"] == BACKBONE) & table["measure"].isin(_PROBES)]
+    rows = own.assign(title=own["measure"].map(_PROBES), n_participants=own["n_participants"].astype(float))
+    columns = [
+        Column("title", "Told apart"), Column("classes", "Classes"), numeric("estimate", "Share recognised", fixed),
+        numeric("ci_low", "From", fixed), numeric("ci_high", "To", fixed), numeric("chance", "By chance", fixed),
+        numeric("difference", "More than untrained", signed), numeric("difference_low", "From", signed),
+        numeric("difference_high", "To", signed), numeric("n_participants", "Participants"),
+    ]  # fmt: skip
+    everyone = own[(own["classes"] == ALL) & own["measure"].isin(PROBES)]
+    better = everyone.loc[everyone["difference_low"] > 0, "measure"].map(_PROBES)
+    text = (
+        "The backbone learned without labels. Probes on its features learn the classes of some people and are tested "
+        "on others whom the backbone has not seen; the same network before any training is the comparison. Clearly "
+        f"better than untrained (interval above 0): {listing([mid_sentence(one) for one in better]) or 'no probe'}."
+    )
+    site = own[(own["measure"] == SITE) & own["p"].notna()]
+    if len(site):
+        row = site.iloc[0]
+        text += (
+            f" It also knows the site: {fixed(row['estimate'])} recognised, {fixed(row['chance'])} by chance, "
+            if row["p"] < ALPHA
+            else f" That it knows the site is not shown: {fixed(row['estimate'])} recognised, "
+            f"{fixed(row['chance'])} by chance, "
+        ) + f"{p_value(row['p'])}."
+    caption = "Means over classes; head, mid and tail are the frequent, middling and rare classes. 95 % intervals."
+    return text, (page_table(rows, columns, caption, ROWS),)

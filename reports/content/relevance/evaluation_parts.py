@@ -15,9 +15,10 @@ from pipeline.evaluation.bench.table import ALL
 from pipeline.evaluation.grids.directions import KIND_OF
 from pipeline.evaluation.grids.tables import ALL_METHODS
 from pipeline.evaluation.nulls.networks import REAL
+from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.layout.map_names import map_title, method_title
 from reports.analyses.evaluation_verdict import COHORTS, title_of
-from reports.content.relevance.evaluation_networks import ROWS, consensus, invariance, retraining
+from reports.content.relevance.evaluation_networks import ROWS, consensus, invariance, representations, retraining
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table
 from reports.read.run_record import RunRecord
@@ -54,7 +55,10 @@ def applies(run: RunRecord) -> bool:
 
 def build(material: Material) -> Mapping[str, Any]:
     """All parts, in the order of `PARTS`."""
-    return {"parts": [_part(material.run, one) for one in PARTS]}
+    run = material.run
+    probes = isinstance(run.config.model, ProbeConfig)
+    asked = [one for one in PARTS if one.table != "representations" or probes or run.has(one.table)]
+    return {"parts": [_part(run, one) for one in asked]}
 
 
 def _part(run: RunRecord, asked: Asked) -> Part:
@@ -232,5 +236,8 @@ PARTS: Sequence[Asked] = (
     Asked("Does a map depend on how a function is written?", "invariance", f"{_EVALUATE} --parts grids", invariance),
     Asked("Do networks need the regions ranked first?", "retraining", f"{_EVALUATE} --parts retrain", retraining),
     Asked("Do other networks show the same regions?", "consensus", f"{_EVALUATE} --parts consensus", consensus),
+    Asked(
+        "What does the backbone know?", "representations", f"{_EVALUATE} --parts representations", representations,
+    ),
 )  # fmt: skip
 """Parts of the evaluation, in the order of the page."""

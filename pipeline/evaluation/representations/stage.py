@@ -1,0 +1,190 @@
+"""``--parts representations``: what the frozen backbone of a run's probes knows of people it has not learned from.
+
+It is compared with the same network before any training.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from pipeline.cohort.records import Scan
+from pipeline.evaluation.bench.cohorts import Judged
+from pipeline.evaluation.representations.long_tail import LongTailedParts, by_class, long_tailed_parts
+from pipeline.evaluation.representations.points import Floats
+from pipeline.evaluation.representations.probes import PROBES
+from pipeline.evaluation.representations.recognised import ALL
+from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE, judged
+from pipeline.models.families.probes.backbone import Backbone, kept_stages
+from pipeline.models.families.probes.body import backbone_files, body_of
+from pipeline.models.families.registry import build_network
+from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
+from pipeline.models.storage import load_model
+from pipeline.run.config.networks import ProbeConfig
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import FoldFiles
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache, unit_key
+from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.run.work.seeds import derived_seed
+
+log = logging.getLogger("heatlas")
+STAGE = "representations"
+UNTRAINED, BACKBONE = "untrained", "backbone"
+RATIO, TEST_SHARE = 5.0, 0.4
+"""Most people of the most frequent class per one of the rarest, and share of the rarest that is tested."""
+FEWEST = 4
+"""Participants of a class; smaller classes are left out."""
+
+
+@dataclass(frozen=True)
+class BackboneToJudge:
+    """Input of the worker; picklable. All scans have a class."""
+
+    scans: tuple[Scan, ...]
+    files: tuple[ScanFiles, ...]
+    networks: tuple[FoldFiles, ...]
+    parts: LongTailedParts
+    spec: NetworkInput
+    config: Config
+
+
+def judge_backbone(cohort: Judged, scans: Sequence[Scan], executor: Executor, digests: DigestCache) -> list[Outcome]:
+    """Measure the features of the backbone, and write ``representations.tsv``.
+
+    Parameters
+    ----------
+    cohort : Judged
+        Whose networks stand on the backbone.
+    scans : sequence of Scan
+        Registered; also those outside the contrast, which belong to rarer classes.
+
+    Raises
+    ------
+    UsageError
+        If the networks are no probes on a backbone that stayed as it was.
+    BadInputError
+        If there are too few people.
+    """
+    config, layout = cohort.config, cohort.layout
+    left = diagnosed(scans, known_to(require_frozen(config)))
+    class_of = {scan.participant_id: str(scan.diagnosis) for scan in left}
+    sizes = list(map(len, by_class(class_of).values()))
+    if len(sizes) < 2:
+        raise BadInputError(
+            f"representations: fewer than two classes have {FEWEST} people whom the backbone has not learned from."
+        )
+    parts = long_tailed_parts(class_of, min(RATIO, sizes[0] / sizes[-1]), TEST_SHARE, seed=config.seed)
+    resolution = config.registration.resolution_mm
+    files = tuple(layout.scan(scan.participant_id, scan.session_id, resolution) for scan in left)
+    networks = tuple(layout.fold(fold.index) for fold in cohort.tested_folds)
+    task = BackboneToJudge(tuple(left), files, networks, parts, configured_input(config), config)
+    inputs = {f"network {place}": digests.digest(one.weights) for place, one in enumerate(networks)}
+    for scan, one in zip(left, files, strict=True):
+        inputs[scan.name] = f"{digests.digest(one.t1w)} {digests.digest(one.brain_mask)} {scan.diagnosis} {scan.site}"
+    digests.save()
+    table = layout.representations
+    outputs = {"table": table, "columns": table.with_suffix(".json")}
+    job = Job(
+        STAGE, BACKBONE, unit_key(inputs, [config.model, config.seed], write_judged), outputs, write_judged, (task,)
+    )
+    outcomes = run_jobs(layout, [job], executor, "representations")
+    if outcomes[0].ok:
+        _say(table)
+    return outcomes
+
+
+def require_frozen(config: Config) -> ProbeConfig:
+    """The settings of probes on a frozen backbone; networks that learned from labels are refused.
+
+    Raises
+    ------
+    UsageError
+    """
+    if not isinstance(config.model, ProbeConfig) or config.model.train_backbone:
+        raise UsageError(
+            "--parts representations judges what a network learned without labels, and those of this run learned from "
+            "labels. Run a probe: heatlas run INPUT OUT --backbone FOLDER, with the folder of heatlas pretrain."
+        )
+    return config.model
+
+
+def known_to(settings: ProbeConfig) -> frozenset[str]:
+    """Participants that the backbone has learned from, as far as its folder says."""
+    if not Path(settings.backbone).is_dir():
+        return frozenset()
+    parts = load_model(backbone_files(settings.backbone, 0)).description["participants"]
+    return frozenset(person for name in ("train", "validation") for person in parts[name])
+
+
+def diagnosed(scans: Iterable[Scan], known: frozenset[str]) -> list[Scan]:
+    """Scans with the first diagnosis of each person, of people who are not known, in classes of some size."""
+    first: dict[str, str] = {}
+    found = []
+    for scan in scans:
+        new = scan.diagnosis and scan.participant_id not in known
+        if new and first.setdefault(scan.participant_id, str(scan.diagnosis)) == scan.diagnosis:
+            found.append(scan)
+    counts = Counter(first.values())
+    small = sorted(name for name, count in counts.items() if count < FEWEST)
+    if small:
+        log.info("Representations: left out, with fewer than %d people: %s", FEWEST, ", ".join(small))
+    return [scan for scan in found if counts[first[scan.participant_id]] >= FEWEST]
+
+
+def write_judged(outputs: dict[str, Path], task: BackboneToJudge) -> None:
+    """Measure and write; the function of a `Job`."""
+    loaded = [load_model(files).model for files in task.networks]
+    bodies = [model.stages[0] for model in loaded]
+    if any(_differ(bodies[0], other) for other in bodies[1:]):
+        raise BadInputError(
+            "representations: each fold stands on a network of its own, which learned from labels. Run probes on one "
+            "backbone of heatlas pretrain."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(task.config.seed, STAGE))
+        assert isinstance(task.config.model, ProbeConfig)
+        fresh = build_network(body_of(task.config.model), task.spec.shape, 2)
+    untrained = Backbone(kept_stages(fresh, task.spec.shape, task.config.model.stages)[0])
+    people = [scan.participant_id for scan in task.scans]
+    sites = [scan.site for scan in task.scans]
+    table = judged(
+        {name: features(body, task.files, task.spec) for name, body in ((UNTRAINED, untrained), (BACKBONE, bodies[0]))},
+        people, [scan.diagnosis for scan in task.scans], task.parts,
+        sites=sites if all(sites) else None, seed=task.config.seed,
+    )  # fmt: skip
+    write_table(outputs["table"], table, REPRESENTATIONS_TABLE.dictionary)
+
+
+def _differ(one: nn.Module, other: nn.Module) -> bool:
+    theirs = other.state_dict()
+    return any(not torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
+
+
+@torch.inference_mode()
+def features(body: nn.Module, files: Iterable[ScanFiles], spec: NetworkInput) -> Floats:
+    """Means over voxels of the last features of scans, (scans, channels)."""
+    body.eval()
+    volumes = (torch.from_numpy(read_network_volume(one, spec))[None, None] for one in files)
+    return np.array([body(volume).mean((2, 3, 4))[0].double().numpy() for volume in volumes])
+
+
+def _say(path: Path) -> None:
+    rows = read_table(path)
+    own = rows[(rows["features"] == BACKBONE) & (rows["classes"] == ALL) & rows["measure"].isin([*PROBES, SITE])]
+    log.info("Backbone, and the same network untrained (share recognised, mean over classes):")
+    for row in own.to_dict("records"):
+        change = f"{row['difference']:+.2f}"
+        if np.isfinite(row["difference_low"]):
+            change += f" [{row['difference_low']:+.2f}, {row['difference_high']:+.2f}]"
+        log.info("  %s %.2f (%s)", row["measure"], row["estimate"], change)
