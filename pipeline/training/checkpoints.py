@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -49,6 +49,8 @@ class Checkpoint:
         Current state of the network, and that of the best epoch (empty if there is none yet).
     moments : mapping of int to mapping of str to Tensor
         State of the optimiser per parameter.
+    average : mapping of str to Tensor
+        State of the moving average of the weights; empty if there is none.
     """
 
     selection: Selection
@@ -56,6 +58,7 @@ class Checkpoint:
     weights: Tensors
     best_weights: Tensors
     moments: Mapping[int, Tensors]
+    average: Tensors = field(default_factory=dict)
 
 
 def checkpoint_path(fold_folder: Path) -> Path:
@@ -67,6 +70,7 @@ def write_checkpoint(path: Path, key: str, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint of the training with this key."""
     tensors = {f"weights/{name}": value for name, value in checkpoint.weights.items()}
     tensors |= {f"best/{name}": value for name, value in checkpoint.best_weights.items()}
+    tensors |= {f"average/{name}": value for name, value in checkpoint.average.items()}
     for index, values in checkpoint.moments.items():
         tensors |= {f"moments/{index}/{name}": value for name, value in values.items()}
     state = {
@@ -100,7 +104,8 @@ def read_checkpoint(path: Path, key: str) -> Checkpoint | None:
     for name, value in _below(tensors, "moments/").items():
         index, _, entry = name.partition("/")
         moments.setdefault(int(index), {})[entry] = value
-    return Checkpoint(selection, history, _below(tensors, "weights/"), _below(tensors, "best/"), moments)
+    weights, best, average = (_below(tensors, part) for part in ("weights/", "best/", "average/"))
+    return Checkpoint(selection, history, weights, best, moments, average)
 
 
 def read_history(path: Path) -> tuple[EpochRecord, ...]:

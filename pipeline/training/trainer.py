@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import UsageError
@@ -71,6 +72,8 @@ class TrainingSetup:
     seed : int
     ranks : Ranks
         The processes that train together.
+    average : AveragedModel or None
+        Moving average of the weights.
     """
 
     objective: Objective
@@ -78,6 +81,7 @@ class TrainingSetup:
     config: TrainingConfig
     seed: int
     ranks: Ranks
+    average: AveragedModel | None
 
 
 def learning_rate(config: TrainingConfig, epoch: int) -> float:
@@ -137,7 +141,6 @@ def train(
     UsageError
         If the loss is no longer finite.
     """
-    setup = TrainingSetup(objective, context, config, seed, ranks)
     channels_last(model)
     learning = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.Adam(learning, config.learning_rate, weight_decay=config.weight_decay)
@@ -145,11 +148,15 @@ def train(
     known = read_checkpoint(resumption.path, resumption.key)
     if known is None:
         _calibrated(model, training, config)
-    else:
+    average = moving_average(model, config.weight_average)
+    if known is not None:
         model.load_state_dict(known.weights)
+        if average is not None:
+            average.load_state_dict(known.average)
         _restore_moments(optimiser, known.moments)
         selection, history, best = known.selection, list(known.history), dict(known.best_weights)
-    network = ranks.wrapped(model)
+    setup = TrainingSetup(objective, context, config, seed, ranks, average)
+    network, kept = ranks.wrapped(model), average.module if average else model
     while not selection.finished(config):
         record = ranks.agreed(_epoch(network, optimiser, training, validation, setup, selection.epoch + 1))
         if not (math.isfinite(record.train_loss) and math.isfinite(record.validation_loss)):
@@ -160,12 +167,20 @@ def train(
         history.append(record)
         selection = selection.after(record.validation_loss, objective.score_sign * record.validation_score, config)
         if selection.improved:
-            best = {name: value.detach().clone() for name, value in model.state_dict().items()}
+            best = {name: value.detach().clone() for name, value in kept.state_dict().items()}
         if ranks.leads:
             moments = optimiser.state_dict()["state"]
-            state = Checkpoint(selection, tuple(history), model.state_dict(), best, moments)
+            averaged = average.state_dict() if average else {}
+            state = Checkpoint(selection, tuple(history), model.state_dict(), best, moments, averaged)
             write_checkpoint(resumption.path, resumption.key, state)
     return Trained(selection, tuple(history), best)
+
+
+def moving_average(model: nn.Module, stays: float) -> AveragedModel | None:
+    """Exponential moving average of weights and running statistics, ``a' = stays a + (1 - stays) w``; None for 0."""
+    if not stays:
+        return None
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(stays), use_buffers=True)  # type: ignore[no-untyped-call]
 
 
 def channels_last(model: nn.Module) -> None:
@@ -192,7 +207,7 @@ def _epoch(
     """One pass over the training part and one over the validation part."""
     trained = _train_epoch(network, optimiser, training, setup, epoch)
     # Each process evaluates the whole part, so that selection does not depend on the number of processes.
-    alone = network.module if setup.ranks.count > 1 else network
+    alone = setup.average or (network if setup.ranks.count == 1 else network.module)
     validated = _evaluate(alone, validation, setup, epoch)  # type: ignore[arg-type]
     return EpochRecord(epoch, trained.loss, trained.score, validated.loss, validated.score)
 
@@ -231,6 +246,8 @@ def _train_epoch(
             clip_units(network.parameters(), config.clip_gradients)
         optimiser.step()
         optimiser.zero_grad()
+        if setup.average is not None:
+            setup.average.update_parameters(network if ranks.count == 1 else network.module)  # type: ignore[arg-type]
     return setup.objective.measures(ranks.gathered(_joined(logged)))
 
 

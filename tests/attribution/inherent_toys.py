@@ -9,7 +9,7 @@ from pipeline.attribution.reference.references import Reference
 from pipeline.models.contract import StagedModel
 from pipeline.models.dynamic.calibration import calibrate
 from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import BcosSimpleConfig
+from pipeline.run.config.networks import BcosSimpleConfig, CodaSConfig
 
 SHAPE = (6, 8, 7)
 
@@ -23,6 +23,14 @@ def scans(count: int, seed: int = 1) -> Tensor:
 def bcos(outputs: int = 3, norm: str = "position", **settings: object) -> StagedModel:
     torch.manual_seed(11)
     config = BcosSimpleConfig(channels=(4, 5), strides=(2, 1), norm=norm, **settings)  # type: ignore[arg-type]
+    model = build_network(config, SHAPE, outputs).double()
+    calibrate(model, scans(4, seed=9))
+    return model.eval()
+
+
+def coda(outputs: int = 3) -> StagedModel:
+    torch.manual_seed(12)
+    config = CodaSConfig(units=(3, 4), ranks=(2, 2, 3), kernels=(3, 3, 1), strides=(2, 1, 1))
     model = build_network(config, SHAPE, outputs).double()
     calibrate(model, scans(4, seed=9))
     return model.eval()

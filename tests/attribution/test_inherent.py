@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
-from inherent_toys import bcos, healthy, scans
+from inherent_toys import bcos, coda, healthy, scans
 from torch import Tensor, nn
 
 from pipeline.attribution.gradient.gradients import InputTimesGradient
@@ -174,8 +175,9 @@ def test_the_direction_of_a_place_is_explained_like_a_unit() -> None:
         assert float(found.sum()) == pytest.approx(float(features[0, :, d, h, w].norm()), rel=1e-9)
 
 
-def test_regions_and_what_is_outside_add_up() -> None:
-    model, v = bcos(), scans(2)
+@pytest.mark.parametrize("network", [bcos, coda])
+def test_regions_and_what_is_outside_add_up(network: Callable[[], StagedModel]) -> None:
+    model, v = network(), scans(2)
     values = attribute(model, v, 1, Inherent(compare="nothing")).values
     labels = torch.randint(0, 4, v.shape[2:], generator=torch.Generator().manual_seed(3))
     (layer,) = (module for module in model.modules() if isinstance(module, LogitLayer))

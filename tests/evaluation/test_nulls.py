@@ -23,6 +23,7 @@ from pipeline.models.storage import LoadedModel
 from pipeline.run.config.networks import BcosSimpleConfig
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.layout.map_names import map_label
+from pipeline.training.batch_statistics import take_constants
 
 
 def people(first: int, second: int) -> tuple[list[str], list[str]]:
@@ -131,19 +132,35 @@ def test_an_untrained_bcos_network_is_calibrated_as_before_training(norm) -> Non
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_an_inherent_map_depends_on_every_layer(seed) -> None:
-    model = build_network(BcosSimpleConfig(channels=(6, 6, 6), strides=(2, 1, 1), norm="none"), (12, 14, 12), 2).eval()
+def test_the_inherent_map_of_a_trained_network_depends_on_every_layer_and_a_map_of_edges_on_none(seed) -> None:
+    """Adebayo et al. 2018, on a network that has learned which corner is bright (S35)."""
+    torch.manual_seed(seed)
+    model = build_network(BcosSimpleConfig(channels=(6, 6, 6), strides=(2, 1, 1), norm="none"), (12, 14, 12), 2)
+    volumes, targets = 0.5 * torch.rand(8, 1, 12, 14, 12), torch.arange(8) % 2
+    volumes[targets == 1, :, 2:6, 3:7, 2:6] += 0.5
+    take_constants(model, volumes)
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(40):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(volumes), targets).backward()
+        optimiser.step()
+    assert (model.eval()(volumes).argmax(1) == targets).all()
     trained = LoadedModel(model, _Shaped(NetworkInput(2.0, None)), ("CN", "AD"), {})  # type: ignore[arg-type]
-    volumes = torch.rand(3, 1, 12, 14, 12, generator=torch.Generator().manual_seed(seed))
+    networks = [model, *(randomised(trained, n, seed).model for n in range(1, len(layers_with_parameters(model)) + 1))]
 
-    def map_of(network: torch.nn.Module) -> torch.Tensor:
-        return attribute(network, volumes[:1], 1, Inherent(compare="nothing")).values.flatten()
+    def inherent(network: torch.nn.Module) -> torch.Tensor:
+        return attribute(network, volumes[1:2], 1, Inherent(compare="nothing")).values.flatten()
 
-    maps = [map_of(model)]
-    maps += [map_of(randomised(trained, n, seed).model) for n in range(1, len(layers_with_parameters(model)) + 1)]
-    kept = [float(torch.corrcoef(torch.stack([maps[0], one]))[0, 1]) for one in maps]
-    assert all(not torch.equal(before, after) for before, after in pairwise(maps))
-    assert abs(kept[-1]) < 0.5
+    def edges(_: torch.nn.Module) -> torch.Tensor:
+        return torch.from_numpy(image_maps(volumes[1, 0].numpy(), None, 1, "sub-1")["edges"]).flatten()
+
+    def passes(method) -> bool:
+        maps = [method(network) for network in networks]
+        changes = all(not torch.equal(before, after) for before, after in pairwise(maps))
+        return changes and abs(float(torch.corrcoef(torch.stack([maps[0], maps[-1]]))[0, 1])) < 0.5
+
+    assert passes(inherent)
+    assert not passes(edges)
 
 
 def test_maps_without_a_network() -> None:

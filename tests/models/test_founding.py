@@ -3,10 +3,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from pipeline.models.families.founding import FoundingCNN
 from pipeline.models.families.founding_geometry import output_shape, seen_shape, smallest_side
+from pipeline.run.config.networks import FoundingConfig
 from pipeline.run.errors import BadInputError
+from tests.models.explicit_matrices import matrix_of, product
 
 
 def parameters(model):
@@ -93,3 +96,39 @@ def test_voxels_beyond_the_seen_shape_change_nothing_and_those_inside_can():
     expected = torch.zeros(shape, dtype=torch.bool)
     expected[tuple(slice(side) for side in seen_shape(shape, pools))] = True
     assert torch.equal(gradient[0, 0] != 0, expected)
+
+
+def test_without_biases_gradient_times_input_is_the_logit():
+    """And the gradient is the product of the matrices of the layers; with biases neither holds."""
+    shape, pools = (12, 13, 11), (2, 2)
+    torch.manual_seed(1)
+    model = FoundingCNN(shape, (3, 4), pools, 5, bias=False).double().eval()
+    assert not [name for name, _ in model.named_parameters() if name.endswith("bias")]
+    assert not [module for module in model.modules() if isinstance(module, nn.BatchNorm3d)]
+    assert model.architecture.settings == FoundingConfig(channels=(3, 4), pools=pools, hidden_units=5, bias=False)
+    x = torch.rand(1, 1, *shape, dtype=torch.float64, requires_grad=True)
+    logits = model(x)
+    torch.testing.assert_close(model(3 * x), 3 * logits, rtol=1e-12, atol=0)
+    a, matrices = x.detach(), []
+    for layer in (one for stage in model.stages for one in stage):
+        if isinstance(layer, nn.ReLU):
+            gate = (a > 0).double()
+            matrices.append(matrix_of(lambda unit, gate=gate: gate * unit, a))
+        elif isinstance(layer, nn.MaxPool3d):
+            _, places = functional.max_pool3d(a, layer.kernel_size, return_indices=True)
+            matrices.append(
+                matrix_of(lambda unit, at=places: unit.flatten(2).gather(2, at.flatten(2)).view(at.shape), a)
+            )
+        elif isinstance(layer, nn.Conv3d | nn.Linear):
+            matrices.append(matrix_of(layer, a))
+        with torch.no_grad():
+            a = layer(a)
+    expected = product(matrices)
+    for label in (0, 1):
+        (gradient,) = torch.autograd.grad(logits[0, label], x, retain_graph=True)
+        torch.testing.assert_close(gradient.flatten(), expected[label].detach(), rtol=0, atol=1e-12)
+        assert (gradient * x).sum().item() == pytest.approx(logits[0, label].item(), rel=1e-10)
+    usual = FoundingCNN(shape, (3, 4), pools, 5).double().eval()
+    logit = usual(x)[0, 1]
+    (gradient,) = torch.autograd.grad(logit, x)
+    assert abs((gradient * x).sum().item() - logit.item()) > 0.01

@@ -10,6 +10,7 @@ from torch.nn import functional
 from pipeline.models.families.bcos.convnext import LayerScale
 from pipeline.run.errors import UsageError
 from pipeline.run.work.memory import kept_memory
+from pipeline.training.checkpoints import read_checkpoint
 from pipeline.training.metrics import balanced_accuracy
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.classification import class_weights, classification
@@ -106,6 +107,37 @@ def test_one_step_is_adam_on_the_weighted_cross_entropy(tmp_path):
         expected = reference[name] - config.learning_rate * gradient / (gradient.abs() + 1e-8)
         clear = gradient.abs() > 1e-5  # Adam's first step is the sign of the gradient; near 0 rounding decides
         torch.testing.assert_close(after.double()[clear], expected[clear], rtol=0, atol=2e-6)
+
+
+def test_the_average_of_the_weights_is_kept_and_resumed(tmp_path):
+    """Of steps with weights w: a = w after the first, then a' = 0.75 a + 0.25 w; here one step is an epoch."""
+    data = planted_volumes(3, 1), planted_volumes(4, 2)
+    config = dataclasses.replace(QUICK, max_epochs=4, min_epochs=4, batch_size=3)
+    states = []
+    for epochs in (1, 2, 3, 4):
+        folder = tmp_path / f"{epochs}"
+        folder.mkdir()
+        run(folder, *data, dataclasses.replace(config, max_epochs=epochs, min_epochs=epochs))
+        states.append(read_checkpoint(folder / "c.safetensors", "key").weights)
+    expected, averages = states[0], []
+    for state in states:
+        averages.append({name: 0.75 * expected[name] + 0.25 * value for name, value in state.items()})
+        expected = averages[-1]
+    averaged = dataclasses.replace(config, weight_average=0.75)
+    (tmp_path / "mean").mkdir()
+    run(tmp_path / "mean", *data, dataclasses.replace(averaged, max_epochs=2, min_epochs=2))
+    trained, model = run(tmp_path / "mean", *data, averaged)  # continues after two epochs
+    found = read_checkpoint(tmp_path / "mean" / "c.safetensors", "key")
+    kept = averages[trained.selection.best_epoch - 1]
+    for name, value in expected.items():
+        if states[0][name].is_floating_point():
+            torch.testing.assert_close(found.average[f"module.{name}"], value, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(found.weights[name], states[3][name], rtol=0, atol=0)
+            torch.testing.assert_close(trained.weights[name], kept[name], rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        logits = model(data[1].volumes.unsqueeze(1).float())
+    loss = functional.cross_entropy(logits, data[1].targets, class_weights(data[0].targets, balance=True))
+    assert trained.history[trained.selection.best_epoch - 1].validation_loss == pytest.approx(loss.item(), rel=1e-4)
 
 
 def test_a_loss_that_explodes_is_named(tmp_path):

@@ -36,6 +36,8 @@ class FoundingCNN(StagedModel):
         Width of the first linear layer.
     dropout : float
         Probability of dropping a unit before each linear layer.
+    bias : bool
+        Whether there are biases and batch normalisation; without, the logits of ``c x`` are ``c`` times those of x.
     outputs : int
         Output units: one per class, or one for a number.
 
@@ -58,20 +60,26 @@ class FoundingCNN(StagedModel):
         pools: Sequence[int] = (2, 3, 2, 3),
         hidden_units: int = 128,
         dropout: float = 0.4,
+        bias: bool = True,
         outputs: int = 2,
     ) -> None:
         if len(channels) != len(pools):
             raise ValueError(f"channels {tuple(channels)} and pools {tuple(pools)} must be equally long.")
         features = channels[-1] * math.prod(output_shape(input_shape, pools))
         blocks = [
-            nn.Sequential(nn.Conv3d(before, after, KERNEL), nn.BatchNorm3d(after), nn.ReLU(), nn.MaxPool3d(pool))
+            nn.Sequential(
+                nn.Conv3d(before, after, KERNEL, bias=bias),
+                *((nn.BatchNorm3d(after),) if bias else ()),
+                nn.ReLU(),
+                nn.MaxPool3d(pool),
+            )
             for before, after, pool in zip((1, *channels[:-1]), channels, pools, strict=True)
         ]
-        hidden = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(features, hidden_units), nn.ReLU())
-        output = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden_units, outputs))
+        hidden = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(features, hidden_units, bias), nn.ReLU())
+        output = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden_units, outputs, bias))
         super().__init__([*blocks, hidden, output])
         settings = FoundingConfig(
-            channels=tuple(channels), pools=tuple(pools), hidden_units=hidden_units, dropout=dropout
+            channels=tuple(channels), pools=tuple(pools), hidden_units=hidden_units, dropout=dropout, bias=bias
         )
         self.architecture = Architecture(settings, input_shape)
         self.features = features

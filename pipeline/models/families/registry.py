@@ -20,18 +20,21 @@ if TYPE_CHECKING:
 def _founding(shape: Shape, settings: FoundingConfig, outputs: int) -> StagedModel:
     from pipeline.models.families.founding import FoundingCNN
 
-    return FoundingCNN(shape, settings.channels, settings.pools, settings.hidden_units, settings.dropout, outputs)
+    return FoundingCNN(shape, outputs=outputs, **settings.own)
 
 
 def _founding_text(settings: FoundingConfig) -> str:
     published = FoundingConfig().own
-    changed = [name.replace("_", " ") for name, value in settings.own.items() if value != published[name]]
+    changed = [
+        name.replace("_", " ") for name, value in settings.own.items() if value != published[name] and name != "bias"
+    ]
+    norm, none = ("batch normalisation, ", "") if settings.bias else ("", "; without biases and normalisation")
     likeness = f"followed, with other {_and(changed)}, that of" if changed else "was that of"
     channels, pools = (_and(list(map(str, values))) for values in (settings.channels, settings.pools))
     return (
-        f"{likeness} the founding study [@founding]: {len(settings.channels)} blocks of a 3×3×3 convolution, batch "
-        f"normalisation, ReLU and max-pooling (channels {channels}; pools {pools}), then {settings.hidden_units} "
-        f"hidden units, dropout {settings.dropout:g}"
+        f"{likeness} the founding study [@founding]: {len(settings.channels)} blocks of a 3×3×3 convolution, "
+        f"{norm}ReLU and max-pooling (channels {channels}; pools {pools}), then {settings.hidden_units} "
+        f"hidden units, dropout {settings.dropout:g}{none}"
     )
 
 

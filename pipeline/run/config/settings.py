@@ -217,6 +217,9 @@ class TrainingConfig:
     """Times the mean absolute weight that a B-cos or CoDA network gives its input, added to the loss: sparser maps."""
     clip_gradients: float = 0.0
     """Largest gradient of a unit, as a share of the size of its weights (adaptive clipping); 0 for no limit."""
+    weight_average: float = 0.0
+    """Share of a moving average of the weights that stays at each step, such as 0.99; the average is what is validated
+    and stored. 0 for none."""
     warmup_epochs: int = 0
     """First epochs, over which the learning rate rises from 0 in equal steps."""
     control: Literal["none", "binarised"] = "none"
@@ -380,6 +383,7 @@ def _problems(config: Config) -> list[str]:
             f"training.weight_penalty needs a B-cos or CoDA network, and {config.model.architecture!r} is neither",
         ),
         (0 <= training.clip_gradients <= 100, "training.clip_gradients must lie between 0 and 100"),
+        (0 <= training.weight_average < 1, "training.weight_average must lie in [0, 1)"),
         (0 <= training.warmup_epochs < training.max_epochs, "training.warmup_epochs must lie in 0..max_epochs - 1"),
         (0 <= training.flip_probability <= 1, "training.flip_probability must lie in [0, 1]"),
         (training.max_shift_voxels >= 0, "training.max_shift_voxels must be 0 or more"),

@@ -22,6 +22,9 @@ class FoundingConfig(ModelConfig):
     """Of the first linear layer."""
     dropout: float = 0.4
     """Before each linear layer."""
+    bias: bool = True
+    """Biases and batch normalisation. Without, input × gradient adds up to the logit, which is a baseline for networks
+    that explain themselves."""
 
     def checks(self) -> list[tuple[bool, str]]:
         return [
