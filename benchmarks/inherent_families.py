@@ -40,6 +40,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "coda-s": {},
     "coda-s-wb": {},
     "bcos-resnet18": {},
+    "bcos-resnext50": {},
     "bcos-convnext-tiny": {},
     "bcos-vgg11": {"width": 0.0625},
     "bcos-densenet121": {},

@@ -18,6 +18,7 @@ from pipeline.run.config.networks import (
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
     BcosResNetConfig,
+    BcosResNeXtConfig,
     BcosSimpleConfig,
     BcosVggConfig,
     BcosViTConfig,
@@ -45,6 +46,7 @@ SMALL: dict[str, ModelConfig] = {
     "vit": ViTConfig(patch=4, dim=12, depth=2, heads=2),
     "bcos-simple": BcosSimpleConfig(channels=(3, 4, 4), strides=(2, 1, 2)),
     "bcos-resnet18": BcosResNetConfig(width=1 / 32, stem_stride=1),
+    "bcos-resnext50": BcosResNeXtConfig(width=1 / 16, groups=2, stem_stride=1),
     "bcos-densenet121": BcosDenseNetConfig(first_channels=2, growth=1),
     "bcos-convnext-tiny": BcosConvNeXtConfig(width=1 / 32, depths=(1, 1, 1, 1)),
     "bcos-vgg11": BcosVggConfig(width=1 / 16),
@@ -54,7 +56,7 @@ SMALL: dict[str, ModelConfig] = {
     "coda-s-wb": CodaSWbConfig(units=(3, 4), ranks=(2, 2, 3), kernels=(3, 3, 1), strides=(2, 2, 1)),
     "probe": ProbeConfig(),
 }
-DEEP = ("bcos-resnet18", "bcos-densenet121", "bcos-convnext-tiny", "bcos-vgg11")
+DEEP = ("bcos-resnet18", "bcos-resnext50", "bcos-densenet121", "bcos-convnext-tiny", "bcos-vgg11")
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in DEEP)) for name in FAMILIES]
 QUICK: dict[str, dict[str, Any]] = {
     "integrated-gradients": {"steps": 2, "tolerance": 1e9},

@@ -20,6 +20,7 @@ from pipeline.run.config.networks import (
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
     BcosResNetConfig,
+    BcosResNeXtConfig,
     BcosSimpleConfig,
     BcosVggConfig,
     BcosViTConfig,
@@ -29,6 +30,7 @@ from pipeline.training.batch_statistics import prepare_step
 TINY: dict[str, BcosConfig] = {
     "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="none", max_out=2),
     "bcos-resnet18": BcosResNetConfig(width=1 / 32, stem_stride=1),
+    "bcos-resnext50": BcosResNeXtConfig(width=1 / 16, groups=2, stem_stride=1),
     "bcos-densenet121": BcosDenseNetConfig(first_channels=2, growth=1),
     "bcos-convnext-tiny": BcosConvNeXtConfig(width=1 / 32, depths=(1, 1, 2, 1)),
     "bcos-vgg11": BcosVggConfig(width=1 / 64),
@@ -70,7 +72,7 @@ def share_of_positions(model: StagedModel, pairs: Tensor, unit: int) -> Tensor |
     return (rows * sines_of_places(a.shape[1], tuple(a.shape[2:]), a)).flatten(1).sum(1)
 
 
-DEEP = ("bcos-resnet18", "bcos-densenet121", "bcos-vgg11", "bcos-convnext-tiny")
+DEEP = ("bcos-resnet18", "bcos-resnext50", "bcos-densenet121", "bcos-vgg11", "bcos-convnext-tiny")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in DEEP)) for n in TINY])

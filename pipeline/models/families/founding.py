@@ -78,6 +78,10 @@ class FoundingCNN(StagedModel):
         hidden = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(features, hidden_units, bias), nn.ReLU())
         output = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden_units, outputs, bias))
         super().__init__([*blocks, hidden, output])
+        if not bias:  # PyTorch's weights are small, and no normalisation makes up for that (He et al. 2015)
+            for layer in self.modules():
+                if isinstance(layer, nn.Conv3d | nn.Linear):
+                    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         settings = FoundingConfig(
             channels=tuple(channels), pools=tuple(pools), hidden_units=hidden_units, dropout=dropout, bias=bias
         )

@@ -22,6 +22,7 @@ from pipeline.run.config.networks import (
 from pipeline.run.errors import BadInputError
 
 if TYPE_CHECKING:
+    from monai.networks.nets.resnet import ResNet
     from torch import nn
 
     from pipeline.models.contract import StagedModel
@@ -48,17 +49,23 @@ def _residual_blocks(settings: ResNetConfig) -> list[int]:
 def resnet(shape: Shape, settings: ResNetConfig, outputs: int) -> StagedModel:
     """A residual network. Stages: the stem, four groups of blocks, the head."""
     from monai.networks.nets.resnet import ResNet
-    from torch import nn
 
     blocks = _residual_blocks(settings)
     net = ResNet(
         "basic", blocks, [64, 128, 256, 512], n_input_channels=1, conv1_t_stride=settings.stem_stride,
         widen_factor=settings.width, num_classes=outputs,
     )  # fmt: skip
+    return _staged(stages_of_resnet(net), shape, settings, net)
+
+
+def stages_of_resnet(net: ResNet) -> list[nn.Module]:
+    """Stages of MONAI's residual network: the stem, four groups of blocks, the head."""
+    from torch import nn
+
     assert net.fc is not None
     stem = nn.Sequential(net.conv1, net.bn1, net.act, net.maxpool)
     head = nn.Sequential(net.avgpool, nn.Flatten(), net.fc)
-    return _staged([stem, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings, net)
+    return [stem, net.layer1, net.layer2, net.layer3, net.layer4, head]
 
 
 def densenet(shape: Shape, settings: DenseNetConfig, outputs: int) -> StagedModel:

@@ -91,6 +91,10 @@ BCOS_FAMILIES: Sequence[Family] = (
         "bcos-resnet18", "of_monai.build_resnet", lambda settings: 16 * settings.stem_stride + 1,
         _said("a residual network of 18 layers [@resnet]"),
     ),
+    _family(
+        "bcos-resnext50", "of_monai.build_resnext", lambda settings: 16 * settings.stem_stride + 1,
+        _said("a ResNeXt of 50 layers [@resnext]"),
+    ),
     _family("bcos-densenet121", "of_monai.build_densenet", lambda _: 61, _said("a DenseNet-121 [@densenet]")),
     _family(
         "bcos-convnext-tiny", "convnext.build", lambda _: 64, _said("a ConvNeXt-tiny [@convnext]"), lambda _: 4

@@ -99,6 +99,32 @@ class BcosResNetConfig(BcosConfig):
 
 
 @dataclass(frozen=True)
+class BcosResNeXtConfig(BcosConfig):
+    """The B-cos ResNeXt of 50 layers."""
+
+    architecture: Literal["bcos-resnext50"] = "bcos-resnext50"
+    width: float = 0.125
+    """Factor on the channels of every layer; 1 gives 64, 128, 256 and 512 within blocks, and four times as many after
+    them."""
+    groups: int = 4
+    """Of channels that the convolutions of 3×3×3 voxels keep apart; a divisor of their channels."""
+    stem_stride: int = 2
+    """Stride of the first convolution."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        inner = int(64 * self.width)
+        return [
+            *super().checks(),
+            is_width(self.width),
+            (1 <= self.stem_stride <= 4, "model.stem_stride must lie between 1 and 4"),
+            (
+                self.groups >= 1 and inner >= self.groups and inner % self.groups == 0,
+                f"model.groups must divide the channels of the first blocks, {inner} at this model.width",
+            ),
+        ]
+
+
+@dataclass(frozen=True)
 class BcosDenseNetConfig(BcosConfig):
     """The B-cos DenseNet-121."""
 
