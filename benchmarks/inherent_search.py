@@ -40,7 +40,13 @@ OLD = {"head": "average", "stem_kernel": 3, "channels": [8, 8, 16, 16, 32, 32], 
 BEST = bcos("BCE, B 1.5", BCE, b=1.5, **GOOD)
 """Now the defaults of bcos-simple."""
 FOUNDING = Recipe("founding")
-WITHOUT_BIASES = Recipe("founding, no biases", {"model": {"bias": False}})
+WITHOUT_BIASES = tuple(
+    Recipe(f"founding, no biases, lr {rate:g}, 40 epochs", {
+        "model": {"bias": False}, "training": {"learning_rate": rate, "max_epochs": 40, "min_epochs": 30},
+    })
+    for rate in (3e-4, 1e-3, 3e-3)
+)  # fmt: skip
+"""Without normalisation training needs longer."""
 SCREEN = (
     bcos("average, six layers", **OLD),
     bcos("average, six layers, lr 3e-3", {"learning_rate": 3e-3}, **OLD),
@@ -108,7 +114,7 @@ def main() -> None:
     parser.add_argument("--n-procs", type=int, default=1)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    known = {one.name: one for one in (*SCREEN, FOUNDING, WITHOUT_BIASES)}
+    known = {one.name: one for one in (*SCREEN, FOUNDING, *WITHOUT_BIASES)}
     chosen = tuple(known[name] for name in arguments.only or known)
     with open_executor(arguments.n_procs) as executor:
         run(Workplace(arguments.run, arguments.out, executor), chosen, arguments.seeds, arguments.planted)

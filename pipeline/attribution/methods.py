@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from pipeline.attribution.lrp.ledger import Ledger
 from pipeline.attribution.network_view import NetworkView, explaining
 from pipeline.attribution.records import Attribution
 from pipeline.attribution.targets import StartValue
@@ -59,6 +60,13 @@ class Relative(Protocol):
     def reference_value(self, view: NetworkView) -> Tensor | None:
         """The explained value of the reference, one per volume: (B,); None where the settings ask for no reference."""
         ...
+
+
+@runtime_checkable
+class Accounted(Protocol):
+    """A method that knows what each layer adds to the explained value."""
+
+    def ledger(self, view: NetworkView) -> Ledger: ...
 
 
 @runtime_checkable
@@ -163,7 +171,8 @@ def attribute_all(
             with torch.no_grad():
                 of_reference = method.reference_value(view) if isinstance(method, Relative) else None
             settings = described(method, stage, start)
-            answers = [Attribution(values, method.name, target, view.own_score, settings, None, of_reference, errors)]
+            ledger = method.ledger(view) if isinstance(method, Accounted) else None
+            answers = [Attribution(values, method.name, target, view.own_score, settings, ledger, of_reference, errors)]
         answers = [_finite(answer) for answer in answers]
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]

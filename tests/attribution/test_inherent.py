@@ -97,9 +97,9 @@ def test_what_controls_contribute_is_made_once_per_network() -> None:
     method = Inherent(dataclasses.replace(reference, logits=model(reference.volumes).detach()))
     model.stages[0].register_forward_hook(lambda *_: passes.append(1))
     first = attribute(model, scans(1), 1, method)
-    assert len(passes) == 2 + 3  # the answer and the map of the scan, and a map of each control
+    assert len(passes) == 3 + 3  # the answer, map and ledger of the scan, and a map of each control
     again = attribute(model, scans(1), 1, method)
-    assert len(passes) == 5 + 2
+    assert len(passes) == 6 + 3
     assert torch.equal(again.values, first.values)
     with torch.no_grad():
         next(model.parameters()).mul_(-1)

@@ -7,16 +7,22 @@ import torch
 from inherent_toys import bcos, scans
 from torch import Tensor, nn
 
-from pipeline.attribution.inherent.contributions import contrast
+from pipeline.attribution.inherent.contributions import Inherent, contrast
 from pipeline.attribution.inherent.inner_features import along
-from pipeline.attribution.inherent.ledger import inherent_ledger
+from pipeline.attribution.inherent.ledger import balances, inherent_ledger
 from pipeline.attribution.inherent.retrieval import ranked, strengths
+from pipeline.attribution.methods import attribute
 from pipeline.models.contract import StagedModel
+from pipeline.models.dynamic.calibration import calibrate
 from pipeline.models.dynamic.encoding import InputEncoding
+from pipeline.models.dynamic.linear_map import dynamic_weights
 from pipeline.models.dynamic.logits import LogitLayer
 from pipeline.models.families.bcos.layers import BcosConv3d
+from pipeline.models.families.bcos.vit import Positions
 from pipeline.models.families.coda.dau import CodaConv3d
 from pipeline.models.families.coda.network import SumPool
+from pipeline.models.families.registry import build_network
+from pipeline.run.config.networks import BcosViTConfig
 
 
 def volumes() -> Tensor:
@@ -56,6 +62,13 @@ def test_the_ledger_of_a_bias_free_network_holds_the_logit_bias_alone():
     torch.testing.assert_close(ledger.constants["2.2"], torch.full((2,), -0.75, dtype=torch.float64), rtol=1e-6, atol=0)
     assert float(ledger.residual.abs().max()) < 1e-14
     assert bool((ledger.positive >= 0).all() & (ledger.negative <= 0).all())
+    balance = balances(ledger)
+    first, *_, last = balance.entries
+    assert first.layer == "2.2"
+    torch.testing.assert_close(first.relevance_out, ledger.value - ledger.constants["2.2"], rtol=1e-12, atol=0)
+    torch.testing.assert_close(last.relevance_out, ledger.contributions, rtol=0, atol=0)
+    torch.testing.assert_close(balance.total("absorbed_by_bias"), ledger.constants["2.2"], rtol=1e-12, atol=0)
+    assert float(balance.residual.abs().max()) < 1e-14
     evidence = inherent_ledger(rest, lambda x: contrast(1, 0)(rest(x)), pairs)
     assert float(evidence.constants.get("2.2", torch.zeros(1)).abs().max()) < 1e-16  # biases cancel
     torch.testing.assert_close(evidence.contributions, evidence.value, rtol=1e-9, atol=1e-13)
@@ -81,6 +94,28 @@ def test_the_ledger_lists_what_every_layer_adds():
     mixed = inherent_ledger(gated, lambda x: gated(x)[:, 1], pairs)
     assert list(mixed.constants) == ["0"]
     assert float(mixed.residual.abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 12), (12, 16, 8)])
+def test_positions_of_a_transformer_have_a_row_of_their_own(shape):
+    """Also on a larger grid than that of training: they are what is left of the tokens when nothing is in the image."""
+    torch.manual_seed(3)
+    model = build_network(BcosViTConfig("bcos-vit", patch=4, dim=12, depth=2, heads=2), (8, 8, 8), 3).double()
+    v = torch.rand(2, 1, *shape, dtype=torch.float64)
+    calibrate(model.train(), v)
+    answer = attribute(model.eval(), v, 1, Inherent(compare="nothing"))
+    rows = answer.ledger.frame("inherent", 1).set_index("layer")
+    (positions,) = [name for name, module in model.named_modules() if isinstance(module, Positions)]
+    (bias,) = [name for name, module in model.named_modules() if isinstance(module, LogitLayer)]
+    added = rows["absorbed_by_bias"]
+    assert set(added.index[added.abs() > 1e-12]) == {positions, bias}
+    tokens, rest = model.stages[1], after(model, 2)
+    features = tokens(model.stages[0](v)).detach()
+    share = dynamic_weights(rest, lambda x: rest(x)[:, 1], features) * tokens[-1](torch.zeros_like(features))
+    assert added[positions] == pytest.approx(float(share.flatten(1).sum(1)[1]), rel=1e-9)
+    total = float(answer.values.sum((1, 2, 3, 4))[1]) + added.sum()
+    assert total == pytest.approx(float(answer.start_value[1]), rel=1e-9)
+    assert rows["relevance_out"].iloc[-1] == pytest.approx(float(answer.values.sum((1, 2, 3, 4))[1]), rel=1e-9)
 
 
 @pytest.mark.parametrize("norm", ["none", "batch", "layer", "instance", "group", "position", "all"])

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.gradient.gradients import channel_sum
+from pipeline.attribution.inherent.ledger import balances, inherent_ledger
+from pipeline.attribution.lrp.ledger import Ledger
 from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value
 from pipeline.models.dynamic.encoding import InputEncoding
@@ -78,6 +80,7 @@ class Inherent:
     """
 
     name: ClassVar[str] = "inherent"
+    has_ledger: ClassVar[bool] = True
 
     reference: Reference | None = None
     compare: Literal["controls", "nothing"] = "controls"
@@ -117,6 +120,11 @@ class Inherent:
         question = (self.name, view.target, view.start, view.stage)
         return found - reference.remembered(question, (view.model, version), lambda: _mean_map(reference, view))
 
+    def ledger(self, view: NetworkView) -> Ledger:
+        """Contributions of the scan alone and constants of every layer, which add up to its value."""
+        score, features = _from_pairs(view, view.features)
+        return balances(inherent_ledger(view.model, score, features))
+
     def reference_value(self, view: NetworkView) -> Tensor | None:
         """Mean value of the reference volumes, (B,); None for a scan alone."""
         if self.compare == "nothing":
@@ -139,10 +147,14 @@ def _mean_map(reference: Reference, view: NetworkView) -> Tensor:
 
 
 def _of(view: NetworkView, features: Tensor) -> Tensor:
-    """Contributions of the features of a view, summed over channels; of volumes through their encoding."""
+    """Contributions of the features of a view, summed over channels."""
+    return channel_sum(contributions(view.model, *_from_pairs(view, features)))
+
+
+def _from_pairs(view: NetworkView, features: Tensor) -> tuple[Value, Tensor]:
+    """The value of a view, and what it is a function of: its features, of volumes their encoding."""
     if not view.after or not isinstance(view.after[0][1], InputEncoding):
-        return channel_sum(contributions(view.model, view.score, features))
+        return view.score, features
     encoding, rest = view.after[0][1], replace(view, after=view.after[1:])
     with torch.no_grad():
-        pairs = encoding(features)
-    return channel_sum(contributions(view.model, rest.score, pairs))
+        return rest.score, encoding(features)

@@ -1,21 +1,24 @@
 """The ledger of an inherent map: a value is what voxels contribute plus what each layer adds by itself.
 
-For a bias-free network the only constant is the logit bias. Networks with biases or running means, and hybrids on a
-conventional stem, have more; they are listed by layer, so that nothing is hidden in a rest.
+For a bias-free network the only constant is the logit bias, and vision transformers add positions. Networks with biases
+or running means, and hybrids on a conventional stem, have more; they are listed by layer, so that nothing is hidden in
+a rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pipeline.attribution.lrp.ledger import Ledger, LedgerEntry
 from pipeline.models.dynamic.explanation_mode import explanation_mode
 from pipeline.models.dynamic.linear_map import Value
+from pipeline.models.families.bcos.vit import Positions
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,19 @@ class InherentLedger:
         What is explained.
     positive, negative : Tensor
         Sums of the contributions above and below 0.
-    constants : mapping of str to Tensor
-        What a layer's own constants add to the value, by name of the layer; those that add nothing are left out.
+    shares : mapping of str to Tensor
+        What the constants of each layer add to the value, by name of the layer, from the input on.
     """
 
     value: Tensor
     positive: Tensor
     negative: Tensor
-    constants: Mapping[str, Tensor]
+    shares: Mapping[str, Tensor]
+
+    @property
+    def constants(self) -> Mapping[str, Tensor]:
+        """Shares of the layers that add something."""
+        return {name: share for name, share in self.shares.items() if bool((share != 0).any())}
 
     @property
     def contributions(self) -> Tensor:
@@ -88,12 +96,29 @@ def inherent_ledger(model: nn.Module, value: Value, features: Tensor) -> Inheren
         answer.detach().double(),
         contributions.clamp(min=0).sum(1),
         contributions.clamp(max=0).sum(1),
-        {name: share for name, share in shares.items() if bool((share != 0).any())},
+        shares,
     )
 
 
+def balances(found: InherentLedger) -> Ledger:
+    """The ledger as balances of layers, output first, as LRP has them: the value loses the share of each on its way.
+
+    Rounding is the residual of the last.
+    """
+    left, entries = found.value, []
+    nothing = torch.zeros_like(left)
+    for name, share in reversed(list(found.shares.items())):
+        entries.append(LedgerEntry(name, left, left - share, share, nothing, nothing))
+        left = left - share
+    if entries:
+        entries[-1] = replace(entries[-1], relevance_out=found.contributions)
+    return Ledger(found.value, found.contributions, tuple(entries))
+
+
 def _may_add(module: nn.Module) -> bool:
-    """Whether a module is a layer that keeps numbers of its own."""
+    """Whether a module is a layer that keeps numbers of its own, or adds positions."""
+    if isinstance(module, Positions):
+        return True
     own = any(True for _ in module.parameters()) or any(True for _ in module.buffers())
     return own and not any(True for _ in module.children())
 

@@ -22,7 +22,9 @@ LEDGER_COLUMNS = {
     "layer": "Layer with weights, named as in the model, output first",
     "relevance_in": "Relevance that arrived at the layer's units",
     "relevance_out": "Relevance passed on to the layer's inputs",
-    "absorbed_by_bias": "Relevance absorbed by biases (0 for the beta-rule, which ignores biases)",
+    "absorbed_by_bias": "Relevance absorbed by biases (0 for the beta-rule, which ignores biases); of inherent maps "
+    "what constants of the layer add to the evidence of the scan, whose voxels add the rest (before that of controls "
+    "is taken away)",
     "lost_no_contribution": "Relevance of units without a contribution that the rule can pass it to",
     "stabiliser": "Relevance absorbed by the stabiliser of the denominator (0 for rules without one)",
     "residual": "relevance_in minus relevance_out and all losses: rounding error",
