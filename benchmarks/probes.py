@@ -10,7 +10,6 @@ OUT/search.tsv, and those of four scans side by side, in OUT/grids.tsv. The same
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -22,9 +21,8 @@ from pipeline.run.work.executors import open_executor
 
 FOUNDING = Recipe("founding")
 LOSSES = {"CE": "cross-entropy", "BCE": "binary-cross-entropy"}
-METHODS = ("expected-gradients", "deeplift", "input-x-gradient", "lrp", "guided-backpropagation", "grad-cam")
-GRID_METHODS = ("deeplift", "input-x-gradient", "lrp", "grad-cam")
-HEADS = {"linear": METHODS, "mlp-3": METHODS, "bcos-3": ("expected-gradients", "input-x-gradient", "grad-cam")}
+METHODS = ("deeplift", "input-x-gradient", "lrp", "grad-cam")
+HEADS = {"linear": METHODS, "mlp-3": METHODS, "bcos-3": ("input-x-gradient", "grad-cam")}
 TRAINING = {"learning_rate": 5e-3, "weight_decay": 0.0}
 SHOWN = ["recipe", "seed", "map", "balanced_accuracy", "auroc_difference", "energy", "gini", "entropy", "deletion"]
 
@@ -49,8 +47,7 @@ def on_grids(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     """Shares of positive attribution in the cell of the class, of the trained networks of a recipe."""
     cohort = work.cohort(recipe.config(work.run, seed))
     explaining = networks(recipe, cohort, seed).explaining(cohort)
-    asked = dataclasses.replace(recipe, methods=tuple(name for name in GRID_METHODS if name in recipe.methods))
-    evaluate_grids(explaining, asked.explanations(explaining.config), True, work.executor, work.digests)
+    evaluate_grids(explaining, recipe.explanations(explaining.config), True, work.executor, work.digests)
     table = read_table(explaining.layout.grids)
     table = table[table["setting"] == "GridPG"]
     named = table["method"] + " at " + table["depth"].astype(str)
