@@ -4,7 +4,6 @@ from statistics import mean
 
 import pytest
 import torch
-from test_coda_alignment import CLASSES, SIDE, alignment, scenes
 from torch import nn
 
 from pipeline.models.dynamic.calibration import calibrate
@@ -12,10 +11,11 @@ from pipeline.models.dynamic.linear_map import dynamic_weights
 from pipeline.models.families.registry import build_network
 from pipeline.run.config.networks import BcosSimpleConfig
 from pipeline.training.objectives.off_target import binary_cross_entropy
+from tests.training.pattern_scenes import CLASSES, SIDE, alignment, scenes
 
 
 def trained(b: float, seed: int, steps: int) -> nn.Sequential:
-    """A network trained as `test_coda_alignment.trained` trains CoDA networks."""
+    """A network trained as `trained_coda` trains CoDA networks."""
     torch.manual_seed(seed)
     draw = torch.Generator().manual_seed(100 + seed)
     config = BcosSimpleConfig(channels=(16, 16, 16), strides=(1, 2, 1), b=b, max_out=2, norm="none")
