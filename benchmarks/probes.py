@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
+    parser.add_argument("--faithful", action="store_true", help="also insertion, deletion, Gini and entropy: slow")
     parser.add_argument("--n-procs", type=int, default=1)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -80,7 +81,7 @@ def main() -> None:
         for seed in arguments.seeds:
             backbone = backbone_of(work, seed)
             for recipe in probes(backbone):
-                table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed, faithful=True)
+                table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed, arguments.faithful)
                 collected([table], arguments.out / "search.tsv")
                 collected([on_grids(work, recipe, seed)], arguments.out / "grids.tsv")
                 with pd.option_context("display.width", 220, "display.max_columns", 30):
