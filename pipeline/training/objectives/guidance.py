@@ -54,8 +54,10 @@ def guided(task: Objective, guidance: Guidance) -> Objective:
         targets = batch.targets if batch.targets.dtype == torch.int64 else torch.zeros_like(batch.scans)
         explained = explained_batch(model, batch.volumes, targets, guidance.map, guidance.stage)
         of_task, logged = task.loss(Given(explained.logits), batch, context)
-        masks = masks_of(batch, context)
-        distances = LOSSES[guidance.loss](explained.maps[own], masks[own])
+        maps, masks = explained.maps, masks_of(batch, context)
+        if not own.all():  # to take all of them would be a copy
+            maps, masks = maps[own], masks[own]
+        distances = LOSSES[guidance.loss](maps, masks)
         return of_task + guidance.weight * distances.mean(), logged
 
     facts = {**task.facts, "guidance": vars(guidance)}

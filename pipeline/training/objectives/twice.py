@@ -1,8 +1,9 @@
 """Layers that are fast to differentiate twice, for losses that depend on maps.
 
 torch differentiates the gradient of a convolution by another with a kernel as large as the volume, and that of batch
-normalisation in some twenty passes over the features, which together take several times the rest of a training step.
-Here both gradients are made of layers that torch differentiates once.
+normalisation in some twenty passes over the features; that of ReLUs and max-pooling is a volume of zeros, which it
+makes and adds. Together they take several times the rest of a training step. Here all these gradients are made of
+layers that torch differentiates once.
 """
 
 from __future__ import annotations
@@ -67,6 +68,60 @@ class TwiceConv3d(torch.autograd.Function):
         return of_features, of_weight, of_bias, None, None, None, None
 
 
+class TwiceReLU(torch.autograd.Function):
+    """`torch.relu`. Its second derivative is 0, for which torch makes and adds a volume of zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor) -> Tensor:
+        found = torch.relu(features)
+        ctx.save_for_backward(found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (found,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(gradient, found.detach(), 0)  # type: ignore[no-any-return]
+
+
+class TwiceMaxPool3d(torch.autograd.Function):
+    """`torch.max_pool3d`; its second derivative is 0 too."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, *settings: Any) -> Tensor:
+        found, places = torch.ops.aten.max_pool3d_with_indices(features, *settings)
+        ctx.save_for_backward(features, places)
+        ctx.settings = settings
+        return found  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        features, places = ctx.saved_tensors
+        of_features = torch.ops.aten.max_pool3d_with_indices_backward(
+            gradient, features.detach(), *ctx.settings, places
+        )
+        return of_features, *[None] * 5
+
+
+class _BatchScale(torch.autograd.Function):
+    """1 / standard deviation of each channel, which is known already, as a function of the features: s' = -s^3 x / n.
+
+    x are the centred features. From the features anew it would take torch five more passes over them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(features, centre, scale)
+        return scale.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        features, centre, scale = ctx.saved_tensors
+        shape = [-1] + [1] * (features.ndim - 2)
+        slope = -gradient * scale**3 * (features.shape[1] / features.numel())
+        of_features = torch.addcmul((-slope * centre).view(shape), slope.view(shape), features)
+        return of_features.to(features.dtype), None, None
+
+
 class TwiceBatchNorm(torch.autograd.Function):
     """`torch.batch_norm` with the statistics of the batch; while a map is taken, it is an affine layer.
 
@@ -88,10 +143,8 @@ class TwiceBatchNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         features, weight, centre, scale = ctx.saved_tensors
         if _Pass.of_features_alone:
-            axes = [axis for axis in range(features.ndim) if axis != 1]
-            variance = features.var(axes, unbiased=False)
-            shape = [-1] + [1] * (features.ndim - 2)
-            scaled = gradient * (weight * (variance + ctx.eps).rsqrt()).view(shape)
+            scale = _BatchScale.apply(features, centre, scale)  # type: ignore[no-untyped-call]
+            scaled = gradient * (weight * scale).view([-1] + [1] * (features.ndim - 2))
             return scaled.to(features.dtype), *[None] * 6
         asked = [bool(one) for one in ctx.needs_input_grad[:3]]
         return *torch.ops.aten.native_batch_norm_backward(
@@ -113,7 +166,7 @@ def _of_features(
 
 
 class TwiceDifferentiable(TorchFunctionMode):
-    """Within this context, 3D convolutions are `TwiceConv3d`, and batch normalisation in training `TwiceBatchNorm`."""
+    """Within this context, convolutions, batch normalisation in training, ReLUs and max-pooling are those from here."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -122,6 +175,10 @@ class TwiceDifferentiable(TorchFunctionMode):
             return _convolved(*args, **(kwargs or {}))
         if func is functional.batch_norm:
             return _normalised(*args, **(kwargs or {}))
+        if func in (torch.relu, functional.relu):
+            return TwiceReLU.apply(args[0])  # type: ignore[no-untyped-call]
+        if func is functional.max_pool3d:
+            return _pooled(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
@@ -133,6 +190,17 @@ def _normalised(
         return functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     found: Tensor = TwiceBatchNorm.apply(input, weight, bias, running_mean, running_var, momentum, eps)  # type: ignore[no-untyped-call]
     return found
+
+
+def _pooled(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:  # fmt: skip
+    if return_indices:
+        return functional.max_pool3d_with_indices(input, kernel_size, stride, padding, dilation, ceil_mode)
+    given = (kernel_size, kernel_size if stride is None else stride, padding, dilation)
+    sides = ([one] * 3 if isinstance(one, int) else list(one) for one in given)
+    return TwiceMaxPool3d.apply(input, *sides, ceil_mode)  # type: ignore[no-untyped-call]
 
 
 def _convolved(
