@@ -37,7 +37,13 @@ from pipeline.training.control import control_of
 from pipeline.training.curve import CurveOnTerminal
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.distillation import frozen
-from pipeline.training.objectives.explanations import context_of, distillation_of, facts_of, with_explanations
+from pipeline.training.objectives.explanations import (
+    context_of,
+    distillation_of,
+    facts_of,
+    mean_control,
+    with_explanations,
+)
 from pipeline.training.objectives.known_networks import weights_to_start_from
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Objective
@@ -245,11 +251,13 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
     config, kind = task.config.training, task.task
     device = device_of_rank(chosen_device(config), ranks)
     with kept_memory(), repeatable(device, task.seed, config.threads):
-        training = _load(task, "training", task.fold.train, device)
-        validation = _load(task, "validation", task.fold.validation, device)
+        training = load_part(task, "training", task.fold.train, device)
+        validation = load_part(task, "validation", task.fold.validation, device)
         objective = objective_of(kind, config, training.targets, family_of(task.config.model).loss)
         objective = with_explanations(objective, task.config, kind)
         context = context_of(task.config, kind, task.spec, task.fold, task.part(task.fold.train), device)
+        if task.config.objective.map == "evidence":
+            context = replace(context, reference=mean_control(task.config, kind, training))
         if task.config.objective.frozen:
             context = frozen(context, training.volumes, distillation_of(task.config.objective), config.batch_size)
         model = _fresh_network(task)
@@ -272,7 +280,8 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
     write_table(files.predictions, predictions, prediction_columns(kind))
 
 
-def _load(task: FoldTask, name: str, participants: Sequence[str], device: torch.device) -> LabelledVolumes:
+def load_part(task: FoldTask, name: str, participants: Sequence[str], device: torch.device) -> LabelledVolumes:
+    """Volumes and targets of the scans of some participants; `name` says which part they are, for messages."""
     scans, kind = task.part(participants), task.task
     require_labels(task.fold.index, name, [scan.label for scan in scans], kind)
     values = [kind.value(scan.label, scan.name) for scan in scans]

@@ -15,8 +15,9 @@ class ObjectiveConfig:
     of the labels. ``readable-gradients``: input gradients like those of guided backpropagation."""
     weight: float = 1.0
     """Of the loss of the maps, relative to that of the task; 0 is the control that trains as long without it."""
-    map: Literal["input-x-gradient", "grad-cam"] = "input-x-gradient"
-    """Map that is guided or compared."""
+    map: Literal["input-x-gradient", "grad-cam", "inherent", "evidence"] = "input-x-gradient"
+    """Map that is guided or compared. ``inherent``: contributions of a B-cos or CoDA network. ``evidence``, of
+    guidance at the input: expected gradients from the mean control of the training part, one point in each step."""
     stage: int = 0
     """Where it is made: 0 at the input, n after stage n of the network, -1 after the last stage with voxels."""
     loss: Literal["energy", "l1", "ppce", "rrr"] = "energy"
@@ -67,6 +68,10 @@ class ObjectiveConfig:
             (
                 self.kind != "guided" or bool(self.regions) or bool(self.mask),
                 "objective.regions must name at least one group where objective.mask names no file",
+            ),
+            (
+                self.map != "evidence" or (self.kind == "guided" and self.stage == 0) or not self.uses_maps,
+                'objective.map = "evidence" is for objective.kind = "guided" at objective.stage = 0',
             ),
             (not self.frozen or self.kind == "distilled", 'objective.frozen needs objective.kind = "distilled"'),
             (

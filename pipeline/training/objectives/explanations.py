@@ -37,6 +37,7 @@ from pipeline.training.objectives.known_networks import fold_of_run, known_netwo
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.readable_gradients import readable
 from pipeline.training.objectives.records import Batch, Context, Objective
+from pipeline.training.volumes import LabelledVolumes
 
 BRAIN = "brain"
 """In place of a group of the atlas: the whole brain of the template."""
@@ -103,6 +104,14 @@ def context_of(
     return Context()
 
 
+def mean_control(config: Config, task: Task, training: LabelledVolumes) -> torch.Tensor:
+    """Mean of the scans of controls in a training part, (1, 1, D, H, W); of everyone for a number."""
+    volumes = training.volumes
+    if config.cohort.negative in task.outputs:
+        volumes = volumes[training.targets == task.outputs.index(config.cohort.negative)]
+    return volumes.mean(0, dtype=torch.float32)[None, None]
+
+
 def require_explanations(config: Config, split: Split) -> None:
     """Refuse what cannot be trained with explanations, before any work starts: one step on one empty volume.
 
@@ -126,7 +135,8 @@ def require_explanations(config: Config, split: Split) -> None:
     )
     batch = Batch(torch.full((1, 1, *spec.shape), 0.5), targets[-1:], torch.zeros(1, dtype=torch.int64))
     for context in contexts[:1]:
-        objective.loss(network, batch, dataclasses.replace(context, annotated=None))
+        empty = torch.zeros_like(batch.volumes)
+        objective.loss(network, batch, dataclasses.replace(context, annotated=None, reference=empty))
 
 
 def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
