@@ -39,6 +39,9 @@ class ObjectiveConfig:
     """Classes whose maps are guided; none for all."""
     teacher: str = ""
     """Folder of a finished run of the same people and folds, whose networks teach."""
+    scans: str = ""
+    """Folder of a run of an unrelated cohort, whose registered scans a student learns from instead of those of the
+    training part; their labels are not read. Empty for the training part."""
     frozen: bool = False
     """Ask the teacher once for each scan as it is; its maps are flipped and shifted with the scans. Faster, and the
     teacher need not fit in memory beside the student."""
@@ -69,6 +72,7 @@ class ObjectiveConfig:
                 self.kind != "guided" or bool(self.regions) or bool(self.mask),
                 "objective.regions must name at least one group where objective.mask names no file",
             ),
+            (not self.scans or self.kind == "distilled", 'objective.scans needs objective.kind = "distilled"'),
             (
                 self.map != "evidence" or (self.kind == "guided" and self.stage == 0) or not self.uses_maps,
                 'objective.map = "evidence" is for objective.kind = "guided" at objective.stage = 0',
