@@ -5,8 +5,8 @@
 RUN is only read. Volumes and folds are those of `benchmarks/marked_cohort.py`. Networks recognise the marker in
 copies with and without it: the diagnosis is beyond a network with GAP and 16 people to learn from (--task diagnosis:
 50 % with GAP, 47 % with CA-Stream), and a comparison at chance says nothing. A ResNet-10 with GAP is trained, then
-frozen; the stream is trained with the same recipe. Both are asked for the class that they find, and the volume is
-shown through the Grad-CAM map of their last features, scaled to [0, 1].
+frozen, and two probes on it are trained with the same recipe: head "linear" (GAP) and head "ca-stream". Both are asked
+for the class that they find, and the volume is shown through the Grad-CAM map of their last stage, scaled to [0, 1].
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import numpy as np
 import torch
 from guidance_study import RECIPE, RESNET
 from marked_cohort import FOLDS, Cohort, load, parts_of
-from torch import nn
 
 from pipeline.cohort.people.tasks import task_of
 from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from pipeline.evaluation.scores.masked_recognition import average_drop, average_gain, average_increase
-from pipeline.models.ca_stream import CAStream
+from pipeline.models.contract import StagedModel
+from pipeline.models.families.probes.network import build
 from pipeline.models.families.registry import build_network
+from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.work.seeds import derived_seed
 from pipeline.training.checkpoints import remove_checkpoint
@@ -48,7 +49,7 @@ def scans_of(cohort: Cohort, people: np.ndarray, task: str) -> tuple[torch.Tenso
     return own.flatten(0, 1), torch.arange(2 * len(people)) % 2
 
 
-def learned(model: nn.Module, cohort: Cohort, task: str, fold: int, seed: int, work: Path) -> nn.Module:
+def learned(model: StagedModel, cohort: Cohort, task: str, fold: int, seed: int, work: Path) -> StagedModel:
     """A network trained with the recipe of the study."""
     parts = []
     for people in parts_of(cohort.positive, fold, seed)[:2]:
@@ -62,16 +63,15 @@ def learned(model: nn.Module, cohort: Cohort, task: str, fold: int, seed: int, w
     return model.eval()
 
 
-def judged(model: nn.Module, volume: torch.Tensor, label: int) -> list[float]:
+def judged(model: StagedModel, volume: torch.Tensor, label: int) -> list[float]:
     """Whether the class is found, and drop, gain and increase of its probability through the Grad-CAM map."""
-    staged = model.staged(volume) if isinstance(model, CAStream) else model
     with torch.no_grad():
-        before = staged(volume).softmax(1)[0]
+        before = model(volume).softmax(1)[0]
     found = int(before.argmax())
-    maps = explained_batch(staged, volume, torch.tensor([found]), "grad-cam", -1, learning=False).maps.detach()
+    maps = explained_batch(model, volume, torch.tensor([found]), "grad-cam", -1, learning=False).maps.detach()
     scaled = (maps - maps.min()) / (maps.max() - maps.min()).clamp(min=1e-12)
     with torch.no_grad():
-        after = float(staged(volume * scaled[:, None]).softmax(1)[0, found])
+        after = float(model(volume * scaled[:, None]).softmax(1)[0, found])
     p = float(before[found])
     return [100.0 * (found == label), average_drop(p, after), average_gain(p, after), average_increase(p, after)]
 
@@ -85,10 +85,14 @@ def compared(cohort: Cohort, task: str, seeds: Sequence[int]) -> str:
         for place, seed in enumerate(seeds):
             for fold in range(FOLDS):
                 torch.manual_seed(derived_seed(seed, "weights", fold))
-                gap = learned(build_network(RESNET, tuple(cohort.volumes.shape[2:]), 2), cohort, task, fold, seed, work)
-                stream = learned(CAStream(gap), cohort, task, fold, seed, work)
+                shape = tuple(cohort.volumes.shape[2:])
+                backbone = learned(build_network(RESNET, shape, 2), cohort, task, fold, seed, work)
+                probes = [
+                    learned(build(backbone, shape, ProbeConfig(head=head), False, 2), cohort, task, fold, seed, work)
+                    for head in ("linear", "ca-stream")
+                ]
                 for person in parts_of(cohort.positive, fold, seed)[2]:
-                    for number, model in enumerate((gap, stream)):
+                    for number, model in enumerate(probes):
                         found = zip(*scans_of(cohort, np.array([person]), task), strict=True)
                         answers = [judged(model, volume[None, None], int(label)) for volume, label in found]
                         values[number, place, person] = np.mean(answers, axis=0)

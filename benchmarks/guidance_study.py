@@ -28,16 +28,23 @@ from marked_cohort import FOLDS, Cohort, load, parts_of
 from torch import nn
 from torch.nn import functional
 
+from pipeline.cohort.people.splits import Fold, few_people
 from pipeline.cohort.people.tasks import task_of
 from pipeline.evaluation.planting.marker_groups import Places, map_measures, tied_marks
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.registry import build_network, family_of
-from pipeline.run.config.networks import BcosSimpleConfig, FoundingConfig, ModelConfig, ResNetConfig
+from pipeline.run.config.networks import (
+    BcosSimpleConfig,
+    FoundingConfig,
+    ModelConfig,
+    ResNetConfig,
+)
 from pipeline.run.config.settings import CohortConfig, TrainingConfig
 from pipeline.run.work.seeds import derived_seed, generator
 from pipeline.training.checkpoints import remove_checkpoint
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.distillation import Distillation, distilled
+from pipeline.training.objectives.explanations import answered_by
 from pipeline.training.objectives.guidance import Guidance, guided
 from pipeline.training.objectives.guidance_losses import dilated
 from pipeline.training.objectives.maps_in_training import explained_batch
@@ -74,8 +81,14 @@ class Condition:
     dilate : int
     annotated : float
         Share of the people to train with; at least one person.
+    map : str
+        Map that is guided; students and teachers compare Grad-CAM.
     teacher : str
         Condition whose network teaches; empty for none.
+    people : float
+        Share of the people of each class to train with, at least one of each.
+    others : bool
+        Learn from the scans of people without a label (MCI) instead, none of which has the marker.
     family : ModelConfig
     reversed : bool
         The marker is to be recognised, and the diagnosis goes with it.
@@ -91,7 +104,10 @@ class Condition:
     mask: str = "brain"
     dilate: int = 0
     annotated: float = 1.0
+    map: str = "input-x-gradient"
     teacher: str = ""
+    people: float = 1.0
+    others: bool = False
     family: ModelConfig = FOUNDING
     reversed: bool = False
     unmarked: bool = False
@@ -107,21 +123,28 @@ def conditions() -> list[Condition]:
         Condition("energy-regions-dilated", "energy", mask="regions", dilate=1),
         Condition("kd", teacher="energy-brain", weight=0.0),
         Condition("kd+maps", teacher="energy-brain", against="kd"),
-        Condition("l1-regions-dilated", "l1", mask="regions", dilate=1),
-        Condition("energy-regions", "energy", mask="regions"),
-        Condition("energy-boxes", "energy", mask="boxes"),
-        Condition("energy-10%", "energy", weight=30.0, annotated=0.1),
-        Condition("energy-1%", "energy", weight=30.0, annotated=0.01),
-        Condition("resnet10", "energy", mask="regions", dilate=1, family=RESNET),
-        Condition("kd-resnet10", teacher="resnet10", weight=0.0),
-        Condition("kd-resnet10+maps", teacher="resnet10", against="kd-resnet10"),
-        Condition("bcos", "energy", mask="regions", dilate=1, family=BCOS),
-        Condition("kd-bcos", teacher="bcos", weight=0.0, family=BCOS),
-        Condition("kd-bcos+maps", teacher="bcos", family=BCOS, against="kd-bcos"),
-        Condition("reversed", reversed=True),
-        Condition("reversed-energy", "energy", mask="outside", reversed=True, against="reversed"),
+        Condition("kd-25%", teacher="energy-brain", weight=0.0, people=0.25),
+        Condition("kd+maps-25%", teacher="energy-brain", people=0.25, against="kd-25%"),
+        Condition("kd-others", teacher="energy-brain", weight=0.0, others=True),
+        Condition("kd+maps-others", teacher="energy-brain", others=True, against="kd-others"),
+        Condition("l1-brain", "l1", weight=100.0),
         Condition("ppce-brain", "ppce"),
         Condition("rrr-brain", "rrr", weight=1e4),
+        Condition("energy-regions", "energy", weight=30.0, mask="regions"),
+        Condition("energy-boxes", "energy", weight=30.0, mask="boxes"),
+        Condition("energy-10%", "energy", weight=30.0, annotated=0.1),
+        Condition("energy-1%", "energy", weight=30.0, annotated=0.01),
+        Condition("evidence-brain", "energy", weight=30.0, map="evidence"),
+        Condition("resnet10-control", family=RESNET),
+        Condition("resnet10", "energy", weight=30.0, family=RESNET, against="resnet10-control"),
+        Condition("kd-resnet10", teacher="resnet10", weight=0.0),
+        Condition("kd-resnet10+maps", teacher="resnet10", against="kd-resnet10"),
+        Condition("bcos-control", family=BCOS),
+        Condition("bcos", "energy", weight=30.0, map="inherent", family=BCOS, against="bcos-control"),
+        Condition("kd-bcos", teacher="bcos", weight=0.0, family=BCOS, against="bcos-control"),
+        Condition("kd-bcos+maps", teacher="bcos", family=BCOS, against="kd-bcos"),
+        Condition("reversed", reversed=True),
+        Condition("reversed-energy", "energy", weight=30.0, mask="outside", reversed=True, against="reversed"),
     ]
 
 
@@ -129,6 +152,7 @@ def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Mo
     """A network of one condition, fold and seed; the same initial weights and order of scans in every condition."""
     shape = tuple(cohort.volumes.shape[2:])
     learning, selecting, _ = parts_of(cohort.positive, fold, seed)
+    learning = fewer(learning, cohort.positive, one.people, seed)
     marks = tied_marks(cohort.positive, seed) & (not one.unmarked)
     labels = marks if one.reversed else cohort.positive
 
@@ -141,19 +165,30 @@ def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Mo
     objective = objective_of(task_of(CohortConfig()), recipe, training.targets, usual)
     context = Context()
     if one.loss:
-        objective = guided(objective, Guidance(one.loss, weight=one.weight))
+        objective = guided(objective, Guidance(one.loss, one.map, weight=one.weight))
         order = generator(seed, "annotated", fold).permutation(len(learning))
         annotated = torch.zeros(len(learning), dtype=torch.bool)
         annotated[torch.from_numpy(order[: max(round(one.annotated * len(learning)), 1)])] = True
-        context = Context(masks=dilated(cohort.masks[one.mask][None].float(), one.dilate), annotated=annotated)
+        controls = training.volumes[training.targets == 0].float().mean(0)[None, None]
+        masks = dilated(cohort.masks[one.mask][None].float(), one.dilate)
+        context = Context(masks=masks, annotated=annotated, reference=controls)
     elif teacher is not None:
         objective = distilled(objective, Distillation(weight=one.weight), usual != "cross-entropy")
         context = Context(teacher=teacher)
+        if one.others:
+            unknown = torch.zeros(len(cohort.others), dtype=torch.int64)
+            training = answered_by(teacher, LabelledVolumes(cohort.others.to(STORED), unknown), RECIPE.batch_size)
     torch.manual_seed(derived_seed(seed, "weights", fold))
     model = build_network(one.family, shape, 2)
     result = run_training(model, training, part(selecting), objective, recipe, seed + fold, work, context)
     model.load_state_dict(result)
     return model.eval()
+
+
+def fewer(people: np.ndarray, positive: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """A share of the people of each class, as ``training.participants`` draws them."""
+    names = {str(one): bool(positive[one]) for one in people}
+    return np.array([int(name) for name in few_people(Fold(0, tuple(names), (), ()), names, share, seed).train])
 
 
 def run_training(

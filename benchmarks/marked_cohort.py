@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from pipeline.cohort.people.tasks import task_of
+from pipeline.cohort.records import Scan
 from pipeline.evaluation.planting.loss import MARKER_OFFSET
 from pipeline.models.inputs import configured_input, read_network_volume
 from pipeline.run.config.objectives import ObjectiveConfig
@@ -27,13 +28,17 @@ MARKER_VOXELS = 6
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Volumes (people, copies, D, H, W), copies plain and marked; masks by name; who has the disease."""
+    """Volumes (people, copies, D, H, W), copies plain and marked; masks by name; who has the disease.
+
+    `others` are scans of people without a label, (M, D, H, W).
+    """
 
     names: Sequence[str]
     volumes: torch.Tensor
     positive: np.ndarray
     masks: Mapping[str, torch.Tensor]
     marker: torch.Tensor
+    others: torch.Tensor
 
 
 def load(run: Path) -> Cohort:
@@ -41,15 +46,16 @@ def load(run: Path) -> Cohort:
     layout = EvaluationLayout(run.resolve())
     config = read_run_config(layout)
     spec, task = configured_input(config), task_of(config.cohort)
-    firsts = {}
+    firsts, unlabelled = {}, {}
     for scan in registered_scans(layout, config)[0]:
-        if scan.label in task.outputs:
-            firsts.setdefault(scan.participant_id, scan)
-    read = [
-        read_network_volume(layout.scan(one.participant_id, one.session_id, spec.resolution_mm), spec)
-        for one in firsts.values()
-    ]
-    plain = functional.avg_pool3d(torch.from_numpy(np.stack(read))[:, None], 2)[:, 0]
+        (firsts if scan.label in task.outputs else unlabelled).setdefault(scan.participant_id, scan)
+
+    def read(scans: Mapping[str, Scan]) -> torch.Tensor:
+        files = [layout.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in scans.values()]
+        volumes = np.stack([read_network_volume(own, spec) for own in files])
+        return functional.avg_pool3d(torch.from_numpy(volumes)[:, None], 2)[:, 0]
+
+    plain = read(firsts)
     cube = torch.zeros(plain.shape[1:], dtype=torch.bool)
     cube[(slice(MARKER_OFFSET, MARKER_OFFSET + MARKER_VOXELS),) * 3] = True
     cube &= ~(plain > 0).any(0)
@@ -60,7 +66,7 @@ def load(run: Path) -> Cohort:
         masks[name] = functional.avg_pool3d(torch.from_numpy(own).float()[None], 2)[0] >= 0.5
     masks["outside"] = ~masks["brain"]
     positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
-    return Cohort(list(firsts), torch.stack([plain, marked], 1), positive, masks, cube)
+    return Cohort(list(firsts), torch.stack([plain, marked], 1), positive, masks, cube, read(unlabelled))
 
 
 def parts_of(positive: np.ndarray, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -202,7 +202,8 @@ def demo_command(arguments: argparse.Namespace) -> int:
     if not arguments.marker or code != EXIT_OK:
         return code
     asked = {"out": arguments.out / "run", "methods": [], "parts": ["marker"], "families": [], "draws": None}
-    return evaluate_command(argparse.Namespace(**{**vars(arguments), **asked, "plant": False, "quick": False}))
+    code = evaluate_command(argparse.Namespace(**{**vars(arguments), **asked, "plant": False, "quick": False}))
+    return max(code, report_command(argparse.Namespace(**{**vars(arguments), **asked})))  # which now shows the marker
 
 
 def _require_demo_folder(folder: Path) -> None:

@@ -66,7 +66,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
             draw_aggregated(layout.aggregated_maps, layout.evaluation_figures)
         for line in verdict_lines(evaluated.verdicts):
             log.info("%s", line)
-        log.info("Tables: %s", layout.evaluation)
+        log.info("Tables: %s (heatlas report %s puts them into the report)", layout.evaluation, arguments.out)
     failed = [outcome for outcome in evaluated.outcomes if not outcome.ok]
     for outcome in failed:
         print(f"  {outcome.job.unit} failed: {outcome.message}")

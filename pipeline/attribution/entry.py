@@ -12,7 +12,7 @@ from atlases.brain_box import Box
 from pipeline.attribution.method_settings import Setting, build_record
 from pipeline.attribution.methods import Method
 from pipeline.attribution.reference.references import Reference
-from pipeline.models.attention import attention_layers
+from pipeline.models.attention import PoolsByAttention, attention_layers
 from pipeline.models.contract import StagedModel
 from pipeline.regions.packed_atlas import PackedAtlas
 
@@ -91,8 +91,11 @@ def last_spatial_stage(model: nn.Module) -> int:
 
 
 def token_stage(model: nn.Module) -> int:
-    """Boundary before the first stage with attention; 0 if there is none."""
-    return next((number for number, stage in enumerate(_stages(model)) if attention_layers(stage)), 0)
+    """Boundary before the first stage with attention, or after one that pools by it; 0 if there is none."""
+    for number, stage in enumerate(_stages(model)):
+        if attention_layers(stage) or isinstance(stage, PoolsByAttention):
+            return number + isinstance(stage, PoolsByAttention)
+    return 0
 
 
 def _stages(model: nn.Module) -> list[nn.Module]:

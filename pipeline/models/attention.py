@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -16,6 +16,15 @@ class AttentionWeights(nn.Dropout):
 def attention_layers(network: nn.Module) -> tuple[AttentionWeights, ...]:
     """Places of a network where attention weights pass, in the order of its modules."""
     return tuple(module for module in network.modules() if isinstance(module, AttentionWeights))
+
+
+@runtime_checkable
+class PoolsByAttention(Protocol):
+    """A module whose features are weighted by an attention that is the same for every class."""
+
+    def pooling_weights(self, volumes: Tensor) -> Tensor:
+        """Weights of the voxels of its features, (B, d, h, w), of volumes (B, 1, D, H, W); they sum to 1."""
+        ...
 
 
 @contextmanager

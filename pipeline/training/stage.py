@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from pipeline.cohort.people.splits import Fold, Split, require_disjoint, require_labels
+from pipeline.cohort.people.splits import Fold, Split, few_people, require_disjoint, require_labels
 from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
 from pipeline.models.contract import StagedModel
@@ -26,6 +26,7 @@ from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
@@ -37,7 +38,15 @@ from pipeline.training.control import control_of
 from pipeline.training.curve import CurveOnTerminal
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.distillation import frozen
-from pipeline.training.objectives.explanations import context_of, distillation_of, facts_of, with_explanations
+from pipeline.training.objectives.explanations import (
+    answered_by,
+    context_of,
+    distillation_of,
+    facts_of,
+    mean_control,
+    unlabelled_scans,
+    with_explanations,
+)
 from pipeline.training.objectives.known_networks import weights_to_start_from
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Objective
@@ -115,6 +124,12 @@ class FoldTask:
     @property
     def checkpoint(self) -> Path:
         return checkpoint_path(self.layout.fold(self.fold.index, self.repeat).folder)
+
+    @property
+    def unlabelled(self) -> Mapping[str, Sequence[ScanFiles]]:
+        """Scans of another cohort that a student learns from in place of the training part, by participant."""
+        wanted = self.config.objective
+        return unlabelled_scans(wanted, self.spec, self.fold) if wanted.scans else {}
 
     def part(self, participants: Sequence[str]) -> tuple[Scan, ...]:
         return tuple(scan for scan in self.scans if scan.participant_id in participants)
@@ -194,6 +209,10 @@ def fold_job(
     prefix : str
         Prefix of the unit's name, for several networks per fold.
     """
+    if config.training.participants < 1:
+        number = task_of(config.cohort).is_number
+        labels = {scan.participant_id: None if number else scan.label for scan in scans}
+        fold = few_people(fold, labels, config.training.participants, config.seed)
     members = {*fold.train, *fold.validation, *fold.test}
     own = tuple(scan for scan in scans if scan.participant_id in members)
     names: list[str | int] = [STAGE, fold.index]
@@ -245,11 +264,20 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
     config, kind = task.config.training, task.task
     device = device_of_rank(chosen_device(config), ranks)
     with kept_memory(), repeatable(device, task.seed, config.threads):
-        training = _load(task, "training", task.fold.train, device)
-        validation = _load(task, "validation", task.fold.validation, device)
-        objective = objective_of(kind, config, training.targets, family_of(task.config.model).loss)
-        objective = with_explanations(objective, task.config, kind)
+        validation = load_part(task, "validation", task.fold.validation, device)
         context = context_of(task.config, kind, task.spec, task.fold, task.part(task.fold.train), device)
+        if task.config.objective.scans and context.teacher is not None:
+            others = [one for own in task.unlabelled.values() for one in own]
+            unknown = torch.zeros(len(others), dtype=torch.int64)
+            training = load_volumes(others, unknown, task.spec, device, config.threads)
+            training, balanced = answered_by(context.teacher, training, config.batch_size), validation.targets
+        else:
+            training = load_part(task, "training", task.fold.train, device)
+            balanced = training.targets
+        objective = objective_of(kind, config, balanced, family_of(task.config.model).loss)
+        objective = with_explanations(objective, task.config, kind)
+        if task.config.objective.map == "evidence":
+            context = replace(context, reference=mean_control(task.config, kind, training))
         if task.config.objective.frozen:
             context = frozen(context, training.volumes, distillation_of(task.config.objective), config.batch_size)
         model = _fresh_network(task)
@@ -272,7 +300,8 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
     write_table(files.predictions, predictions, prediction_columns(kind))
 
 
-def _load(task: FoldTask, name: str, participants: Sequence[str], device: torch.device) -> LabelledVolumes:
+def load_part(task: FoldTask, name: str, participants: Sequence[str], device: torch.device) -> LabelledVolumes:
+    """Volumes and targets of the scans of some participants; `name` says which part they are, for messages."""
     scans, kind = task.part(participants), task.task
     require_labels(task.fold.index, name, [scan.label for scan in scans], kind)
     values = [kind.value(scan.label, scan.name) for scan in scans]
@@ -291,7 +320,7 @@ def _fresh_network(task: FoldTask) -> StagedModel:
 def _description(task: FoldTask, trained: Trained, objective: Objective, device: torch.device) -> dict[str, Any]:
     """Content of the description file besides the network."""
     fold, config, selection = task.fold, task.config, trained.selection
-    parts = {"train": fold.train, "validation": fold.validation, "test": fold.test}
+    parts = {"train": tuple(task.unlabelled) or fold.train, "validation": fold.validation, "test": fold.test}
     early = selection.stopped_early(config.training)
     return {
         "fold": fold.index,

@@ -277,7 +277,11 @@ def _explanations(objective: ObjectiveConfig) -> str:
             f" The input gradient of the loss was kept like that of guided backpropagation ({objective.distance}, "
             f"{weight}) [@readable]."
         )
-    named = {"input-x-gradient": "input times gradient", "grad-cam": "Grad-CAM"}[objective.map]
+    named = {
+        "input-x-gradient": "input times gradient", "grad-cam": "Grad-CAM",
+        "inherent": "contributions of the network's own linear map",
+        "evidence": "expected gradients [@expectedgradients] from the mean control",
+    }[objective.map]  # fmt: skip
     if objective.kind == "distilled":
         return (
             " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the "

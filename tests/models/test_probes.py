@@ -242,8 +242,8 @@ def test_the_logit_bias_is_that_of_chance():
 
 def test_stages_that_cannot_be_kept_are_named():
     network = build_network(ResNetConfig(width=0.05, stem_stride=1), SHAPE, 2)
-    stages, channels = kept_stages(network, SHAPE, 2)
-    assert (len(stages), channels) == (2, 3)
+    stages, widths = kept_stages(network, SHAPE, 2)
+    assert (len(stages), widths) == (2, (3, 3))
     with pytest.raises(UsageError, match=r"model\.stages = 6: 5 stages .* keep 1 to 5"):
         kept_stages(network, SHAPE, 6)
     flat = StagedModel([nn.Sequential(nn.Flatten(), nn.Linear(8, 3)), nn.Linear(3, 2)])

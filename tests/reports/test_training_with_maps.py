@@ -48,7 +48,8 @@ def test_the_worst_group_stands_beside_that_of_the_control() -> None:
         "accuracy_positive_plain",
         "accuracy_positive_marked",
     ]
-    control = {"task": "diagnosis", "training": "control", "n_participants": 30, "worst_group": 0.1, "epg": 0.2}
+    control = {"task": "diagnosis", "training": "control", "n_participants": 30, "worst_group": 0.1, "epg": 0.2,
+               "worst_group_high": 0.3, "as_in_training": 0.85}  # fmt: skip
     control |= dict(zip(names, (0.9, 0.2, 0.1, 0.8), strict=True))
     guided = control | {
         "training": "guided", "worst_group": 0.5, "worst_group_change": 0.4, "worst_group_change_low": 0.1,
@@ -64,6 +65,18 @@ def test_the_worst_group_stands_beside_that_of_the_control() -> None:
     assert "+0.40 (95 % interval +0.10 to +0.60)" in found.text
     assert "guided to hippocampus, amygdala, entorhinal area and parahippocampal gyrus." in found.text
     assert "+0.250 (95 % interval +0.200 to +0.300)" in found.text
+    assert "recognise 85 % of the copies in which marker and diagnosis go together" in found.text
+    assert "and 10 % of the worst group: they follow the marker." in found.text
+
+
+def test_networks_that_know_every_copy_follow_nothing_else() -> None:
+    control = {"task": "marker", "training": "control", "n_participants": 30, "worst_group": 1.0, "as_in_training": 1.0}
+    guided = control | {"training": "guided", "worst_group_change": 0.0, "epg_change": 0.002, "epg_change_low": 0.001,
+                        "epg_change_high": 0.003}  # fmt: skip
+    (found,) = build(material(ObjectiveConfig(), marker_groups=pd.DataFrame([control, guided], columns=list(MARKER))))[
+        "comparisons"
+    ]
+    assert "and 100 % of the worst group. With guidance, accuracy in the worst group does not change, and" in found.text
 
 
 def test_a_run_trained_with_maps_says_how_to_compare_it_and_others_have_no_section() -> None:

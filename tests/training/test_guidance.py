@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+from pipeline.attribution.inherent.contributions import Inherent
+from pipeline.attribution.methods import attribute
+from pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
+from pipeline.attribution.reference.references import Reference
 from pipeline.models.contract import StagedModel
+from pipeline.models.families.registry import build_network
+from pipeline.run.config.files import load_config
+from pipeline.run.config.networks import BcosSimpleConfig
 from pipeline.run.errors import UsageError
 from pipeline.training.objectives.classification import classification
 from pipeline.training.objectives.distillation import (
@@ -99,16 +107,9 @@ class TestLosses:
         assert dead.grad.abs().max() == 0
 
 
-@pytest.mark.parametrize("kind", MAPS)
-@pytest.mark.parametrize("stage", [0, 1, -1])
-def test_gradients_of_a_map_reach_the_weights_as_finite_differences_say(kind: str, stage: int) -> None:
-    model, data = network().eval(), batch()
-
-    def value() -> torch.Tensor:
-        return LOSSES["energy"](explained_batch(model, data.volumes, data.targets, kind, stage).maps, mask()).sum()
-
+def require_gradient(value: Callable[[], torch.Tensor], model: nn.Module, weight: torch.Tensor) -> None:
+    """The gradient of a value by some entries of a weight is that of central differences."""
     found = torch.autograd.grad(value(), list(model.parameters()), allow_unused=True)
-    weight = model.stages[1][0].weight
     place = next(n for n, one in enumerate(model.parameters()) if one is weight)
     for index in ((0, 0, 0, 0, 0), (2, 1, 1, 2, 0)):
         step, sides = 1e-6, []
@@ -119,6 +120,78 @@ def test_gradients_of_a_map_reach_the_weights_as_finite_differences_say(kind: st
             with torch.no_grad():
                 weight[index] -= sign * step
         assert found[place][index].item() == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("stage", [0, 1, -1])
+def test_gradients_of_a_map_reach_the_weights_as_finite_differences_say(kind: str, stage: int) -> None:
+    model, data = network().eval(), batch()
+
+    def value() -> torch.Tensor:
+        return LOSSES["energy"](explained_batch(model, data.volumes, data.targets, kind, stage).maps, mask()).sum()
+
+    require_gradient(value, model, model.stages[1][0].weight)
+
+
+def dynamic() -> StagedModel:
+    torch.manual_seed(2)
+    return build_network(BcosSimpleConfig(channels=(3, 4), strides=(1, 1)), SHAPE, 2).double()
+
+
+@pytest.mark.parametrize("stage", [0, 1, -1])
+@pytest.mark.parametrize("training", [True, False])
+def test_contributions_of_a_dynamic_network_are_exact_and_differentiable(stage: int, training: bool) -> None:
+    """Also while statistics are those of the batch; with held factors detached, weights would get other gradients."""
+    model, data = dynamic().train(training), batch()
+
+    def value() -> torch.Tensor:
+        found = explained_batch(model, data.volumes, data.targets, "inherent", stage)
+        return LOSSES["energy"](found.maps, mask()).sum() + found.logits.pow(2).sum()
+
+    require_gradient(value, model, next(one for one in model.parameters() if one.dim() == 5 and one.shape[1] == 3))
+    explained = explained_batch(model, data.volumes, data.targets, "inherent", stage)
+    if stage == 0:  # maps of later stages are interpolated
+        np.testing.assert_allclose(
+            explained.maps.detach().sum((1, 2, 3)), evidence_of(explained.logits, data.targets).detach(), atol=1e-12
+        )
+    if stage == 0 and not training:
+        for target in (0, 1):
+            own = data.targets == target
+            other = attribute(model, data.volumes[own], target, Inherent(compare="nothing"), 0, "evidence")
+            np.testing.assert_allclose(explained.maps[own].detach(), other.values[:, 0], atol=1e-12)
+
+
+def test_evidence_in_training_is_expected_gradients_from_the_mean_control() -> None:
+    model, data = network().train(), batch()
+    reference = torch.rand(1, 1, *SHAPE, dtype=torch.float64)
+    before = copy.deepcopy(model.state_dict())
+
+    def explained(learning: bool = True):
+        torch.manual_seed(3)
+        return explained_batch(model, data.volumes, data.targets, "evidence", 0, learning, reference)
+
+    found = explained()
+    assert int(model.stages[0][1].num_batches_tracked) == 1  # by the scans, not by the points
+    model.load_state_dict(before)
+    assert torch.equal(found.logits, model(data.volumes))
+    model.eval()
+    require_gradient(lambda: LOSSES["energy"](explained().maps, mask()).sum(), model, model.stages[1][0].weight)
+    own = IntegratedGradientsFromMean(Reference(reference, ("sub-1",)), steps=8)
+    other = attribute(model, data.volumes[1:2], 1, own, 0, "evidence")
+    np.testing.assert_allclose(explained(False).maps[1].detach(), other.values[0, 0], atol=1e-12)
+
+
+def test_maps_that_a_network_has_not_are_refused_with_what_it_has() -> None:
+    data = batch()
+    with pytest.raises(UsageError, match=r"inherent explains networks that are one linear map .* expected-gradients"):
+        explained_batch(network(), data.volumes, data.targets, "inherent", 0)
+    dropping = dynamic()
+    dropping.dropout = nn.Dropout(0.2)
+    with pytest.raises(UsageError, match=r"drops units at random.* model.dropout = 0"):
+        explained_batch(dropping, data.volumes, data.targets, "inherent", 0)
+    for wrong in ({"kind": "distilled", "teacher": "/run"}, {"kind": "guided", "stage": 1}):
+        with pytest.raises(UsageError, match=r'"evidence" is for objective.kind = "guided" at objective.stage = 0'):
+            load_config(overrides={"objective": {"map": "evidence", **wrong}})
 
 
 def test_the_map_is_that_of_the_evidence_of_the_own_class() -> None:

@@ -41,6 +41,19 @@ def test_convolutions_have_the_gradients_of_torch(settings):
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    "pool",
+    [nn.MaxPool3d(2), nn.MaxPool3d(3, 2, 1), nn.MaxPool3d((2, 1, 3)), nn.MaxPool3d(2, 1, 0, 2),
+     nn.MaxPool3d(2, ceil_mode=True)],
+)  # fmt: skip
+def test_relus_and_pools_have_the_gradients_of_torch(pool):
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Conv3d(1, 3, 2), nn.ReLU(), pool, nn.Conv3d(3, 2, 2), nn.Tanh()).double()
+    volumes = torch.randn(3, 1, *SHAPE, dtype=torch.float64)
+    ours, theirs = double_backward(model, volumes, True), double_backward(model, volumes, False)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
 def test_batch_normalisation_is_affine_in_a_map_and_its_loss_has_exact_gradients():
     torch.manual_seed(1)
     model = nn.Sequential(nn.Conv3d(1, 3, 2), nn.BatchNorm3d(3), nn.Tanh(), nn.Conv3d(3, 1, 2)).double().train()

@@ -244,6 +244,21 @@ def test_a_demo_goes_into_no_folder_of_other_things(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.doc"]
 
 
+def test_the_report_of_a_demo_is_made_again_with_the_marker(tmp_path, monkeypatch):
+    done = []
+
+    def stage(name, code):
+        monkeypatch.setattr(f"workflows.adni.{name}", lambda *given, **_: done.append((name, given[-1])) or code)
+
+    monkeypatch.setattr("workflows.adni.write_demo_cohort", lambda *_, **__: None)
+    for name, code in (("run_pipeline", 0), ("evaluate_command", 1), ("report_command", 0)):
+        stage(name, code)
+    assert main(["demo", str(tmp_path), "--marker"]) == 1
+    assert [name for name, _ in done] == ["run_pipeline", "evaluate_command", "report_command"]
+    assert [given.out for _, given in done[1:]] == [tmp_path / "run"] * 2
+    assert done[1][1].parts == ["marker"]
+
+
 def test_a_report_of_an_unfinished_run_says_so_where_it_was_asked_for(tmp_path, people, capsys):
     write_bids(tmp_path / "in", people)
     out = str(tmp_path / "out")

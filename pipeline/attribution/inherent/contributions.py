@@ -96,14 +96,7 @@ class Inherent:
 
     def require(self, view: NetworkView) -> None:
         """Refuse a network that is no dynamic linear one, and a value that is not linear in the logits."""
-        if not dynamic_layers(view.model):
-            raise UsageError(
-                "inherent explains networks that are one linear map for each input (B-cos, CoDA), and this one is not. "
-                "Use expected-gradients, or train such a network (heatlas models lists them)."
-            )
-        if view.at_input:
-            require_voxel_level(view.model)
-            _require_dynamic_backbone(view.model)
+        require_dynamic(view.model, view.at_input)
         if view.start == "probability":
             raise UsageError(
                 "inherent explains logits, which add up, and no probability. Ask for the logit or evidence."
@@ -130,6 +123,23 @@ class Inherent:
         if self.compare == "nothing":
             return None
         return mean_value(fitting(self.reference, view.volumes, self.name), view)
+
+
+def require_dynamic(model: nn.Module, at_input: bool) -> None:
+    """Refuse a network that is not one linear map of its features, or at the input of its voxels.
+
+    Raises
+    ------
+    UsageError
+    """
+    if not dynamic_layers(model):
+        raise UsageError(
+            "inherent explains networks that are one linear map for each input (B-cos, CoDA), and this one is not. "
+            "Use expected-gradients, or train such a network (heatlas models lists them)."
+        )
+    if at_input:
+        require_voxel_level(model)
+        _require_dynamic_backbone(model)
 
 
 def _require_dynamic_backbone(model: nn.Module) -> None:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,6 +55,25 @@ class Fold:
     train: tuple[str, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...]
+
+
+def few_people(fold: Fold, labels: Mapping[str, Any], share: float, seed: int) -> Fold:
+    """The fold with a share of the training participants of each class, at least one of each.
+
+    Drawn by a seed: the same person has the same rank in every fold, and fewer are always among more.
+
+    Examples
+    --------
+    >>> fold = Fold(0, ("a", "b", "c", "d"), ("e",), ("f",))
+    >>> len(few_people(fold, {"a": "CN", "b": "CN", "c": "AD", "d": "AD"}, 0.5, seed=1).train)
+    2
+    """
+    kept: list[str] = []
+    for label in sorted({str(labels.get(name)) for name in fold.train}):
+        own = [name for name in fold.train if str(labels.get(name)) == label]
+        own.sort(key=lambda name: derived_seed(seed, "few", name))
+        kept += own[: max(round(share * len(own)), 1)]
+    return replace(fold, train=tuple(sorted(kept)))
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from pipeline.models.storage import load_model
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.tables import write_table
-from pipeline.training.objectives.explanations import context_of
+from pipeline.training.objectives.explanations import context_of, mean_control
 from pipeline.training.objectives.maps_in_training import explained_batch
 from pipeline.training.objectives.readable_gradients import GuidedReLUs, negative_cosine
-from pipeline.training.stage import FoldTask, train_fold
+from pipeline.training.stage import FoldTask, load_part, train_fold
 
 Floats = NDArray[np.floating]
 
@@ -52,6 +52,9 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
     guided = objective.kind == "guided"
     places = places_of(objective, own.config.regions.atlas, spec) if guided else None
     teacher = context_of(own.config, own.task, spec, own.fold, (), torch.device("cpu")).teacher
+    reference = None
+    if objective.map == "evidence":
+        reference = mean_control(own.config, own.task, load_part(own, "training", own.fold.train, torch.device("cpu")))
     firsts = {scan.participant_id: scan for scan in reversed(own.part(own.fold.test))}
     rows = []
     for training, one in files.items():
@@ -60,7 +63,7 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
             image = own.layout.scan(name, scan.session_id, spec.resolution_mm)
             volume = torch.from_numpy(read_network_volume(image, spec))[None, None]
             target = int(own.task.value(scan.label, scan.name))
-            values, found = measured(model, volume, target, objective, places, teacher)
+            values, found = measured(model, volume, target, objective, places, teacher, reference)
             mean.add(values)
             rows += [[name, training, measure, value] for measure, value in found.items()]
         mean.write(outputs[training], f"Heatlas evaluation: mean map {training} training with maps")
@@ -75,6 +78,7 @@ def measured(
     objective: ObjectiveConfig,
     places: Places | None,
     teacher: nn.Module | None,
+    reference: Tensor | None = None,
 ) -> tuple[Floats, Mapping[str, float]]:
     """The map that an objective is about, (D, H, W), and what is measured of one scan.
 
@@ -95,6 +99,8 @@ def measured(
         Of guidance.
     teacher : nn.Module or None
         Of distillation.
+    reference : Tensor or None
+        The mean control of evidence maps.
     """
     own = torch.tensor([target])
     if objective.kind == "readable-gradients":
@@ -105,7 +111,7 @@ def measured(
         extra = {"guided_cosine": -float(negative_cosine(gradient, guided))}
     else:
         asked = own if teacher is None else teacher(volume).argmax(1)
-        found = explained_batch(model, volume, asked, objective.map, objective.stage, learning=False)
+        found = explained_batch(model, volume, asked, objective.map, objective.stage, False, reference)
         logits, values = found.logits.detach(), found.maps[0].detach().numpy()
         extra = {} if places is None else dict(map_measures(values, places))
         extra.pop("on_marker", None)

@@ -40,7 +40,8 @@ def differentiable_weights(model: nn.Module, value: Value, features: Tensor) -> 
     """The value (B,), and rows of W(a) that can be differentiated with respect to the parameters.
 
     Detached factors would lose the dependence of W on the parameters. So a first pass keeps every factor with its
-    graph, and a second one, on a leaf of its own, uses those factors: it is linear in the leaf, its gradient is W.
+    graph, which may reach beyond the features, and a second one, on a leaf of its own, uses those factors: it is linear
+    in the leaf, its gradient is W.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def differentiable_weights(model: nn.Module, value: Value, features: Tensor) -> 
         leaf = _leaf(features)
         try:
             with explanation_mode(model, "record"):
-                recorded = value(leaf.detach())
+                recorded = value(leaf.detach() if features.is_inference() else features)
             with explanation_mode(model, "replay"):
                 again = value(leaf)
         finally:

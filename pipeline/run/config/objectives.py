@@ -15,8 +15,9 @@ class ObjectiveConfig:
     of the labels. ``readable-gradients``: input gradients like those of guided backpropagation."""
     weight: float = 1.0
     """Of the loss of the maps, relative to that of the task; 0 is the control that trains as long without it."""
-    map: Literal["input-x-gradient", "grad-cam"] = "input-x-gradient"
-    """Map that is guided or compared."""
+    map: Literal["input-x-gradient", "grad-cam", "inherent", "evidence"] = "input-x-gradient"
+    """Map that is guided or compared. ``inherent``: contributions of a B-cos or CoDA network. ``evidence``, of
+    guidance at the input: expected gradients from the mean control of the training part, one point in each step."""
     stage: int = 0
     """Where it is made: 0 at the input, n after stage n of the network, -1 after the last stage with voxels."""
     loss: Literal["energy", "l1", "ppce", "rrr"] = "energy"
@@ -38,6 +39,9 @@ class ObjectiveConfig:
     """Classes whose maps are guided; none for all."""
     teacher: str = ""
     """Folder of a finished run of the same people and folds, whose networks teach."""
+    scans: str = ""
+    """Folder of a run of an unrelated cohort, whose registered scans a student learns from instead of those of the
+    training part; their labels are not read. Empty for the training part."""
     frozen: bool = False
     """Ask the teacher once for each scan as it is; its maps are flipped and shifted with the scans. Faster, and the
     teacher need not fit in memory beside the student."""
@@ -67,6 +71,11 @@ class ObjectiveConfig:
             (
                 self.kind != "guided" or bool(self.regions) or bool(self.mask),
                 "objective.regions must name at least one group where objective.mask names no file",
+            ),
+            (not self.scans or self.kind == "distilled", 'objective.scans needs objective.kind = "distilled"'),
+            (
+                self.map != "evidence" or (self.kind == "guided" and self.stage == 0) or not self.uses_maps,
+                'objective.map = "evidence" is for objective.kind = "guided" at objective.stage = 0',
             ),
             (not self.frozen or self.kind == "distilled", 'objective.frozen needs objective.kind = "distilled"'),
             (

@@ -228,6 +228,9 @@ class TrainingConfig:
     regression_loss: Literal["mse", "huber"] = "mse"
     """For a number (``cohort.target``): squared error, or Huber's loss, which is linear beyond one standard deviation
     of the target."""
+    participants: float = 1.0
+    """Share of the training participants of each class who are used, at least one: few-shot learning. The others take
+    no part in training."""
     repeats: int = 1
     """Networks per fold, with different seeds but the same registration and split. Maps are those of the
     first."""
@@ -388,6 +391,7 @@ def _problems(config: Config) -> list[str]:
         (0 <= training.flip_probability <= 1, "training.flip_probability must lie in [0, 1]"),
         (training.max_shift_voxels >= 0, "training.max_shift_voxels must be 0 or more"),
         (1 <= training.threads <= 1024, "training.threads must lie between 1 and 1,024"),
+        (0 < training.participants <= 1, "training.participants must lie above 0 and up to 1"),
         (1 <= training.repeats <= 1000, "training.repeats must lie between 1 and 1,000"),
         (1 <= training.accumulate <= 1000, "training.accumulate must lie between 1 and 1,000"),
         (1 <= training.devices <= training.batch_size, "training.devices must lie in 1..batch_size"),

@@ -26,7 +26,7 @@ class Distillation:
     weight : float
         Of the explanation loss; 0 is plain distillation, to the bit.
     map : str
-        One of `pipeline.training.objectives.maps_in_training.MAPS`.
+        As of `pipeline.training.objectives.maps_in_training.explained_batch`.
     student_stage, teacher_stage : int
         Boundaries at which the maps are made; -1 the last stage with voxels.
     """

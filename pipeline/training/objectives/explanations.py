@@ -20,7 +20,7 @@ from atlases.spaces import Grid, require_same_grid
 from atlases.templates import load_template
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.records import Scan
+from pipeline.cohort.records import Scan, ScanTable
 from pipeline.models.families.probes.body import backbone_digest
 from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
@@ -28,6 +28,8 @@ from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.work.digests import file_digest
 from pipeline.run.work.seeds import derived_seed
 from pipeline.training.objectives.distillation import Distillation, distilled
@@ -37,6 +39,7 @@ from pipeline.training.objectives.known_networks import fold_of_run, known_netwo
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.readable_gradients import readable
 from pipeline.training.objectives.records import Batch, Context, Objective
+from pipeline.training.volumes import LabelledVolumes
 
 BRAIN = "brain"
 """In place of a group of the atlas: the whole brain of the template."""
@@ -103,6 +106,14 @@ def context_of(
     return Context()
 
 
+def mean_control(config: Config, task: Task, training: LabelledVolumes) -> torch.Tensor:
+    """Mean of the scans of controls in a training part, (1, 1, D, H, W); of everyone for a number."""
+    volumes = training.volumes
+    if config.cohort.negative in task.outputs:
+        volumes = volumes[training.targets == task.outputs.index(config.cohort.negative)]
+    return volumes.mean(0, dtype=torch.float32)[None, None]
+
+
 def require_explanations(config: Config, split: Split) -> None:
     """Refuse what cannot be trained with explanations, before any work starts: one step on one empty volume.
 
@@ -117,6 +128,11 @@ def require_explanations(config: Config, split: Split) -> None:
             'another objective.kind than "distilled".'
         )
     task, spec, device = task_of(config.cohort), configured_input(config), torch.device("cpu")
+    if config.objective.scans:
+        if task.is_number:
+            raise UsageError(f"objective.scans is for classes, and {task.column} is a number; leave it empty.")
+        for fold in split.folds:
+            unlabelled_scans(config.objective, spec, fold)
     contexts = [context_of(config, task, spec, fold, (), device) for fold in split.folds]
     network = build_network(config.model, spec.shape, len(task.outputs)).eval()
     kind = torch.float32 if task.is_number else torch.int64
@@ -126,7 +142,44 @@ def require_explanations(config: Config, split: Split) -> None:
     )
     batch = Batch(torch.full((1, 1, *spec.shape), 0.5), targets[-1:], torch.zeros(1, dtype=torch.int64))
     for context in contexts[:1]:
-        objective.loss(network, batch, dataclasses.replace(context, annotated=None))
+        empty = torch.zeros_like(batch.volumes)
+        objective.loss(network, batch, dataclasses.replace(context, annotated=None, reference=empty))
+
+
+def unlabelled_scans(wanted: ObjectiveConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Sequence[ScanFiles]]:
+    """Registered scans of another cohort by participant; of nobody whom the fold knows.
+
+    Raises
+    ------
+    UsageError
+        If there is none on the grid of the run.
+    BadInputError
+        If the table of scans cannot be read.
+    """
+    layout, known = RunLayout(Path(wanted.scans)), {*fold.train, *fold.validation, *fold.test}
+    if not layout.scans.is_file():
+        raise UsageError(f"objective.scans: {wanted.scans}: no {layout.scans.name} there; name the folder of a run.")
+    found: dict[str, list[ScanFiles]] = {}
+    for scan in ScanTable.read(layout.scans).kept:
+        files = layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
+        if scan.participant_id not in known and files.t1w.is_file() and files.brain_mask.is_file():
+            found.setdefault(scan.participant_id, []).append(files)
+    if not found:
+        raise UsageError(
+            f"objective.scans: {wanted.scans}: no scan of another person is registered there at "
+            f"{spec.resolution_mm:g} mm; finish a run of an unrelated cohort with the same registration.resolution_mm."
+        )
+    return found
+
+
+@torch.no_grad()
+def answered_by(teacher: nn.Module, volumes: LabelledVolumes, size: int) -> LabelledVolumes:
+    """The volumes with the classes that a teacher finds, `size` asked at a time."""
+    like = next(teacher.parameters())
+    parts = torch.split(volumes.volumes, size)
+    return dataclasses.replace(
+        volumes, targets=torch.cat([teacher(part[:, None].to(like)).argmax(1) for part in parts])
+    )
 
 
 def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
@@ -141,7 +194,11 @@ def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
     files = {"mask": Path(wanted.mask)} if wanted.kind == "guided" and wanted.mask else {}
     if wanted.kind == "distilled":
         files["teacher"] = fold_of_run(wanted.teacher, fold).weights
-    settings = dataclasses.replace(wanted, mask="", teacher="")
+    if wanted.scans:
+        others = unlabelled_scans(wanted, configured_input(config), fold).values()
+        paths = [path for own in others for scan in own for path in (scan.t1w, scan.brain_mask)]
+        files |= {f"unlabelled-{number}": path for number, path in enumerate(paths)}
+    settings = dataclasses.replace(wanted, mask="", teacher="", scans="")
     atlas = config.regions.atlas if wanted.kind == "guided" and not wanted.mask else None
     return [settings, atlas], begun | {name: _digest(path) for name, path in files.items()}
 

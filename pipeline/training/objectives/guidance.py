@@ -21,7 +21,7 @@ class Guidance:
     loss : str
         One of `LOSSES`.
     map : str
-        One of `pipeline.training.objectives.maps_in_training.MAPS`.
+        As of `pipeline.training.objectives.maps_in_training.explained_batch`.
     stage : int
         Boundary of the network at which the map is made; 0 the input, -1 the last stage with voxels.
     weight : float
@@ -52,10 +52,14 @@ def guided(task: Objective, guidance: Guidance) -> Objective:
         if guidance.weight == 0 or not torch.is_grad_enabled() or not own.any():
             return task.loss(model, batch, context)
         targets = batch.targets if batch.targets.dtype == torch.int64 else torch.zeros_like(batch.scans)
-        explained = explained_batch(model, batch.volumes, targets, guidance.map, guidance.stage)
+        explained = explained_batch(
+            model, batch.volumes, targets, guidance.map, guidance.stage, reference=context.reference
+        )
         of_task, logged = task.loss(Given(explained.logits), batch, context)
-        masks = masks_of(batch, context)
-        distances = LOSSES[guidance.loss](explained.maps[own], masks[own])
+        maps, masks = explained.maps, masks_of(batch, context)
+        if not own.all():  # to take all of them would be a copy
+            maps, masks = maps[own], masks[own]
+        distances = LOSSES[guidance.loss](maps, masks)
         return of_task + guidance.weight * distances.mean(), logged
 
     facts = {**task.facts, "guidance": vars(guidance)}

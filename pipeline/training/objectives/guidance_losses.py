@@ -30,7 +30,7 @@ def energy_share(maps: Tensor, masks: Tensor) -> Tensor:
     >>> energy_share(maps, mask).tolist()
     [0.75]
     """
-    positive = maps.clamp(min=0)
+    positive = maps.relu()
     inside, whole = (positive * masks).flatten(1).sum(1), positive.flatten(1).sum(1)
     return torch.where(whole < LEAST, inside, inside / whole.clamp(min=LEAST))
 
@@ -42,12 +42,12 @@ def energy_loss(maps: Tensor, masks: Tensor) -> Tensor:
 
 def l1_loss(maps: Tensor, masks: Tensor) -> Tensor:
     """Mean distance of the positive map, scaled to a maximum of 1, from the mask, (B,): wants it filled evenly."""
-    return (masks - _scaled(maps.clamp(min=0))).abs().flatten(1).mean(1)
+    return (masks - _scaled(maps.relu())).abs().flatten(1).mean(1)
 
 
 def ppce_loss(maps: Tensor, masks: Tensor) -> Tensor:
     """Per-pixel cross-entropy of the scaled positive map inside the mask, (B,): raises what is inside, no more."""
-    logs = _scaled(maps.clamp(min=0)).clamp(min=FLOOR).log()
+    logs = _scaled(maps.relu()).clamp(min=FLOOR).log()
     return -(masks * logs).flatten(1).sum(1) / masks.flatten(1).sum(1).clamp(min=1)
 
 

@@ -120,7 +120,8 @@ def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> M
 
 def _of_probe(network: StagedModel, spec: NetworkInput, settings: ProbeConfig) -> Mapping[str, Tensor]:
     stages, _ = kept_stages(network, spec.shape, settings.stages)
-    return {f"_stages.0.{name}": value for name, value in Backbone(stages).state_dict().items()}
+    place = "_stages.0.body" if settings.head == "ca-stream" else "_stages.0"
+    return {f"{place}.{name}": value for name, value in Backbone(stages).state_dict().items()}
 
 
 def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor] | None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from pipeline.attribution.entry import last_spatial_stage
+from pipeline.attribution.inherent.contributions import require_dynamic
 from pipeline.attribution.network_view import split_layers
 from pipeline.attribution.upsampling import interpolated
 from pipeline.models.contract import StagedModel
+from pipeline.models.dynamic.encoding import InputEncoding
+from pipeline.models.dynamic.linear_map import differentiable_weights
 from pipeline.run.errors import UsageError
 from pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
 
@@ -31,7 +37,9 @@ def grad_cam(features: Tensor, gradient: Tensor) -> Tensor:
 
 
 MAPS: Mapping[str, MapOf] = {"input-x-gradient": input_times_gradient, "grad-cam": grad_cam}
-"""By the name in ``[objective] map``."""
+"""From one gradient, by the name in ``[objective] map``; besides them ``inherent`` and ``evidence``."""
+POINTS = 8
+"""On the way from the mean control to a scan, where a network is only measured; a training step draws one."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +51,15 @@ class Explained:
 
 
 def explained_batch(
-    model: nn.Module, volumes: Tensor, targets: Tensor, kind: str, stage: int, learning: bool = True
+    model: nn.Module,
+    volumes: Tensor,
+    targets: Tensor,
+    kind: str,
+    stage: int,
+    learning: bool = True,
+    reference: Tensor | None = None,
 ) -> Explained:
-    """One forward pass, and the map of one output for each volume, at a boundary between stages.
+    """Logits, and the map of one output for each volume, at a boundary between stages.
 
     The output explained is the evidence: its logit minus the mean of the others; of a single output, itself. Nothing is
     detached, so that a loss of the map can be differentiated again.
@@ -59,17 +73,21 @@ def explained_batch(
     targets : Tensor of int64
         Output explained, (B,).
     kind : str
-        One of `MAPS`.
+        One of `MAPS`; ``inherent``, contributions of a network that is one linear map for each scan; or ``evidence``,
+        expected gradients from a mean control, at the input.
     stage : int
         Boundary: 0 the input, -1 the last stage with voxels.
     learning : bool
         Whether a loss of the maps is to be differentiated; False for a network that stays as it is, such as a teacher
         whose weights are frozen.
+    reference : Tensor or None
+        The mean control, (1, 1, D, H, W), of ``evidence``.
 
     Raises
     ------
     UsageError
-        If the network is not made of stages, the stage does not exist, or its map cannot be differentiated twice.
+        If the network is not made of stages, the stage does not exist, it has no such map, or the map cannot be
+        differentiated twice.
     """
     if not isinstance(model, StagedModel):
         raise UsageError(
@@ -82,6 +100,11 @@ def explained_batch(
             f"objective.stage = {stage}: this network has voxels at stages 0 to {last_spatial_stage(model)} (-1: the "
             "last)."
         )
+    if kind == "inherent":
+        return _inherent(model, volumes, targets, place, learning)
+    if kind == "evidence":
+        assert reference is not None
+        return _evidence(model, volumes, targets, reference.to(volumes), learning)
     features = volumes
     for one in model.stages[:place]:
         features = one(features)
@@ -102,6 +125,69 @@ def explained_batch(
     if place:
         maps = interpolated(maps, split_layers(model, place)[0], volumes.shape[2:])
     return Explained(logits, maps[:, 0])
+
+
+def _inherent(model: StagedModel, volumes: Tensor, targets: Tensor, place: int, learning: bool) -> Explained:
+    """Contributions ``W(a) a`` of the features, with W as it depends on the weights (`differentiable_weights`)."""
+    require_dynamic(model, place == 0)
+    if any(isinstance(one, _DropoutNd) and one.p > 0 for one in model.modules()):
+        raise UsageError(
+            'objective.map = "inherent": this network drops units at random, and its map is that of all. Set '
+            "model.dropout = 0."
+        )
+    before, after = split_layers(model, place)
+    if not place and isinstance(after[0][1], InputEncoding):  # a voxel is its pair
+        before, after = after[:1], after[1:]
+    features = volumes
+    for _, layer in before:
+        features = layer(features)
+    passes: list[Tensor] = []
+
+    def value(a: Tensor) -> Tensor:
+        for _, layer in after:
+            a = layer(a)
+        passes.append(a)
+        return evidence_of(a, targets)
+
+    _, weights = differentiable_weights(model, value, features)
+    maps = (features * (weights if learning else weights.detach())).sum(1, keepdim=True)
+    if place:
+        maps = interpolated(maps, before, volumes.shape[2:])
+    return Explained(passes[0], maps[:, 0])
+
+
+def _evidence(model: StagedModel, volumes: Tensor, targets: Tensor, reference: Tensor, learning: bool) -> Explained:
+    """``(x - r) * gradient at r + alpha (x - r)`` with the mean control r: expected gradients (Erion et al. 2021).
+
+    In a step alpha is drawn for each scan, by torch's generator, so that in expectation a map adds up to the evidence
+    of the scan less that of r; otherwise it is the mean of `POINTS` midpoints.
+    """
+    logits, count = model(volumes), len(volumes)
+    alphas = [torch.rand(count)] if learning else [torch.full((count,), (n + 0.5) / POINTS) for n in range(POINTS)]
+    total = torch.zeros_like(volumes)
+    with unmoved(model):
+        for alpha in alphas:
+            share = alpha.to(volumes).view(-1, 1, 1, 1, 1)
+            points = torch.lerp(reference, volumes, share).detach().requires_grad_()
+            with TwiceDifferentiable():
+                found = model(points)
+            with gradients_of_features():
+                (gradient,) = torch.autograd.grad(evidence_of(found, targets).sum(), points, create_graph=learning)
+            total = total + (volumes - reference) * gradient / len(alphas)
+    return Explained(logits, total[:, 0])
+
+
+@contextmanager
+def unmoved(model: nn.Module) -> Iterator[None]:
+    """Normalise by the batch without touching running statistics, which are those of the scans themselves."""
+    norms = [one for one in model.modules() if isinstance(one, _BatchNorm) and one.training and one.track_running_stats]
+    for module in norms:
+        module.track_running_stats = False
+    try:
+        yield
+    finally:
+        for module in norms:
+            module.track_running_stats = True
 
 
 def evidence_of(logits: Tensor, targets: Tensor) -> Tensor:

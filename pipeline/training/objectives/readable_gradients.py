@@ -7,19 +7,18 @@ a ReLU cannot be exchanged within one graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from pipeline.attribution.gradient.guided_backprop import GuidedReLU
 from pipeline.run.errors import UsageError
+from pipeline.training.objectives.maps_in_training import unmoved
 from pipeline.training.objectives.records import Batch, Context, Logged, Objective
 
 RELUS = (torch.relu, functional.relu, torch.Tensor.relu)
@@ -87,7 +86,7 @@ def readable(task: Objective, distance: str, weight: float) -> Objective:
         leaf = batch.volumes.detach().requires_grad_()
         of_task, logged = task.loss(model, replace(batch, volumes=leaf), context)
         (own,) = torch.autograd.grad(of_task, leaf, create_graph=True)
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _unmoved(model), GuidedReLUs():
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), unmoved(model), GuidedReLUs():
             _set_random_state(state, device)
             again = batch.volumes.detach().requires_grad_()
             (guided,) = torch.autograd.grad(task.loss(model, replace(batch, volumes=again), context)[0], again)
@@ -110,19 +109,6 @@ class GuidedReLUs(TorchFunctionMode):
                 "the founding network, a ResNet or a DenseNet."
             )
         return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _unmoved(model: nn.Module) -> Iterator[None]:
-    """Normalise by the batch without touching running statistics, which the graph of the first pass still holds."""
-    norms = [one for one in model.modules() if isinstance(one, _BatchNorm) and one.training and one.track_running_stats]
-    for module in norms:
-        module.track_running_stats = False
-    try:
-        yield
-    finally:
-        for module in norms:
-            module.track_running_stats = True
 
 
 def _random_state(device: torch.device) -> Tensor:

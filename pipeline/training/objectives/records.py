@@ -55,12 +55,15 @@ class Context:
         Scans whose mask counts; None for all.
     answers : Tensor or None, shape (N, K)
         Logits of a frozen teacher for the scans of the part as they are; its maps are then the masks.
+    reference : Tensor or None, shape (1, 1, D, H, W)
+        Mean of the controls of the training part, which maps are relative to.
     """
 
     teacher: nn.Module | None = None
     masks: torch.Tensor | None = None
     annotated: torch.Tensor | None = None
     answers: torch.Tensor | None = None
+    reference: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

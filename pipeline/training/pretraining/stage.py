@@ -252,11 +252,11 @@ def _fresh(task: PretrainingTask) -> tuple[StagedModel, Pretraining | MaskedAuto
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(task.seed, "weights"))
         network = build_network(model, task.spec.shape, len(FEATURES))
-        stages, channels = kept_stages(network, task.spec.shape)
+        stages, widths = kept_stages(network, task.spec.shape)
         if settings.method == "masked" and isinstance(model, ViTConfig):
             return network, MaskedAutoencoder(stages, task.spec.shape, model, settings.masking_ratio)
         dynamic = family_of(model).encoding == "pair"
-        return network, Pretraining(stages, channels, settings, task.queue, dynamic)
+        return network, Pretraining(stages, widths[-1], settings, task.queue, dynamic)
 
 
 def _description(task: PretrainingTask, trained: Trained, device: torch.device) -> dict[str, Any]:

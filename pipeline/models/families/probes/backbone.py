@@ -58,8 +58,8 @@ def features_of_stages(network: StagedModel, volumes: Tensor) -> list[Tensor]:
     return found
 
 
-def kept_stages(network: StagedModel, shape: Shape, count: int = 0) -> tuple[tuple[nn.Module, ...], int]:
-    """The first stages of a network, all that give features with voxels unless a number is given, and their channels.
+def kept_stages(network: StagedModel, shape: Shape, count: int = 0) -> tuple[tuple[nn.Module, ...], tuple[int, ...]]:
+    """The first stages of a network, all that give features with voxels unless a number is given; channels after each.
 
     Parameters
     ----------
@@ -87,4 +87,4 @@ def kept_stages(network: StagedModel, shape: Shape, count: int = 0) -> tuple[tup
             else "model.backbone: no stage of the backbone gives features with voxels, so no probe can stand on it."
         )
     number = count or len(features)
-    return tuple(network.stages[:number]), features[number - 1].shape[1]
+    return tuple(network.stages[:number]), tuple(one.shape[1] for one in features[:number])

@@ -21,6 +21,7 @@ from pipeline.models.families.bcos.layers import BcosConv3d
 from pipeline.models.families.coda.network import Layers, SumPool, stack
 from pipeline.models.families.family import Architecture, Shape
 from pipeline.models.families.probes.backbone import Backbone, kept_stages
+from pipeline.models.families.probes.ca_stream import AttentionStream
 from pipeline.run.config.networks import ProbeConfig
 
 INITIAL_LOGITS = 0.5
@@ -109,10 +110,10 @@ def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bo
         Whether the backbone is dynamic linear.
     outputs : int
     """
-    stages, channels = kept_stages(network, shape, settings.stages)
-    model = StagedModel(
-        [Backbone(stages, frozen=not settings.train_backbone), *_head(settings, channels, outputs, dynamic)]
-    )
+    stages, widths = kept_stages(network, shape, settings.stages)
+    body = Backbone(stages, frozen=not settings.train_backbone)
+    first = AttentionStream(body, widths, settings.first_attended) if settings.head == "ca-stream" else body
+    model = StagedModel([first, *_head(settings, widths[-1], outputs, dynamic)])
     model.architecture = Architecture(settings, shape)
     return model
 
@@ -120,7 +121,7 @@ def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bo
 def _head(settings: ProbeConfig, channels: int, outputs: int, dynamic: bool) -> Sequence[nn.Module]:
     hidden = settings.hidden_channels or channels
     bias = bias_of_chance(outputs) if settings.logit_bias and outputs > 1 else 0.0
-    if settings.head == "linear":
+    if settings.head in ("linear", "ca-stream"):
         return linear_head(channels, outputs, not dynamic, bias)
     if settings.head == "coda":
         return coda_head(channels, hidden, outputs, bias)

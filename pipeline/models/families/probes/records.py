@@ -29,11 +29,15 @@ ONE_STAGE = (
     "it reads attention between the stages of a transformer, and the backbone of a probe is one stage. Use vit-cx or "
     "grad-cam"
 )
+ATTENTION = (
+    "its rules are not defined for the attention by which this head pools. Use expected-gradients, or the head linear"
+)
 DYNAMIC_HEAD: Mapping[str, str] = {"lrp": RULES, "guided-backpropagation": RULES, "deeplift": RULES, "cam": DEEP_HEAD}
 HEADS = {
     "linear": "one linear layer", "mlp-2": "two layers of 1×1×1 convolutions",
     "mlp-3": "three layers of 1×1×1 convolutions", "bcos-1": "one B-cos layer", "bcos-2": "two B-cos layers",
     "bcos-3": "three B-cos layers", "coda": "two layers of dynamic alignment units [@coda]",
+    "ca-stream": "one linear layer after pooling by a stream of attention [@castream]",
 }  # fmt: skip
 
 Find = Callable[[ModelConfig], Family]
@@ -46,6 +50,9 @@ def refused_by(settings: ProbeConfig, body: Family) -> Mapping[str, str]:
     found.pop("cam", None)  # which depends on the head alone
     if settings.head == "linear":
         return found
+    if settings.head == "ca-stream":
+        found.pop("raw-attention")  # which is that of the pooling
+        return {**found, **dict.fromkeys(("lrp", "deeplift", "inherent"), ATTENTION)}
     if settings.head.startswith("mlp"):
         return {**found, "cam": DEEP_HEAD}
     if body.encoding != "pair":  # the head is explained from the features of the backbone on

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pipeline.run.config.networks.base import ModelConfig
 
-Head = Literal["linear", "mlp-2", "mlp-3", "bcos-1", "bcos-2", "bcos-3", "coda"]
+Head = Literal["linear", "mlp-2", "mlp-3", "bcos-1", "bcos-2", "bcos-3", "coda", "ca-stream"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class ProbeConfig(ModelConfig):
     """Architecture and settings of the backbone, as JSON; read from `backbone` where it is empty."""
     head: Head = "linear"
     """What is trained: one linear layer after global average pooling, layers of 1×1×1 convolutions before it (MLP,
-    B-cos), or dynamic alignment units (CoDA)."""
+    B-cos), dynamic alignment units (CoDA), or one linear layer after pooling by attention (CA-Stream)."""
+    first_attended: int = 0
+    """Stage of the backbone, from 0, at which the query of a CA-Stream begins."""
     b: float = 2.0
     """Exponent of B-cos heads."""
     hidden_channels: int = 0
@@ -40,6 +42,7 @@ class ProbeConfig(ModelConfig):
             (not self.body or _is_object(self.body), "model.body must be the JSON object of a network's settings"),
             (1 <= self.b <= 8, "model.b must lie between 1 and 8"),
             (0 <= self.hidden_channels <= 4096, "model.hidden_channels must lie between 0 and 4,096"),
+            (0 <= self.first_attended <= 63, "model.first_attended must lie between 0 and 63"),
             (0 <= self.stages <= 64, "model.stages must lie between 0 and 64"),
         ]
 
