@@ -143,7 +143,7 @@ def conditions() -> list[Condition]:
         Condition("bcos", "energy", weight=30.0, map="inherent", family=BCOS, against="bcos-control"),
         Condition("kd-bcos", teacher="bcos", weight=0.0, family=BCOS, against="bcos-control"),
         Condition("kd-bcos+maps", teacher="bcos", family=BCOS, against="kd-bcos"),
-        Condition("reversed", reversed=True),
+        Condition("reversed", reversed=True, against="reversed"),
         Condition("reversed-energy", "energy", weight=30.0, mask="outside", reversed=True, against="reversed"),
     ]
 
