@@ -202,6 +202,7 @@ def run_training(
     context: Context,
 ) -> Mapping[str, torch.Tensor]:
     """Weights of the epoch that the validation part selects."""
+    remove_checkpoint(work)  # of a study that was stopped, in another training
     resumption = Resumption(work, "study")
     with repeatable(torch.device("cpu"), seed, 1):
         found = train(model, training, validation, objective, recipe, seed, resumption, context)
