@@ -143,7 +143,7 @@ def conditions() -> list[Condition]:
         Condition("bcos", "energy", weight=30.0, map="inherent", family=BCOS, against="bcos-control"),
         Condition("kd-bcos", teacher="bcos", weight=0.0, family=BCOS, against="bcos-control"),
         Condition("kd-bcos+maps", teacher="bcos", family=BCOS, against="kd-bcos"),
-        Condition("reversed", reversed=True),
+        Condition("reversed", reversed=True, against="reversed"),
         Condition("reversed-energy", "energy", weight=30.0, mask="outside", reversed=True, against="reversed"),
     ]
 
@@ -202,6 +202,7 @@ def run_training(
     context: Context,
 ) -> Mapping[str, torch.Tensor]:
     """Weights of the epoch that the validation part selects."""
+    remove_checkpoint(work)  # of a study that was stopped, in another training
     resumption = Resumption(work, "study")
     with repeatable(torch.device("cpu"), seed, 1):
         found = train(model, training, validation, objective, recipe, seed, resumption, context)

@@ -118,7 +118,7 @@ def _difference(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
     seeds = sorted(set(own["seed"]) & set(other["seed"]))
     means = [[side.loc[side["seed"] == seed, name].mean() for seed in seeds] for side in (own, other)]
     up = sum(a > b for a, b in zip(*means, strict=True))
-    return f"{change.mean():+.3f} [{low:+.3f}, {high:+.3f}], {up}/{len(seeds)}"
+    return f"{change.mean():+.3f}{_within(low, high, 3)}, {up}/{len(seeds)}"
 
 
 def _grouped(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
@@ -133,4 +133,9 @@ def _grouped(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
     seeds = sorted(set(own["seed"]) & set(other["seed"]))
     values = [[getattr(tested(side[side["seed"] == s]), name) for s in seeds] for side in (own, other)]
     up = sum(a > b for a, b in zip(*values, strict=True))
-    return f"{np.mean(values[0]) - np.mean(values[1]):+.2f} [{low:+.2f}, {high:+.2f}], {up}/{len(seeds)}"
+    return f"{np.mean(values[0]) - np.mean(values[1]):+.2f}{_within(low, high, 2)}, {up}/{len(seeds)}"
+
+
+def _within(low: float, high: float, decimals: int) -> str:
+    """An interval; nothing where all draws are the same."""
+    return "" if np.isnan(low) else f" [{low:+.{decimals}f}, {high:+.{decimals}f}]"

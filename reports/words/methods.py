@@ -251,6 +251,8 @@ def _training(run: RunRecord) -> str:
         text += " With few validation participants many epochs have the same accuracy, and then the loss decides."
     if training.augmentation.is_on:
         text += " Images were augmented further with MONAI (settings in config.toml)."
+    if training.participants < 1:
+        text += f" Of the training participants of each class {percent(training.participants, 0)} were used."
     text += _explanations(run.config.objective)
     if training.repeats > 1:
         text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
@@ -286,6 +288,7 @@ def _explanations(objective: ObjectiveConfig) -> str:
         return (
             " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the "
             f"labels (temperature {objective.temperature:g}), and its maps of {named} {weight} [@e2kd]."
+            + (" They saw scans of an unrelated cohort, not those of the training part." if objective.scans else "")
         )
     where = "a given mask" if objective.mask else f"the mask of {listing(list(objective.regions))}"
     people = "all" if objective.annotated == 1 else percent(objective.annotated, 0)

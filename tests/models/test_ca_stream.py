@@ -18,6 +18,7 @@ from pipeline.attribution.registry import METHODS
 from pipeline.attribution.upsampling import receptive_centres
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.probes.ca_stream import attended, attention, attention_scores
+from pipeline.models.families.probes.network import backbone_of
 from pipeline.models.families.registry import build_network, family_of
 from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.errors import UsageError
@@ -129,6 +130,12 @@ def test_maps_are_of_the_attended_features() -> None:
     first, second = (attribute(model, scans, target, RawAttention(), 1) for target in (0, 1))
     np.testing.assert_array_equal(first.values, second.values)
     assert first.values.shape == scans.shape
+
+
+def test_the_backbone_of_a_stream_is_that_of_its_control() -> None:
+    stream, gap = (backbone_of(built(head)).state_dict() for head in ("ca-stream", "linear"))
+    assert list(stream) == list(gap)
+    assert all(torch.equal(stream[name], value) for name, value in gap.items())
 
 
 def test_an_empty_volume_is_pooled_as_a_whole() -> None:

@@ -25,6 +25,7 @@ from pipeline.evaluation.representations.recognised import ALL
 from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE, judged
 from pipeline.models.families.probes.backbone import Backbone, kept_stages
 from pipeline.models.families.probes.body import backbone_files, body_of
+from pipeline.models.families.probes.network import backbone_of
 from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from pipeline.models.storage import load_model
@@ -145,7 +146,7 @@ def diagnosed(scans: Iterable[Scan], known: frozenset[str]) -> list[Scan]:
 def write_judged(outputs: dict[str, Path], task: BackboneToJudge) -> None:
     """Measure and write; the function of a `Job`."""
     loaded = [load_model(files).model for files in task.networks]
-    bodies = [model.stages[0] for model in loaded]
+    bodies = [backbone_of(model) for model in loaded]
     if any(_differ(bodies[0], other) for other in bodies[1:]):
         raise BadInputError(
             "representations: each fold stands on a network of its own, which learned from labels. Run probes on one "

@@ -118,6 +118,14 @@ def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bo
     return model
 
 
+def backbone_of(probe: StagedModel) -> Backbone:
+    """The backbone of a probe, without a stream that passes it."""
+    first = probe.stages[0]
+    found = first.body if isinstance(first, AttentionStream) else first
+    assert isinstance(found, Backbone)
+    return found
+
+
 def _head(settings: ProbeConfig, channels: int, outputs: int, dynamic: bool) -> Sequence[nn.Module]:
     hidden = settings.hidden_channels or channels
     bias = bias_of_chance(outputs) if settings.logit_bias and outputs > 1 else 0.0
