@@ -56,7 +56,7 @@ REPRESENTATIONS_TABLE = Table(
     "representations", COLUMNS, "set of features, measure, group of classes and temperature",
     "How well do features without labels separate classes, rare ones too, and what else do they hold?",
     stage="evaluation", place="representations", filled=("features", "measure", "classes", "n_participants"),
-    forms={"features": Form.TEXT, "classes": Form.TEXT, "reference": Form.TEXT}, on_pages=False,
+    forms={"features": Form.TEXT, "classes": Form.TEXT, "reference": Form.TEXT},
     inference=Inference("exploratory", "one test per set of features"),
 )  # fmt: skip
 

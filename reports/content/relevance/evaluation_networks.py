@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.evaluation.consensus.tables import FOLDS, SEVERAL
+from pipeline.evaluation.representations.long_tail import TAIL
 from pipeline.evaluation.representations.probes import PROBES
 from pipeline.evaluation.representations.recognised import ALL
 from pipeline.evaluation.representations.stage import BACKBONE
@@ -127,7 +128,7 @@ def invariance(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
 
 def representations(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
     """What the backbone knows, beside the same network untrained: classes by probes, and the site."""
-    own = table[(table["features"] == BACKBONE) & table["measure"].isin(_PROBES)]
+    own = table[(table["features"] == BACKBONE) & table["measure"].isin(_PROBES) & table["classes"].isin((ALL, TAIL))]
     rows = own.assign(title=own["measure"].map(_PROBES), n_participants=own["n_participants"].astype(float))
     columns = [
         Column("title", "Told apart"), Column("classes", "Classes"), numeric("estimate", "Share recognised", fixed),
@@ -151,5 +152,5 @@ def representations(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[Pag
             else f" That it knows the site is not shown: {fixed(row['estimate'])} recognised, "
             f"{fixed(row['chance'])} by chance, "
         ) + f"{p_value(row['p'])}."
-    caption = "Means over classes; head, mid and tail are the frequent, middling and rare classes. 95 % intervals."
+    caption = "All: mean over classes; tail: the rarest. 95 % intervals. Single classes are in the file."
     return text, (page_table(rows, columns, caption, ROWS),)
