@@ -103,7 +103,8 @@ def compared(cohort: Cohort, task: str, seeds: Sequence[int]) -> str:
         change = means[1, :, number] - means[0, :, number]
         low, high = participant_interval((change,), np.mean, DRAWS, 0)
         own = [f"{means[k, :, number].mean():.1f}" for k in (0, 1)]
-        lines.append(f"| {name} | {own[0]} | {own[1]} | {change.mean():+.1f} [{low:+.1f}, {high:+.1f}] |")
+        within = "" if np.isnan(low) else f" [{low:+.1f}, {high:+.1f}]"
+        lines.append(f"| {name} | {own[0]} | {own[1]} | {change.mean():+.1f}{within} |")
     return "\n".join(lines)
 
 
