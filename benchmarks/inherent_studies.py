@@ -62,6 +62,7 @@ EXPLICIT = (
 )
 TRADE_OFF = (
     bcos("BCE, B 1", BCE, b=1.0, **GOOD),
+    bcos("BCE, B 1.25", BCE, b=1.25, **GOOD),
     BEST,
     bcos("binary cross-entropy", BCE, **GOOD),  # B 2
     bcos("BCE, B 2.5", BCE, b=2.5, **GOOD),
