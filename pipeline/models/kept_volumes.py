@@ -9,6 +9,7 @@ that of 8 bits. A brain box takes 1.3 MB per scan at 2 mm and 9.4 MB at 1 mm.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import threading
@@ -113,9 +114,10 @@ def _key(files: ScanFiles, spec: NetworkInput) -> str:
 
 def _write(path: Path, volume: np.ndarray) -> None:
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.{threading.get_ident()}")
+    content = io.BytesIO()
+    np.save(content, volume, allow_pickle=False)
     try:
-        with temporary.open("wb") as handle:
-            np.save(handle, volume, allow_pickle=False)
+        temporary.write_bytes(content.getbuffer())  # `np.save` to a file does not say that the disk is full
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
