@@ -62,6 +62,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
             log.warning("%s is not registered and is left out", name)
         bench = Bench(layout, request, scans, split, config, atlas, executor, DigestCache(layout.digests))
         evaluated = bench.evaluate(source.input / PLANTED)
+        clear_stale_scratch(layout)
         if "grids" in request.parts and layout.aggregated_maps.is_file():
             draw_aggregated(layout.aggregated_maps, layout.evaluation_figures)
         for line in verdict_lines(evaluated.verdicts):

@@ -1,24 +1,23 @@
-"""All volumes of a training part in memory at once, on the training device.
+"""The volumes of a training part: in the memory of a GPU where they fit, else read batch by batch.
 
-Files are read once. Volumes are kept in float16: for intensities in [0, 1] its rounding error (at most 0.00025) is an
-eighth of that of 8 bits, with half the memory of float32. A brain box takes 1.3 MB per scan at 2 mm and 9.4 MB at 1 mm,
-so the 969 scans of the founding study need 9 GB.
+Registered scans are decompressed once for all folds (`pipeline.models.kept_volumes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from pipeline.models.inputs import NetworkInput, read_network_volume
-from pipeline.run.errors import UsageError
+from pipeline.models.inputs import NetworkInput
+from pipeline.models.kept_volumes import STORED, KeptVolumes, keep_volumes
 from pipeline.run.layout.scan_files import ScanFiles
 
-STORED = torch.float16
+SHARE_OF_GPU = 0.5
+"""Of the free memory of a GPU, at most, for volumes; the rest is for the network."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,12 @@ class LabelledVolumes:
 
     Parameters
     ----------
-    volumes : Tensor of float16, shape (N, D, H, W)
+    volumes : Tensor or KeptVolumes, of float16, shape (N, D, H, W)
     targets : Tensor, shape (N,)
         Class numbers (int64; for two classes 0 negative, 1 positive) or numbers (float32); on the same device.
     """
 
-    volumes: torch.Tensor
+    volumes: torch.Tensor | KeptVolumes
     targets: torch.Tensor
 
     def __len__(self) -> int:
@@ -45,9 +44,14 @@ class LabelledVolumes:
 
 
 def load_volumes(
-    files: Sequence[ScanFiles], targets: torch.Tensor, spec: NetworkInput, device: torch.device, threads: int
+    files: Sequence[ScanFiles],
+    targets: torch.Tensor,
+    spec: NetworkInput,
+    folder: Path,
+    device: torch.device,
+    threads: int,
 ) -> LabelledVolumes:
-    """Read registered scans into the memory of the device.
+    """Registered scans for training.
 
     Parameters
     ----------
@@ -55,6 +59,8 @@ def load_volumes(
     targets : Tensor
         Class or number of each scan.
     spec : NetworkInput
+    folder : Path
+        For uncompressed volumes, on the disk of the run.
     device : torch.device
     threads : int
         Files read at a time.
@@ -63,21 +69,13 @@ def load_volumes(
     ------
     BadInputError
         If a scan cannot be read; the message names the file.
-    UsageError
-        If the volumes do not fit the device.
+    OSError
+        If the disk is full.
     """
-    try:
-        volumes = torch.empty((len(files), *spec.shape), dtype=STORED, device=device)
-    except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on the CPU
-        needed = len(files) * spec.grid.shape[0] * spec.grid.shape[1] * spec.grid.shape[2] * STORED.itemsize / 2**30
-        raise UsageError(
-            f"{len(files)} volumes need {needed:.1f} GiB on {device}, more than is free. Run fewer folds at a time "
-            "(--n-procs), use only the brain (model.field_of_view), or set training.device = 'cpu'."
-        ) from error
-
-    def read(index: int) -> None:
-        volumes[index] = torch.from_numpy(read_network_volume(files[index], spec)).to(STORED)
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(read, range(len(files))))
+    kept = keep_volumes(files, spec, folder, device, threads)
+    if device.type != "cuda" or kept.bytes > SHARE_OF_GPU * torch.cuda.mem_get_info(device)[0]:
+        return LabelledVolumes(kept, targets.to(device))
+    volumes = torch.empty(kept.shape, dtype=STORED, device=device)
+    for place in range(len(kept)):
+        volumes[place] = kept[place : place + 1][0]
     return LabelledVolumes(volumes, targets.to(device))

@@ -18,6 +18,7 @@ import pytest
 from pipeline.run.errors import BadInputError, ResumableError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
+from pipeline.run.work import jobs
 from pipeline.run.work.digests import file_digest
 from pipeline.run.work.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
 
@@ -161,6 +162,27 @@ def test_a_repaired_unit_leaves_failures(layout, executor):
 def test_full_disk_stops_the_run_resumably(layout, executor):
     with pytest.raises(ResumableError, match="no space left"):
         run_jobs(layout, [job(layout, "full")], executor, "")
+
+
+@pytest.mark.parametrize("unit", ["a", "bad"])
+def test_a_full_disk_that_a_library_does_not_name_stops_the_run_and_keeps_nothing(layout, executor, monkeypatch, unit):
+    with monkeypatch.context() as patched:
+        patched.setattr(jobs, "FULL_BYTES", 2**80)
+        with pytest.raises(ResumableError, match="no space left"):
+            run_jobs(layout, [job(layout, unit)], executor, "")
+    assert is_done(layout, job(layout, unit)) is None
+    assert not any(layout.scratch.iterdir())
+    assert not job(layout, unit).outputs["out"].exists()
+    assert run_jobs(layout, [job(layout, "a")], executor, "")[0].status == "done"
+
+
+def refuse(outputs: dict[str, Path]) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_a_disk_that_becomes_read_only_stops_the_run_resumably(layout, executor):
+    with pytest.raises(ResumableError, match="become read-only"):
+        run_jobs(layout, [Job("stage", "a", "key", {"out": layout.root / "a"}, refuse)], executor, "")
 
 
 def write_two(outputs: dict[str, Path], text: str) -> None:

@@ -246,6 +246,11 @@ class RunLayout(GroupFiles):
         """Unfinished work; on the same file system as the run, so that finishing is a rename."""
         return self.root / ".scratch"
 
+    @property
+    def volumes(self) -> Path:
+        """Uncompressed scans for training; they exist only while a command works."""
+        return self.root / ".volumes"
+
 
 @dataclass(frozen=True)
 class ExplanationLayout(RunLayout):

@@ -53,6 +53,8 @@ NETWORK_STAGES = frozenset({
     "sides", "grids", "marker", "retraining", "training-maps", "consensus-maps",
 })  # fmt: skip
 """Stages whose units compute with networks, on a GPU where there is one."""
+FULL_BYTES = 2**20
+"""A disk with less free space is full: what was just written may be cut short."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,8 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
         scratch.mkdir(parents=True, exist_ok=True)
         paths = {name: scratch / path.name for name, path in job.outputs.items()}
         result = dict(job.function(paths, *job.arguments) or {})
+        if _full(layout.root):
+            raise OSError(errno.ENOSPC, "no space left")
         receipt = layout.receipt(job.stage, job.unit)
         receipt.unlink(missing_ok=True)  # if killed between two renames, mixed outputs must not count as finished
         written = {}
@@ -254,7 +258,12 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
         layout.traceback(job.stage, job.unit).unlink(missing_ok=True)
         return Outcome(job, "done", result)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno == errno.EROFS:
+            raise ResumableError(
+                f"{layout.root}: the disk has become read-only while working on {job.unit}. Make it writable and run "
+                "the same command again; finished work is kept."
+            ) from error
+        if (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)) or _full(layout.root):
             raise ResumableError(
                 f"{layout.root}: no space left on the disk while working on {job.unit}. Free some and run the same "
                 "command again; finished work is kept."
@@ -263,6 +272,13 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
         return Outcome(job, "failed", {}, type(error).__name__, message, traceback.format_exc())
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _full(folder: Path) -> bool:
+    """Whether the disk is full, which ANTs does not report and safetensors reports as an error of its own."""
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free < FULL_BYTES
+    return False
 
 
 def record_failures(layout: RunLayout, outcomes: Sequence[Outcome]) -> None:
@@ -299,5 +315,5 @@ def clear_stale_scratch(layout: RunLayout) -> None:
 
     Only for the holder of the lock of the run: nobody else works there. A worker that outlives its run fails unseen.
     """
-    for folder in layout.scratch.glob("*"):
+    for folder in [*layout.scratch.glob("*"), layout.volumes]:
         shutil.rmtree(folder, ignore_errors=True)

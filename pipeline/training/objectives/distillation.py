@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.models.kept_volumes import KeptVolumes
 from pipeline.run.errors import UsageError
 from pipeline.training.objectives.guidance import Given, masks_of
 from pipeline.training.objectives.guidance_losses import explanation_distance
@@ -113,7 +114,7 @@ def distilled(task: Objective, distillation: Distillation, binary: bool = False)
     return replace(task, name=f"distilled from a teacher, {task.name}", loss=loss, facts=facts)
 
 
-def frozen(context: Context, volumes: Tensor, distillation: Distillation, size: int) -> Context:
+def frozen(context: Context, volumes: Tensor | KeptVolumes, distillation: Distillation, size: int) -> Context:
     """A context with the answers and maps of its teacher for scans as they are, so that no step asks it again.
 
     Maps take the place of masks, which training flips and shifts with the volumes; each is divided by its largest
@@ -123,7 +124,7 @@ def frozen(context: Context, volumes: Tensor, distillation: Distillation, size: 
     ----------
     context : Context
         With a teacher.
-    volumes : Tensor
+    volumes : Tensor or KeptVolumes
         Of the whole part, (N, D, H, W).
     distillation : Distillation
     size : int
@@ -137,7 +138,8 @@ def frozen(context: Context, volumes: Tensor, distillation: Distillation, size: 
     if context.teacher is None:
         raise UsageError("objective: distillation needs a teacher (objective.teacher, the folder of a run).")
     like = next(context.teacher.parameters())
-    found = [_taught(context.teacher, part[:, None].to(like), distillation) for part in torch.split(volumes, size)]
+    parts = (volumes[start : start + size] for start in range(0, len(volumes), size))
+    found = [_taught(context.teacher, part[:, None].to(like), distillation) for part in parts]
     answers = torch.cat([one.logits for one in found])
     if distillation.weight == 0:
         return replace(context, answers=answers, teacher=None)

@@ -108,10 +108,14 @@ def context_of(
 
 def mean_control(config: Config, task: Task, training: LabelledVolumes) -> torch.Tensor:
     """Mean of the scans of controls in a training part, (1, 1, D, H, W); of everyone for a number."""
-    volumes = training.volumes
+    places = torch.arange(len(training))
     if config.cohort.negative in task.outputs:
-        volumes = volumes[training.targets == task.outputs.index(config.cohort.negative)]
-    return volumes.mean(0, dtype=torch.float32)[None, None]
+        places = places[training.targets.cpu() == task.outputs.index(config.cohort.negative)]
+    # One scan at a time, in float64: a cohort need not fit into memory.
+    total = torch.zeros(tuple(training.volumes.shape[1:]), dtype=torch.float64, device=training.targets.device)
+    for place in places.tolist():
+        total += training.volumes[place : place + 1][0]
+    return (total / len(places)).float()[None, None]
 
 
 def require_explanations(config: Config, split: Split) -> None:
@@ -176,7 +180,7 @@ def unlabelled_scans(wanted: ObjectiveConfig, spec: NetworkInput, fold: Fold) ->
 def answered_by(teacher: nn.Module, volumes: LabelledVolumes, size: int) -> LabelledVolumes:
     """The volumes with the classes that a teacher finds, `size` asked at a time."""
     like = next(teacher.parameters())
-    parts = torch.split(volumes.volumes, size)
+    parts = (volumes.volumes[start : start + size] for start in range(0, len(volumes), size))
     return dataclasses.replace(
         volumes, targets=torch.cat([teacher(part[:, None].to(like)).argmax(1) for part in parts])
     )

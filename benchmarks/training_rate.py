@@ -1,0 +1,169 @@
+"""Steps of training per second from registered scans, against one batch that stays in memory, beside MONAI's loaders.
+
+``python benchmarks/training_rate.py --output docs/benchmarks/training_rate.md`` writes random scans as registered NIfTI
+files, and trains the same network by: one resident batch (no data are read), the trainer of Heatlas with its
+augmentation, MONAI's CacheDataset + DataLoader, and its ThreadDataLoader. Arms take turns; CPU seconds of the process,
+the best turn of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import torch
+from monai.data import CacheDataset, DataLoader, ThreadDataLoader
+from torch import nn
+
+from atlases.spaces import template_grid
+from atlases.templates import load_template
+from pipeline.models.families.registry import build_network
+from pipeline.models.inputs import NetworkInput, covering_box, read_network_volume
+from pipeline.run.config.networks import FoundingConfig
+from pipeline.run.config.settings import TrainingConfig
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.work.memory import kept_memory
+from pipeline.training.objectives.classification import classification
+from pipeline.training.objectives.records import Context
+from pipeline.training.parallel import ALONE
+from pipeline.training.trainer import TrainingSetup, _train_epoch, channels_last
+from pipeline.training.volumes import LabelledVolumes, load_volumes
+
+NETWORK = FoundingConfig()
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Registered scans of an experiment."""
+
+    files: tuple[ScanFiles, ...]
+    targets: torch.Tensor
+    spec: NetworkInput
+
+
+def written(folder: Path, scans: int, resolution: float) -> Cohort:
+    """Random scans on the brain of the template."""
+    template = load_template(resolution)
+    grid, brain = template_grid(resolution), np.asarray(template.brain_mask)
+    files = tuple(ScanFiles(folder, f"sub-{n}", None, resolution) for n in range(scans))
+    for number, one in enumerate(files):
+        values = np.random.default_rng(number).uniform(1, 100, grid.shape).astype(np.float32) * brain
+        one.t1w.parent.mkdir(parents=True)
+        nib.Nifti1Image(values, grid.affine).to_filename(one.t1w)
+        nib.Nifti1Image(brain.astype(np.uint8), grid.affine).to_filename(one.brain_mask)
+    spec = NetworkInput(resolution, covering_box(template, NETWORK))
+    return Cohort(files, torch.arange(scans) % 2, spec)
+
+
+def fresh(cohort: Cohort) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    network = build_network(NETWORK, cohort.spec.shape, 2)
+    channels_last(network)
+    return network.train(), torch.optim.Adam(network.parameters(), 1e-4)
+
+
+def step(network: nn.Module, optimiser: torch.optim.Optimizer, volumes: torch.Tensor, targets: torch.Tensor) -> None:
+    nn.functional.cross_entropy(network(volumes), targets).backward()
+    optimiser.step()
+    optimiser.zero_grad()
+
+
+def resident(cohort: Cohort, data: LabelledVolumes, size: int) -> Callable[[], None]:
+    network, optimiser = fresh(cohort)
+    volumes, targets = data.batch(np.arange(size))
+    volumes = volumes.float()
+
+    def epoch() -> None:
+        for _ in range(len(data) // size):
+            step(network, optimiser, volumes, targets)
+
+    return epoch
+
+
+def heatlas(cohort: Cohort, data: LabelledVolumes, size: int) -> Callable[[], None]:
+    network, optimiser = fresh(cohort)
+    config = TrainingConfig(batch_size=size)
+    setup = TrainingSetup(classification(torch.ones(2)), Context(), config, 0, ALONE, None)
+    epochs = iter(range(1, 1000))
+    return lambda: _train_epoch(network, optimiser, data, setup, next(epochs)) and None
+
+
+def monai(cohort: Cohort, size: int, loader: type[DataLoader]) -> Callable[[], None]:
+    network, optimiser = fresh(cohort)
+    scans = [{"number": number} for number in range(len(cohort.files))]
+
+    def read(scan: dict[str, int]) -> dict[str, torch.Tensor]:
+        number = scan["number"]
+        volume = torch.from_numpy(read_network_volume(cohort.files[number], cohort.spec))
+        return {"volume": volume[None], "target": cohort.targets[number]}
+
+    batches = loader(CacheDataset(scans, read, progress=False), batch_size=size, shuffle=True)
+
+    def epoch() -> None:
+        for batch in batches:
+            step(network, optimiser, batch["volume"], batch["target"])
+
+    return epoch
+
+
+@kept_memory()
+def measured(scans: int, size: int, resolution: float, repeats: int) -> list[tuple[str, float, float]]:
+    """Name, seconds of the first epoch and of the best of the later ones, for each arm."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        cohort = written(Path(folder), scans, resolution)
+        data = load_volumes(cohort.files, cohort.targets, cohort.spec, Path(folder, "kept"), CPU, 1)
+        arms = {
+            "one resident batch": resident(cohort, data, size),
+            "Heatlas, augmentation included": heatlas(cohort, data, size),
+            "MONAI CacheDataset + DataLoader": monai(cohort, size, DataLoader),
+            "MONAI CacheDataset + ThreadDataLoader": monai(cohort, size, ThreadDataLoader),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in arms}
+        for _ in range(repeats + 1):
+            for name, epoch in arms.items():
+                begin = time.process_time()
+                epoch()
+                seconds[name].append(time.process_time() - begin)
+    return [(name, spent[0], min(spent[1:])) for name, spent in seconds.items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scans", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--resolution", type=float, default=2.0)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    rows = measured(given.scans, given.batch, given.resolution, given.repeats)
+    steps, bound = given.scans // given.batch, rows[0][2]
+    lines = [
+        "| epoch of the founding CNN | first, s per step | best later, s per step | rate, % of a resident batch |",
+        "|---|---:|---:|---:|",
+        *(f"| {name} | {a / steps:.2f} | {b / steps:.2f} | **{100 * bound / b:.0f}** |" for name, a, b in rows),
+    ]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    text = "\n".join([
+        "# Training from registered scans", "",
+        f"Made by `python benchmarks/training_rate.py --scans {given.scans} --batch {given.batch} --resolution "
+        f"{given.resolution:g} --repeats {given.repeats}`. One CPU thread, {given.scans} scans, "
+        f"batches of {given.batch}; CPU seconds of the process, arms in turns, best of {given.repeats} after the first "
+        f"epoch. Other work ran on the machine. Peak memory of the process, with the caches of both peers: "
+        f"{peak:.1f} GiB.", "", *lines, "",
+    ])  # fmt: skip
+    print(text)
+    if given.output:
+        given.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
