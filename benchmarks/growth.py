@@ -94,7 +94,8 @@ def overhead(seconds: float, cluster: str | None) -> list[str]:
             begin = time.monotonic()
             executor.submit(time.sleep, asleep).result()
             spent = time.monotonic() - begin
-    return [f"Parsl, {cluster}" if cluster else "processes", f"{seconds:g}", f"{spent - seconds:.2f}", f"{100 * (spent / seconds - 1):.1f}"]
+    name = f"Parsl, {cluster}" if cluster else "processes"
+    return [name, f"{seconds:g}", f"{spent - seconds:.2f}", f"{100 * (spent / seconds - 1):.1f}"]
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
