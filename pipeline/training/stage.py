@@ -179,7 +179,7 @@ def train_folds(
         with CurveOnTerminal([(job.unit, job.arguments[0].checkpoint) for job in jobs], config.training.max_epochs):
             outcomes = run_jobs(layout, jobs, executor, "Training")
     finally:
-        shutil.rmtree(layout.volumes, ignore_errors=True)
+        shutil.rmtree(layout.kept_volumes, ignore_errors=True)
     tables: dict[int, list[Path]] = {repeat: [] for repeat in repeats}
     for result in outcomes:
         if result.ok:
@@ -273,7 +273,7 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         if task.config.objective.scans and context.teacher is not None:
             others = [one for own in task.unlabelled.values() for one in own]
             unknown = torch.zeros(len(others), dtype=torch.int64)
-            training = load_volumes(others, unknown, task.spec, task.layout.volumes, device, config.threads)
+            training = load_volumes(others, unknown, task.spec, task.layout.kept_volumes, device, config.threads)
             training, balanced = answered_by(context.teacher, training, config.batch_size), validation.targets
         else:
             training = load_part(task, "training", task.fold.train, device)
@@ -311,7 +311,7 @@ def load_part(task: FoldTask, name: str, participants: Sequence[str], device: to
     values = [kind.value(scan.label, scan.name) for scan in scans]
     targets = torch.as_tensor(values, dtype=torch.float32 if kind.is_number else torch.int64)
     files = [task.layout.scan(s.participant_id, s.session_id, task.spec.resolution_mm) for s in scans]
-    return load_volumes(files, targets, task.spec, task.layout.volumes, device, task.config.training.threads)
+    return load_volumes(files, targets, task.spec, task.layout.kept_volumes, device, task.config.training.threads)
 
 
 def _fresh_network(task: FoldTask) -> StagedModel:

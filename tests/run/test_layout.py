@@ -19,3 +19,8 @@ def test_names_of_groups_stay_apart_and_plain_ones_as_they_are():
     layout = RunLayout(Path("/run"))
     assert layout.group_map("AD", "gb").name == "group-AD_space-MNI152NLin2009cAsym_desc-gb_relevance.nii.gz"
     assert len({layout.group_map(group, "gb") for group in ("a/b", "a%2Fb", "a_b", "ab")}) == 4
+
+
+def test_no_path_of_a_run_hides_another() -> None:
+    own = [name for name, value in vars(RunLayout).items() if isinstance(value, property)]
+    assert not [name for name in own for parent in RunLayout.__mro__[1:] if name in vars(parent)]

@@ -61,7 +61,7 @@ def test_every_tested_scan_is_predicted_once_by_the_fold_that_tests_it(finished)
     ]
     assert table["session_id"].fillna("none").tolist() == ["none", "ses-M00", "ses-M12", "ses-M00", "ses-M00"]
     assert (layout.predictions.with_suffix(".json")).is_file()
-    assert not layout.volumes.exists()
+    assert not layout.kept_volumes.exists()
 
 
 def test_predictions_are_those_of_the_stored_model_on_the_unrounded_volume(finished):

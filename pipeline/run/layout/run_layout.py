@@ -247,7 +247,7 @@ class RunLayout(GroupFiles):
         return self.root / ".scratch"
 
     @property
-    def volumes(self) -> Path:
+    def kept_volumes(self) -> Path:
         """Uncompressed scans for training; they exist only while a command works."""
         return self.root / ".volumes"
 

@@ -315,5 +315,5 @@ def clear_stale_scratch(layout: RunLayout) -> None:
 
     Only for the holder of the lock of the run: nobody else works there. A worker that outlives its run fails unseen.
     """
-    for folder in [*layout.scratch.glob("*"), layout.volumes]:
+    for folder in [*layout.scratch.glob("*"), layout.kept_volumes]:
         shutil.rmtree(folder, ignore_errors=True)

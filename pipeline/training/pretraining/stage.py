@@ -199,7 +199,7 @@ def pretrain(
         with CurveOnTerminal([(job.unit, task.checkpoint)], config.training.max_epochs):
             outcomes = run_jobs(layout, [job], executor, "Pre-training")
     finally:
-        shutil.rmtree(layout.volumes, ignore_errors=True)
+        shutil.rmtree(layout.kept_volumes, ignore_errors=True)
     if outcomes[0].ok:
         remove_checkpoint(task.checkpoint)
     return outcomes
@@ -240,7 +240,7 @@ def _load(task: PretrainingTask, held_out: bool, people: Mapping[str, int], devi
     scans = task.part(held_out)
     files = [task.layout.scan(s.participant_id, s.session_id, task.spec.resolution_mm) for s in scans]
     targets = torch.tensor([people[scan.participant_id] for scan in scans])
-    return load_volumes(files, targets, task.spec, task.layout.volumes, device, task.config.training.threads)
+    return load_volumes(files, targets, task.spec, task.layout.kept_volumes, device, task.config.training.threads)
 
 
 def _objective(task: PretrainingTask) -> Objective:
