@@ -95,9 +95,9 @@ def planted_leaders(run: RunRecord) -> tuple[int, int, int, dict[str, int]] | No
 def other_leaders(run: RunRecord) -> str:
     """How many planted regions other maps find at most, in a clause; empty unless the leading map finds more.
 
-    All by density in true positives, which every map has.
+    All in true positives, by the measure that shows a map at its best.
     """
-    rows = rows_where(run, "planted_recovery", metric="density")
+    rows = run.tables["planted_recovery"] if run.has("planted_recovery") else pd.DataFrame()
     if rows.empty:
         return ""
     is_leading = rows["map"] == run.leading_map

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,16 @@ def _environment() -> Environment:
     )  # fmt: skip
     environment.filters["glossed"] = linked
     environment.filters["grouped"] = number
+    environment.globals["version"] = _version()
     return environment
+
+
+def _version() -> str:
+    """Of the program; empty where it is not installed."""
+    try:
+        return metadata.version("heatlas")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 @cache

@@ -50,7 +50,7 @@ def test_the_primary_outcome_is_printed_first_with_its_numbers(run, record):
     assert "The primary outcome, named before any result, was the partial correlation of evi" in analyses_text(record)
 
 
-@pytest.mark.parametrize(("p", "answer"), [(0.049, "A correlation."), (0.05, "No correlation shown.")])
+@pytest.mark.parametrize(("p", "answer"), [(0.049, "A correlation."), (0.05, "No clear correlation.")])
 def test_the_answer_is_that_of_its_p(record, p, answer):
     tables = {**record.tables, "primary": record.tables["primary"].assign(p=p)}
     found = primary(RunRecord(record.layout, record.config, record.source, tables, {}, {}, {}, {}))

@@ -75,11 +75,11 @@ def test_section_says_that_r_is_within_test_folds(run):
 @pytest.mark.parametrize(
     ("headline", "guided", "answer"),
     [
-        ((-0.6, 0.2), (0.5, 0.1), "No correlation shown. "),
+        ((-0.6, 0.2), (0.5, 0.1), "No clear correlation. "),
         ((-0.6, 0.01), (-0.5, 0.2), "Yes. "),
         ((0.6, 0.01), (0.5, 0.2), "No: the opposite"),
         ((-0.6, 0.01), (0.5, 0.02), "The maps contradict each other. "),
-        ((-0.6, 0.2), (0.5, 0.02), "No correlation shown by the headline map. "),
+        ((-0.6, 0.2), (0.5, 0.02), "No clear correlation by the headline map. "),
     ],
 )
 def test_agreement_with_atrophy_is_answered_by_what_survives_correction(run, headline, guided, answer):

@@ -21,6 +21,7 @@ from reports.cautions.findings import (
     volume_estimate,
     within_folds,
 )
+from reports.content.relevance.headline import effects
 from reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
@@ -37,7 +38,7 @@ from reports.words.numbers import (
     sentence_case,
     shortened,
 )
-from reports.words.wording import hippocampal_source
+from reports.words.wording import biomarker_in_words, hippocampal_source
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Summary:
 
     source: str
     question: str  # what was asked, in one sentence
+    found: str  # the answers in short; empty where there are none
     trust: str  # what was done to find out whether the map is true, in a sentence or two
     answers: tuple[Answer, ...]
 
@@ -61,7 +63,8 @@ def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
         if unusable:
             found = Answer(question, f"Not known. {unusable}")
         answers += [found] if found is not None else []
-    return Summary(_source(run), _asked(run), _trust(run), tuple(answers))
+    found_in_short, _ = faults.attempt("What was found", partial(_found, run))
+    return Summary(_source(run), _asked(run), found_in_short or "", _trust(run), tuple(answers))
 
 
 def _primary(run: RunRecord) -> Answer | None:
@@ -81,6 +84,8 @@ def _primary(run: RunRecord) -> Answer | None:
 
 
 _PRIMARY = "What is the primary outcome?"
+NAMED = 7
+"""Regions named above the answers."""
 _SPELLED = {"AD": "Alzheimer's disease (AD)", "CN": "cognitively normal (CN)", "MCI": "mild cognitive impairment (MCI)"}
 _HOW_GOOD, _ATROPHY = "How good is the classifier?", "Does it agree with atrophy?"
 _HOW_PREDICTED = "How good is the prediction?"
@@ -104,6 +109,32 @@ def _asked(run: RunRecord) -> str:
     )
 
 
+def _found(run: RunRecord) -> str:
+    """Accuracy, the regions that differ and the primary outcome, of two classes, in a sentence each."""
+    said = []
+    estimate = None if run.task.kind.name != TWO_CLASSES else performance_estimate(run, "balanced_accuracy")
+    if estimate is not None:
+        said.append(
+            f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
+            f"{fixed(estimate.value)}."
+        )
+    if run.task.kind.name == TWO_CLASSES and run.has("group_comparisons"):
+        rows, _ = effects(run)
+        passed = [mid_sentence(str(group)) for group in rows.index[rows["p_fwe"] < CLEAR]] if len(rows) else []
+        more = f" and {number(len(passed) - NAMED)} more" if len(passed) > NAMED else ""
+        names = f": {', '.join(passed[:NAMED])}{more}" if more else f": {listing(passed)}" if passed else ""
+        if len(rows):
+            said.append(f"{number(len(passed))} of {count(len(rows), 'region')} differ between the classes{names}.")
+    if primary(run) is not None and not is_missing(run.tables["primary"].iloc[0]["p"]):
+        row = run.tables["primary"].iloc[0]
+        shown = "correlates with" if row["p"] < CLEAR else "shows no clear correlation with"
+        said.append(
+            f"Evidence in the {mid_sentence(row['group'])} {shown} {biomarker_in_words(run, row['biomarker'])} "
+            f"(r\xa0=\xa0{fixed(row['r'])})."
+        )
+    return " ".join(said)
+
+
 def _trust(run: RunRecord) -> str:
     """What the evaluation says of the leading map, and on synthetic people whether it finds what was planted."""
     if not run.has("relevance"):
@@ -118,7 +149,7 @@ def _trust(run: RunRecord) -> str:
         return planted + bench_sentence(run, run.leading_map) + _networks_agree(run)
     what = "it" if planted else f"the map ({title})"
     return (
-        f"{planted}Nobody has checked whether an untrained network would give {what} too (heatlas evaluate does)."
+        f"{planted}Not yet checked: whether an untrained network would give {what} too (heatlas evaluate does that)."
         f"{_networks_agree(run)}"
     )
 
@@ -256,11 +287,11 @@ def _verdict(estimates: Sequence[Estimate]) -> str:
     """The answer in short, from the correlations that survive correction; the headline map comes first."""
     signs = {one.value < 0 for one in estimates if one.p_fdr < CLEAR}
     if not signs:
-        return "No correlation shown."
+        return "No clear correlation."
     if len(signs) == 2:
         return "The maps contradict each other."
     if not estimates[0].p_fdr < CLEAR:
-        return "No correlation shown by the headline map."
+        return "No clear correlation by the headline map."
     return "Yes." if signs == {True} else "No: the opposite of what atrophy predicts."
 
 
