@@ -97,10 +97,10 @@ def sites(run: RunRecord) -> Verdict | None:
     elif on_relevance:
         answer = f"Yes, in the relevance of {count(on_relevance, 'region')}."
     else:
-        answer = "Not shown for the leading map."
+        answer = "No effect of the site was found on the leading map."
     answer += _sites_elsewhere(run)
     if marked.get("volume"):
-        answer += f" Volumes: in {count(marked['volume'], 'region')}."
+        answer += f" Volumes differ between sites in {count(marked['volume'], 'region')}."
     return Verdict(
         answer,
         f"F test of site in the mean, adjusted for the covariates, permuted. {'. '.join(map(sentence_case, parts))}.",

@@ -34,9 +34,10 @@ def measure_of(run: RunRecord, map_name: str) -> Measure:
 def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
     """One sentence per scan about the leading map; none where it is no evidence map.
 
-    A sentence reads: "Scan I1: evidence for AD is +2.30 logits, that of its reference of 12 training controls −1.80.
-    Of the difference of +4.10: hippocampus +1.30, amygdala +0.70 and lateral ventricle +0.40. Completeness error of
-    the map: −0.02 logits."
+    A sentence reads: "Scan I1: the evidence for AD is +2.30 logits. That of the 12 training controls that the map
+    compares it with is −1.80. Largest parts of the difference of +4.10: hippocampus +1.30, amygdala +0.70 and lateral
+    ventricle +0.40; the region that differs most between the classes, entorhinal area, +0.20. All regions and the rest
+    add up to it with an error of −0.02 logits."
     """
     if not run.leads_with_evidence:
         return []
@@ -65,10 +66,13 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, parts: pd.Series) -
     what = f"predicted {run.task.column}" if run.task.is_number else f"evidence for {run.task.explained}"
     largest = parts.sort_values(ascending=above < 0, kind="stable").index[:NAMED]
     headline = [group for group in leading_evidence(run, run.leading_map, 1).regions if group in parts.index]
-    named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in dict.fromkeys([*headline, *largest])]
+    named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in largest]
+    leader = [f"the region that differs most between the classes, {mid_sentence(group)}, {signed(parts[group])}"
+              for group in headline if group not in largest]  # fmt: skip
     return (
-        f"Scan {shortened(scan)}: {what} is {signed(account['evidence'])} {unit}, that of its reference of "
-        f"{count(int(account['n_reference']), 'training control')} {signed(account['reference_evidence'])}. Of the "
-        f"difference of {signed(above)}: {listing(named)}. The map adds up to it with an error of "
-        f"{signed(account['completeness_error'])} {unit}."
+        f"Scan {shortened(scan)}: the {what} is {signed(account['evidence'])} {unit}. That of the "
+        f"{count(int(account['n_reference']), 'training control')} that the map compares it with is "
+        f"{signed(account['reference_evidence'])}. Largest parts of the difference of "
+        f"{signed(above)}: {'; '.join([listing(named), *leader])}. All regions and the rest add up to it "
+        f"with an error of {signed(account['completeness_error'])} {unit}."
     )

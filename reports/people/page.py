@@ -93,7 +93,7 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
         right = int((own["label"] == own["predicted"]).sum())
         return text + (
             f"{network} "
-            f"{_rightly(right, len(own))} (mean probability of {run.positive} "
+            f"{_rightly(right, len(own))} ({'probability' if len(own) == 1 else 'mean probability'} of {run.positive} "
             f"{fixed(own['probability'].mean(), 3)})."
         )
     return text + (

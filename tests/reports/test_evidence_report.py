@@ -148,12 +148,13 @@ def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, reco
     table = read_table(run.relevance_bilateral)
     own = table[(table["participant_id"] == "sub-AD000") & (table["map"] == EVIDENCE)].set_index("group")["sum"]
     first = by_hand(run).index[0]
-    names = dict.fromkeys([first, *own.sort_values(ascending=False).index[:3]])
-    parts = [f"{name[:1].lower()}{name[1:]} {signed(own[name])}" for name in names]
+    largest = list(own.sort_values(ascending=False).index[:3])
+    parts = [f"{name[:1].lower()}{name[1:]} {signed(own[name])}" for name in largest]
+    leader = f"; the region that differs most between the classes, {first[:1].lower()}{first[1:]}, {signed(own[first])}"
     assert content["evidence"] == [
-        "Scan IAD0M000: evidence for AD is +2.50 logits, that of its reference of 12 training controls −1.50. Of the "
-        f"difference of +4.00: {', '.join(parts[:-1])} and {parts[-1]}. The map adds up to it with "
-        "an error of +0.25 logits."
+        "Scan IAD0M000: the evidence for AD is +2.50 logits. That of the 12 training controls that the map compares it "
+        f"with is −1.50. Largest parts of the difference of +4.00: {', '.join(parts[:-1])} and {parts[-1]}"
+        f"{'' if first in largest else leader}. All regions and the rest add up to it with an error of +0.25 logits."
     ]
 
 

@@ -261,7 +261,9 @@ def test_sites_are_told_before_and_after_harmonisation():
                          "p_fwe_after": [0.9, 0.8]})  # fmt: skip
     rows = pd.concat([rows, rows[:1].assign(effect="scale", p_fwe_before=0.03)])
     found = audit_verdicts.sites(record({"site_effects": rows}))
-    assert found.answer == "Not shown for the leading map. Volumes: in 1 region."
+    assert (
+        found.answer == "No effect of the site was found on the leading map. Volumes differ between sites in 1 region."
+    )
     assert "n = 30 of 3 sites, test fold held" in found.grounds
     assert "p\xa0=\xa00.010, Cuneus) before, 0 after" in found.grounds
     assert "in spread 1 of 1 region with a corrected p (family-wise, largest statistic) below 0.05" in found.grounds

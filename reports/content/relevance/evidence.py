@@ -11,6 +11,7 @@ from pipeline.regions.tables import ALL
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.evidence import evidence_differences, leading_evidence
 from reports.cautions.findings import Leaders, leaders, ranking, voxels_of
+from reports.content.relevance.headline import regions_that_differ
 from reports.figures.gallery import Picture
 from reports.figures.regions import draw_regions
 from reports.page.material import Material
@@ -27,13 +28,13 @@ def evidence_block(material: Material) -> dict[str, Any]:
     run, name = material.run, material.run.leading_map
     what = f"the predicted {run.task.column}" if run.task.is_number else f"{run.task.explained}"
     meaning = (
-        f"Evidence: what a region adds to the evidence for {what}, compared with controls of the training part of the "
-        f"scan's network, in {run.evidence_unit}: the sum of {map_title(name)} over the region. It is signed, and all "
-        "regions and the unlabelled rest add up to the evidence of the scan less that of its reference, up to the "
-        "error written in group/evidence.tsv."
+        f"{regions_that_differ(run)} Evidence is what a region adds to the evidence for {what}, compared with controls "
+        f"of the training part of the scan's network, in {run.evidence_unit}: the sum of {map_title(name)} over the "
+        "region. It is signed, and all regions and the unlabelled rest add up to the evidence of the scan less that of "
+        "its reference, up to the error written in group/evidence.tsv."
     )
     return {
-        "title": f"Evidence, {map_title(name)}", "meaning": meaning, "figure": _figure(material, name),
+        "title": f"Evidence, {map_title(name)}", "meaning": meaning.strip(), "figure": _figure(material, name),
         "table": _table(material, name),
     }  # fmt: skip
 

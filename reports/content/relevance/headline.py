@@ -20,6 +20,8 @@ from reports.vector.intervals import IntervalRow, draw_intervals
 from reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number
 
 OUTLINED, RANKED = 5, 12
+NAMED = 7
+"""Regions named in a sentence."""
 
 
 def effects(run: RunRecord) -> tuple[pd.DataFrame, str]:
@@ -36,6 +38,17 @@ def effects(run: RunRecord) -> tuple[pd.DataFrame, str]:
         return pd.DataFrame(), "share of the map"
     rows = rows[rows["hedges_g"].notna()].set_index("group")
     return rows.sort_values("hedges_g", ascending=False, kind="stable"), "share of the map"
+
+
+def regions_that_differ(run: RunRecord) -> str:
+    """How many regions of the leading map differ between the classes, and the first of them by name, in a sentence."""
+    rows, _ = effects(run) if run.has("group_comparisons") else (pd.DataFrame(), "")
+    if rows.empty:
+        return ""
+    passed = [mid_sentence(str(group)) for group in rows.index[rows["p_fwe"] < CLEAR]]
+    more = [f"{number(len(passed) - NAMED)} more"] if len(passed) > NAMED else []
+    names = f": {listing(passed[:NAMED] + more)}" if passed else ""
+    return f"{number(len(passed))} of {count(len(rows), 'region')} differ between the classes{names}."
 
 
 def build_brain(material: Material) -> Mapping[str, Any]:

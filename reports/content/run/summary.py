@@ -21,7 +21,7 @@ from reports.cautions.findings import (
     volume_estimate,
     within_folds,
 )
-from reports.content.relevance.headline import effects
+from reports.content.relevance.headline import regions_that_differ
 from reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
@@ -84,8 +84,6 @@ def _primary(run: RunRecord) -> Answer | None:
 
 
 _PRIMARY = "What is the primary outcome?"
-NAMED = 7
-"""Regions named above the answers."""
 _SPELLED = {"AD": "Alzheimer's disease (AD)", "CN": "cognitively normal (CN)", "MCI": "mild cognitive impairment (MCI)"}
 _HOW_GOOD, _ATROPHY = "How good is the classifier?", "Does it agree with atrophy?"
 _HOW_PREDICTED = "How good is the prediction?"
@@ -118,13 +116,8 @@ def _found(run: RunRecord) -> str:
             f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
             f"{fixed(estimate.value)}."
         )
-    if run.task.kind.name == TWO_CLASSES and run.has("group_comparisons"):
-        rows, _ = effects(run)
-        passed = [mid_sentence(str(group)) for group in rows.index[rows["p_fwe"] < CLEAR]] if len(rows) else []
-        more = f" and {number(len(passed) - NAMED)} more" if len(passed) > NAMED else ""
-        names = f": {', '.join(passed[:NAMED])}{more}" if more else f": {listing(passed)}" if passed else ""
-        if len(rows):
-            said.append(f"{number(len(passed))} of {count(len(rows), 'region')} differ between the classes{names}.")
+    if run.task.kind.name == TWO_CLASSES:
+        said.append(regions_that_differ(run))
     if primary(run) is not None and not is_missing(run.tables["primary"].iloc[0]["p"]):
         row = run.tables["primary"].iloc[0]
         shown = "correlates with" if row["p"] < CLEAR else "shows no clear correlation with"
@@ -132,7 +125,7 @@ def _found(run: RunRecord) -> str:
             f"Evidence in the {mid_sentence(row['group'])} {shown} {biomarker_in_words(run, row['biomarker'])} "
             f"(r\xa0=\xa0{fixed(row['r'])})."
         )
-    return " ".join(said)
+    return " ".join(filter(None, said))
 
 
 def _trust(run: RunRecord) -> str:
