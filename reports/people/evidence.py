@@ -36,8 +36,8 @@ def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
 
     A sentence reads: "Scan I1: the evidence for AD is +2.30 logits. That of the 12 training controls that the map
     compares it with is −1.80. Largest parts of the difference of +4.10: hippocampus +1.30, amygdala +0.70 and lateral
-    ventricle +0.40; the region that differs most between the classes, entorhinal area, +0.20. All regions and the rest
-    add up to it with an error of −0.02 logits."
+    ventricle +0.40; the region that differs most between the classes, entorhinal area, +0.20. All other
+    voxels add +1.68; the sum has an error of −0.02 logits."
     """
     if not run.leads_with_evidence:
         return []
@@ -69,10 +69,11 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, parts: pd.Series) -
     named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in largest]
     leader = [f"the region that differs most between the classes, {mid_sentence(group)}, {signed(parts[group])}"
               for group in headline if group not in largest]  # fmt: skip
+    rest = above + account["completeness_error"] - parts[list(dict.fromkeys([*largest, *headline]))].sum()
     return (
         f"Scan {shortened(scan)}: the {what} is {signed(account['evidence'])} {unit}. That of the "
         f"{count(int(account['n_reference']), 'training control')} that the map compares it with is "
         f"{signed(account['reference_evidence'])}. Largest parts of the difference of "
-        f"{signed(above)}: {'; '.join([listing(named), *leader])}. All regions and the rest add up to it "
-        f"with an error of {signed(account['completeness_error'])} {unit}."
+        f"{signed(above)}: {'; '.join([listing(named), *leader])}. All other voxels add "
+        f"{signed(rest)}; the sum has an error of {signed(account['completeness_error'])} {unit}."
     )

@@ -150,11 +150,13 @@ def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, reco
     first = by_hand(run).index[0]
     largest = list(own.sort_values(ascending=False).index[:3])
     parts = [f"{name[:1].lower()}{name[1:]} {signed(own[name])}" for name in largest]
+    rest = 4.0 + 0.25 - own[list(dict.fromkeys([*largest, first]))].sum()
     leader = f"; the region that differs most between the classes, {first[:1].lower()}{first[1:]}, {signed(own[first])}"
     assert content["evidence"] == [
         "Scan IAD0M000: the evidence for AD is +2.50 logits. That of the 12 training controls that the map compares it "
         f"with is −1.50. Largest parts of the difference of +4.00: {', '.join(parts[:-1])} and {parts[-1]}"
-        f"{'' if first in largest else leader}. All regions and the rest add up to it with an error of +0.25 logits."
+        f"{'' if first in largest else leader}. All other voxels add {signed(rest)}; the sum has an error of +0.25 "
+        "logits."
     ]
 
 
