@@ -2,7 +2,8 @@
 
 A mean map is put together from such sums, as it is from single maps: a *part* is a file that holds the sum of the maps
 of its scans, be it one (a relevance map) or several (a partial sum). Partial sums are float64 and cover the network's
-box, compressed, since most of a box is background.
+box. Only values other than 0 are written, since most of a box is background, with a bit for each voxel that says where:
+as small as compressed values, whose digits are as good as random, in a fortieth of the time.
 """
 
 from __future__ import annotations
@@ -42,9 +43,12 @@ def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | N
         Part of the template grid that the sums cover; None for all of it.
     """
     place = [] if box is None else [box.start, box.shape]
-    arrays: dict[str, Any] = {**sums, "box": np.array(place, np.int64)}
+    arrays: dict[str, Any] = {"box": np.array(place, np.int64)}
+    for name, values in sums.items():
+        where = values != 0
+        arrays |= {name: values[where], f"{name}.shape": values.shape, f"{name}.where": np.packbits(where)}
     with path.open("wb") as handle:
-        np.savez_compressed(handle, **arrays)
+        np.savez(handle, **arrays)
 
 
 def add_part(into: NDArray[np.float64], path: Path, map_name: str, grid: Grid) -> None:
@@ -60,12 +64,14 @@ def add_part(into: NDArray[np.float64], path: Path, map_name: str, grid: Grid) -
         return
     try:
         with np.load(path) as stored:
-            values, place = stored[map_name], stored["box"].tolist()
+            values, place, shape = stored[map_name], stored["box"].tolist(), stored[f"{map_name}.shape"]
+            where = np.unpackbits(stored[f"{map_name}.where"], count=int(shape.prod())).astype(bool).reshape(shape)
         target = into if not place else Box(tuple(place[0]), tuple(place[1])).crop(into)
-        if target.shape != values.shape:
-            raise ValueError(f"shape {values.shape} on a grid of {target.shape}")
+        if target.shape != where.shape:
+            raise ValueError(f"shape {where.shape} on a grid of {target.shape}")
+        added = target[where] + values
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, BadInputError) as error:
         raise BadInputError(
             f"{path}: no readable sum of maps ({error}). Remove it and run attribution again."
         ) from error
-    target += values
+    target[where] = added

@@ -1,0 +1,136 @@
+"""Heatmaps of a run against the bare LRP engine: scans per second, for one β and for five.
+
+    OMP_NUM_THREADS=1 python benchmarks/heatmap_rate.py --output docs/benchmarks/growth.md     # a quarter of an hour
+
+The stage reads scans and networks, makes maps, sums them over regions and compartments, adds them up for mean maps, and
+writes tables and receipts. The engine alone explains the same volumes, held in memory, with the same network in memory.
+Scans are random values in the brain of the template, the network has random weights. One process, one thread; seconds
+of the clock, arms in turns, best of `--repeats`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import torch
+from growth import table
+from sections import write_section
+from training_rate import NETWORK, Cohort, written
+
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.attribution.entry import Surroundings
+from pipeline.attribution.methods import attribute_all
+from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.records import Scan
+from pipeline.explaining.requested import explanations_of_run
+from pipeline.explaining.stage import explain_scans
+from pipeline.models.families.registry import build_network
+from pipeline.models.inputs import read_network_volume
+from pipeline.models.storage import load_model, save_model
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.memory import kept_memory
+
+CLASSES = ("CN", "AD")
+SIZES = ((2.0, 1), (2.0, 5), (1.0, 1), (1.0, 5))
+"""Millimetres and values of β."""
+
+
+def stage(layout: RunLayout, cohort: Cohort, config: Config) -> Callable[[], None]:
+    """The heatmaps of all scans as a run makes them, from nothing."""
+    people = tuple(files.participant_id for files in cohort.files)
+    scans = [Scan(person, None, person, None, label=CLASSES[place % 2]) for place, person in enumerate(people)]
+    predictions = pd.DataFrame({
+        "scan_id": people, "participant_id": people, "label": [scan.label for scan in scans],
+        "predicted": CLASSES[0], "outcome": "TN",
+    })  # fmt: skip
+    split = Split((Fold(0, (), (), people),))
+    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    digests = DigestCache(layout.digests)
+
+    def explain() -> None:
+        for receipt in (layout.logs / "receipts").rglob("*.json"):
+            receipt.unlink()
+        with ThreadPoolExecutor(1) as pool:
+            outcomes = explain_scans(layout, scans, split, predictions, atlas, config, pool, digests)
+        assert all(one.status == "done" for one in outcomes), outcomes
+
+    return explain
+
+
+def engine(layout: RunLayout, cohort: Cohort, config: Config) -> Callable[[], None]:
+    """The maps alone, of volumes in memory by a network in memory."""
+    [asked] = explanations_of_run(config)
+    atlas = PackedAtlas.of(load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm)))
+    network = load_model(layout.fold(0))
+    method = asked.build(Surroundings(atlas, cohort.spec.box, None))
+    volumes = [torch.from_numpy(read_network_volume(files, cohort.spec))[None, None] for files in cohort.files]
+
+    @kept_memory()
+    def explain() -> None:
+        for volume in volumes:
+            attribute_all(network.model, volume, network.classes.index(asked.target), method, 0, asked.start)
+
+    return explain
+
+
+def measured(resolution: float, betas: int, scans: int, repeats: int) -> list[str]:
+    """A row: what each arm takes per scan, the rate of the stage as share of the engine's, memory and disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        layout = RunLayout(Path(folder))
+        cohort = written(layout.root, scans, resolution)
+        torch.manual_seed(0)
+        save_model(layout.fold(0), build_network(NETWORK, cohort.spec.shape, 2).eval(), cohort.spec, CLASSES, {})
+        config = load_config(overrides={
+            "registration": {"resolution_mm": resolution},
+            "attribution": {
+                "methods": ["lrp"], "betas": [n / max(betas - 1, 1) for n in range(betas)], "keep_maps": "group",
+            },
+        })  # fmt: skip
+        before = psutil.Process().memory_info().rss
+        arms = [engine(layout, cohort, config), stage(layout, cohort, config)]
+        spent: list[list[float]] = [[], []]
+        for _ in range(repeats + 1):
+            for arm, call in zip(spent, arms, strict=True):
+                begin = time.monotonic()
+                call()
+                arm.append(time.monotonic() - begin)
+        gained = psutil.Process().memory_info().rss - before
+        disk = sum(path.stat().st_size for path in layout.partial_sums.glob("*_sums.npz"))
+    alone, whole = (min(arm[1:]) / scans for arm in spent)
+    return [
+        f"{resolution:g}", f"{betas}", f"{alone:.2f}", f"{whole:.2f}", f"{100 * alone / whole:.0f}",
+        f"{gained / 2**30:.1f}", f"{disk / 1e6:.0f}",
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scans", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    columns = [
+        "voxels, mm", "values of β", "engine, s per scan", "stage, s per scan", "rate, % of the engine's",
+        "memory gained, GiB", "sums on disk, MB",
+    ]  # fmt: skip
+    body = table(columns, [measured(*size, given.scans, given.repeats) for size in SIZES])
+    print(body)
+    if given.output:
+        write_section(given.output, "Heatmaps against the engine", body, "Growth")
+
+
+if __name__ == "__main__":
+    main()
