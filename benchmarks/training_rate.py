@@ -4,6 +4,9 @@
 files, and trains the same network by: one resident batch (no data are read), the trainer of Heatlas with its
 augmentation, MONAI's CacheDataset + DataLoader, and its ThreadDataLoader. Arms take turns; CPU seconds of the process,
 the best turn of each.
+
+``--bound`` compares a step at 1 mm with what its floating-point operations would take at the rate of a large matrix
+product, and with its convolutions alone, in the same run.
 """
 
 from __future__ import annotations
@@ -14,13 +17,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import torch
 from monai.data import CacheDataset, DataLoader, ThreadDataLoader
+from sections import write_section
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from atlases.spaces import template_grid
 from atlases.templates import load_template
@@ -136,14 +142,73 @@ def measured(scans: int, size: int, resolution: float, repeats: int) -> list[tup
     return [(name, spent[0], min(spent[1:])) for name, spent in seconds.items()]
 
 
+def seconds_of(call: Callable[[], object], repeats: int) -> float:
+    """CPU seconds, the best of several after a first one."""
+    spent = []
+    for _ in range(repeats + 1):
+        begin = time.process_time()
+        call()
+        spent.append(time.process_time() - begin)
+    return min(spent[1:])
+
+
+@kept_memory()
+def step_against_bounds(batch: int, repeats: int, resolution: float = 1.0) -> list[str]:
+    """What a training step of random volumes takes, and what its operations would."""
+    torch.set_num_threads(1)
+    network = build_network(NETWORK, covering_box(load_template(resolution), NETWORK).shape, 2).train()
+    channels_last(network)
+    optimiser = torch.optim.Adam(network.parameters(), 1e-4)
+    volumes = torch.rand(batch, 1, *network.architecture.input_shape)
+    targets = torch.arange(batch) % 2
+    with FlopCounterMode(display=False) as counter:
+        step(network, optimiser, volumes, targets)
+    whole = seconds_of(lambda: step(network, optimiser, volumes, targets), repeats)
+    square = torch.rand(2048, 2048)
+    peak = 2 * 2048**3 / seconds_of(lambda: square @ square, 5)
+    convolutions: list[tuple[nn.Module, torch.Tensor]] = []
+    hooks = [
+        layer.register_forward_hook(lambda layer, given, _: convolutions.append((layer, given[0].detach())))
+        for layer in network.modules()
+        if isinstance(layer, nn.Conv3d)
+    ]
+    with torch.no_grad():
+        network(volumes)
+    for hook in hooks:
+        hook.remove()
+    alone = sum(seconds_of(partial(alone_twice, *one), repeats) for one in convolutions)
+    flops = counter.get_total_flops()
+    return [
+        f"A step of {batch} scans of {' × '.join(map(str, volumes.shape[2:]))} voxels: {flops / 1e9:.0f} GFLOP in "
+        f"{whole:.2f} s. At the {peak / 1e9:.0f} GFLOP/s of a product of two 2048 × 2048 matrices they would take "
+        f"{flops / peak:.2f} s: **{whole * peak / flops:.1f} ×** the bound. The convolutions alone, forward and "
+        f"backward, take {alone:.2f} s, {alone * peak / flops:.1f} × the bound; the rest of a step are batch "
+        "normalisation, ReLU and pooling, which have few operations and read and write whole volumes.",
+    ]
+
+
+def alone_twice(layer: nn.Module, given: torch.Tensor) -> None:
+    """Forward and backward through a layer; the image itself needs no gradient."""
+    answer = layer(given.requires_grad_(given.shape[1] > 1))
+    answer.backward(torch.ones_like(answer))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scans", type=int, default=8)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--resolution", type=float, default=2.0)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--bound", action="store_true", help="only the step at 1 mm against its bounds")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
+    if given.bound:
+        body = "\n".join([f"`python benchmarks/training_rate.py --bound --batch {given.batch}`, one thread.", "",
+                          *step_against_bounds(given.batch, given.repeats)])  # fmt: skip
+        print(body)
+        if given.output:
+            write_section(given.output, "A step at 1 mm against its bounds", body, "Training from registered scans")
+        return
     rows = measured(given.scans, given.batch, given.resolution, given.repeats)
     steps, bound = given.scans // given.batch, rows[0][2]
     lines = [
