@@ -115,7 +115,7 @@ def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[st
                 archive.writestr(f"{scan.files.name}/failure.json", json.dumps(_described(error)))
                 continue
             for name, values in maps.items():
-                sums[name] = sums[name] + values if name in sums else values.double()
+                sums[name] = sums[name].add_(values) if name in sums else values.double()
     write_sums(outputs["sums"], {name: values.cpu().numpy() for name, values in sums.items()}, box)
     return {"scans": len(task.scans), "failed": len(failed), "failed_scans": json.dumps(failed)}
 
