@@ -10,6 +10,7 @@ of this scan and not of the template.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,11 @@ from torch import Tensor
 
 from atlases.brain_box import Box
 from atlases.images import UNREADABLE
+from atlases.regions import RegionTable
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.regions.packed_labels import REST
+from pipeline.regions.packed_labels import REST, PackedLabels, labels_in
 from pipeline.regions.region_sums import ordered_total
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
@@ -99,7 +101,7 @@ def within_reach(mask: Mask, reach: float) -> Mask:
     far = int(reach * reach) + 1
     if far + steps * steps > np.iinfo(np.uint8).max:
         raise ValueError(f"a reach of {reach:g} voxels is more than this transform is made for")
-    squared = np.where(mask, 0, far).astype(np.uint8)
+    squared = np.where(mask, np.uint8(0), np.uint8(far))
     for axis in range(mask.ndim):
         lines = np.moveaxis(squared, axis, 0)
         nearest = lines.copy()
@@ -185,14 +187,18 @@ def write_audit_table(
     """
     brain = read_brain(brain_mask, grid)
     brain = brain if box is None else box.crop(brain)
-    labels = atlas.labels_in(box)
-    tissue = {
-        name: np.isin(labels, [region.number for region in atlas.regions.regions if region.tissue == name])
-        for name in (FLUID, VESSEL)
-    } | {NO_REGION: labels == REST}
+    tissue = _tissue(atlas.labels, atlas.regions, box)
     rows = audit_rows(maps, compartments(volume, brain, tissue, float(min(grid.voxel_sizes_mm))))
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
     write_table(path, pd.DataFrame([identity | row for row in rows], columns=list(AUDIT_COLUMNS)), AUDIT_COLUMNS)
+
+
+@functools.lru_cache(maxsize=1)
+def _tissue(labels: PackedLabels, regions: RegionTable, box: Box | None) -> Mapping[str, Mask]:
+    """Fluid, vessels and what no region covers; the last is kept, since all jobs of a worker share atlas and box."""
+    inside = labels_in(labels, box)
+    numbers = {kind: [one.number for one in regions.regions if one.tissue == kind] for kind in (FLUID, VESSEL)}
+    return {kind: np.isin(inside, known) for kind, known in numbers.items()} | {NO_REGION: inside == REST}
 
 
 def read_brain(path: Path, grid: Grid) -> Mask:

@@ -16,7 +16,7 @@ from atlases.labels import Atlas
 from atlases.regions import RegionTable
 from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
-from pipeline.regions.packed_labels import PackedLabels, pack_labels, unpack_rows
+from pipeline.regions.packed_labels import PackedLabels, labels_in, pack_labels
 from pipeline.regions.region_sums import device_labels, device_region_sums
 from pipeline.regions.tables import RELEVANCE_COLUMNS, scan_rows
 from pipeline.run.errors import BadInputError
@@ -51,9 +51,7 @@ class PackedAtlas:
 
     def labels_in(self, box: Box | None) -> NDArray[np.int64]:
         """Label numbers in a part of the grid; None for all of it."""
-        rows = unpack_rows(self.labels)
-        inside = rows if box is None else box.crop(rows)
-        return np.ascontiguousarray(np.asarray(self.labels.numbers, np.int64)[inside])
+        return labels_in(self.labels, box)
 
 
 def write_region_table(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from atlases.brain_box import Box
 from pipeline.run.errors import BadInputError
 
 REST = 0
@@ -60,3 +61,10 @@ def pack_labels(labels: NDArray[np.integer], numbers: Sequence[int]) -> PackedLa
 def unpack_rows(packed: PackedLabels) -> NDArray[np.uint16]:
     """The label volume with each voxel's place in ``packed.numbers`` for its label."""
     return np.frombuffer(zlib.decompress(packed.compressed), np.uint16).reshape(packed.shape, order="F")
+
+
+def labels_in(packed: PackedLabels, box: Box | None) -> NDArray[np.int64]:
+    """Label numbers in a part of the grid; None for all of it."""
+    rows = unpack_rows(packed)
+    inside = rows if box is None else box.crop(rows)
+    return np.ascontiguousarray(np.asarray(packed.numbers, np.int64)[inside])

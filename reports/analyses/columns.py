@@ -84,11 +84,12 @@ def worded(value: object) -> str:
     >>> worded("rim_inside"), worded("auc"), worded("null_education"), worded(None)
     ('inner side of the rim', 'area under the curve', 'null: education', 'n/a')
     >>> worded("own volume/tiv"), worded("hippocampus/tiv")
-    ("the region's own volume ÷ intracranial", 'hippocampus ÷ intracranial')
+    ("the region's own volume ÷ intracranial volume", 'hippocampal volume ÷ intracranial volume')
     """
     said = text(value)
     if said.endswith("/tiv"):
-        return f"{worded(said.removesuffix('/tiv'))} ÷ intracranial"
+        base = said.removesuffix("/tiv")
+        return f"{'hippocampal volume' if base == 'hippocampus' else worded(base)} ÷ intracranial volume"
     if said.startswith("null_"):
         return f"null: {said.removeprefix('null_').replace('_', ' ')}"
     return WORDS.get(said, said.replace("_", " "))

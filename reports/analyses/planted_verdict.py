@@ -102,7 +102,7 @@ def other_leaders(run: RunRecord) -> str:
         return ""
     is_leading = rows["map"] == run.leading_map
     most, own = rows.loc[~is_leading, "hits"].max(), rows.loc[is_leading, "hits"].max()
-    return f"other methods find at most {number(most)}" if own > most else ""
+    return f"other methods: at most {number(most)}" if own > most else ""
 
 
 def shuffled_count(run: RunRecord) -> str:

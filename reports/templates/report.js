@@ -36,6 +36,8 @@ for (const form of document.querySelectorAll(".filter")) {
     shown.textContent = n > most ? `${most} of ${n} ${form.dataset.noun} shown` : `${n} ${n === 1 ? form.dataset.one : form.dataset.noun} shown`;
   };
   form.hidden = false;
+  const box = table.closest(".scroll");
+  search.addEventListener("focus", () => { box.style.minHeight = `${box.offsetHeight}px`; }, { once: true });  // fewer rows must not move the page
   search.addEventListener("input", apply);
   all?.addEventListener("click", () => { most = Infinity; apply(); });
   table.addEventListener("click", apply);  // after a heading has sorted the rows

@@ -124,7 +124,8 @@ def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(ru
         f"{people['n_first']:.0f} participants of AD and {people['n_second']:.0f} of CN; differences in logits: "
         f"{', '.join(said[:-1])} and {said[-1]}. In brackets: 95 % interval, Hedges' g [interval]. {NOT_EVALUATED}"
     )
-    assert answer.figure == f"{signed(VOXELS * rows['difference'].iloc[0])} logits"
+    assert answer.figure == rows.index[0]
+    assert f" {signed(VOXELS * rows['difference'].iloc[0])} logits, " in answer.figure_caption
     assert "relevance (LRP β=0) is densest in" in answer.more
 
 

@@ -352,7 +352,11 @@ def test_codes_and_sources_are_in_words_on_the_page():
     view = View("associations", "Correlations.", ("biomarker", "covariates", "r", "note"), leading=False)
     material = Material(run, Gallery(FOLDER))
     cells = [cell.text for cell in show_view(view, material).table.rows[0]]
-    assert cells[:3] == [f"hippocampus ÷ intracranial ({hippocampal_source(run)})", "test fold, age, sex", "0.10"]
+    assert cells[:3] == [
+        f"hippocampal volume ÷ intracranial volume ({hippocampal_source(run)})",
+        "test fold, age, sex",
+        "0.10",
+    ]
     optional = View("associations", "None.", ("r",), where={"biomarker": ["mmse"]}, optional=True)
     assert show_view(optional, material) is None
 
@@ -424,7 +428,7 @@ def test_a_region_page_names_measures_and_covariates_in_words():
     cells = [
         [cell.text for cell in row] for row in associations_by_group(record({"associations": rows}))["Hippocampus"].rows
     ]
-    assert cells[0][:2] == [f"the region's own volume ÷ intracranial ({OWN})", "test fold, sex"]
+    assert cells[0][:2] == [f"the region's own volume ÷ intracranial volume ({OWN})", "test fold, sex"]
     assert cells[1][0] == "CDRSB"
 
 

@@ -48,7 +48,8 @@ def regions_that_differ(run: RunRecord) -> str:
     passed = [mid_sentence(str(group)) for group in rows.index[rows["p_fwe"] < CLEAR]]
     more = [f"{number(len(passed) - NAMED)} more"] if len(passed) > NAMED else []
     names = f": {listing(passed[:NAMED] + more)}" if passed else ""
-    return f"{number(len(passed))} of {count(len(rows), 'region')} differ between the classes{names}."
+    most = " When most regions differ, read the order, not the count." if len(passed) > len(rows) / 2 else ""
+    return f"{number(len(passed))} of {count(len(rows), 'region')} differ between the classes{names}.{most}"
 
 
 def build_brain(material: Material) -> Mapping[str, Any]:
@@ -98,8 +99,9 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
     null = "If the classes did not differ, g would be near 0 in every region."
     if rows["g_by_chance"].notna().any():
         null = (
-            f"Grey: when participants are exchanged between the classes at random, the clearest of all regions and "
-            f"maps stays within this in {100 * run.config.statistics.confidence:g} % of the exchanges."
+            "The grey bar shows how large g becomes by chance alone: with the classes of the participants shuffled, "
+            f"{100 * run.config.statistics.confidence:g} % of the shuffles stay within it, even in the region and map "
+            "with the strongest result. A region whose point lies beyond it differs clearly."
         )
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),

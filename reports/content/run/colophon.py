@@ -53,5 +53,7 @@ def build_provenance(material: Material) -> Mapping[str, Any]:
 
 
 def build_credits(material: Material) -> Mapping[str, Any]:
-    """Acknowledgements and licences."""
-    return {"credits": credits(material.run)}
+    """Acknowledgements and licences, and the files with the works to cite."""
+    layout = material.run.layout
+    files = [path.relative_to(layout.root).as_posix() for path in (layout.methods_text, layout.bibliography)]
+    return {"credits": credits(material.run), "files": files}

@@ -101,9 +101,10 @@ def _asked(run: RunRecord) -> str:
     task = run.task
     names = [_SPELLED.get(name, name) for name in reversed(task.outputs)]
     goal = f"predict {task.column}" if task.is_number else f"tell {listing(names)} apart"
+    whose = " of synthetic people" if run.is_synthetic else ""
     return (
-        f"A convolutional network was trained to {goal} in T1-weighted brain MRI. Heatmaps show which parts of the "
-        "brain its answer rests on."
+        f"A convolutional network was trained to {goal} in T1-weighted brain MRI{whose}. Heatmaps show which parts of "
+        "the brain its answer rests on."
     )
 
 
@@ -136,13 +137,14 @@ def _trust(run: RunRecord) -> str:
     planted = ""
     if found is not None:
         hits, several, top, _ = found
-        planted = f"The map ({title}) ranks {hits} of {several} planted regions among its first {top}"
-        planted += f"; {others}. " if (others := other_leaders(run)) else ". "
+        others = other_leaders(run)
+        planted = f"The map ({title}) has {hits} of {several} planted regions among its first {top}"
+        planted += f" ({others}). " if others else ". "
     if run.has("verdicts"):
         return planted + bench_sentence(run, run.leading_map) + _networks_agree(run)
     what = "it" if planted else f"the map ({title})"
     return (
-        f"{planted}Not yet checked: whether an untrained network would give {what} too (heatlas evaluate does that)."
+        f"{planted}Not checked: whether an untrained network gives {what} too (heatlas evaluate)."
         f"{_networks_agree(run)}"
     )
 
@@ -154,8 +156,7 @@ def _networks_agree(run: RunRecord) -> str:
         return ""
     how = "only in part alike" if found >= PARTLY else "very differently"
     return (
-        f" Networks trained on different people order the regions {how} (mean rank correlation {fixed(found)}), so do "
-        "not read much into the order."
+        f" Networks trained on different people order the regions {how}: do not read much into the order."
     )
 
 
@@ -245,8 +246,8 @@ def _volume(run: RunRecord) -> Answer:
         more += f"The two maps {'agree' if same else 'disagree'} in the sign."
     figure = f"r = {fixed(estimate.value)}"
     caption = (
-        f"{what} and volume{' ÷ intracranial' * bool(adjusted)}{within_folds(estimate)}, {map_title(name)}, "
-        f"n = {number(estimate.participants)}, "
+        f"{what} and volume{' ÷ intracranial volume' * bool(adjusted)}{within_folds(estimate)}, {map_title(name)}, "
+        f"n = {count(estimate.participants, 'true positive')}, "
         f"FDR-corrected {p_value(estimate.p_fdr)}"
     )
     return Answer(_ATROPHY, text, figure, caption, more.strip())

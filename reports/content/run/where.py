@@ -64,8 +64,8 @@ def where_it_looks(run: RunRecord) -> Answer:
         below = _regions_by_density(run, founding)
         more += f"{bench_sentence(run, founding)} {below.text} {below.more}"
     return Answer(
-        WHERE, text, f"{signed(first['difference'])} {run.evidence_unit}",
-        f"difference of evidence in the {mid_sentence(found.regions[0])}, {map_title(name)}, "
+        WHERE, text, found.regions[0],
+        f"first of all regions: difference of evidence {signed(first['difference'])} {run.evidence_unit}, "
         f"n = {number(first['n_first'] + first['n_second'])}", more.strip(),
     )  # fmt: skip
 
