@@ -144,8 +144,7 @@ def _trust(run: RunRecord) -> str:
         return planted + bench_sentence(run, run.leading_map) + _networks_agree(run)
     what = "it" if planted else f"the map ({title})"
     return (
-        f"{planted}Not checked: whether an untrained network gives {what} too (heatlas evaluate)."
-        f"{_networks_agree(run)}"
+        f"{planted}Not checked: whether an untrained network gives {what} too (heatlas evaluate).{_networks_agree(run)}"
     )
 
 
@@ -155,9 +154,7 @@ def _networks_agree(run: RunRecord) -> str:
     if found is None or found >= LARGELY:
         return ""
     how = "only in part alike" if found >= PARTLY else "very differently"
-    return (
-        f" Networks trained on different people order the regions {how}: do not read much into the order."
-    )
+    return f" Networks trained on different people order the regions {how}: do not read much into the order."
 
 
 def task_in_words(run: RunRecord) -> str:
