@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from atlases.images import write_template_image
@@ -128,8 +130,11 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
     return write_scan_tables(outputs, explained, task)
 
 
-def explained_scan(task: ScanToExplain) -> ExplainedScan:
-    """Make the maps of one scan, of several networks their means; raises as `explain_scan`."""
+def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None) -> ExplainedScan:
+    """Make the maps of one scan, of several networks their means; raises as `explain_scan`.
+
+    The volume that the networks see is read, unless it is given as `seen`.
+    """
     device = chosen_device(task.training)
     first: LoadedModel | None = None
     means: dict[str, RunningMean] = {}
@@ -139,7 +144,8 @@ def explained_scan(task: ScanToExplain) -> ExplainedScan:
             require_unseen(loaded.description, str(description), [task.scan.participant_id])
         if first is None:
             first = loaded
-            volume = torch.from_numpy(read_network_volume(task.files, loaded.input))[None, None].to(device)
+            seen = read_network_volume(task.files, loaded.input) if seen is None else seen
+            volume = torch.from_numpy(seen)[None, None].to(device)
         elif loaded.input != first.input:
             raise BadInputError(
                 f"{description}: sees another part of the template than the other networks. Train all folds with the "

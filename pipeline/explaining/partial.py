@@ -5,6 +5,8 @@ one after the other by one network, their maps added in float64. A part is what 
 beside other parts, and what is kept, so that a second run does nothing: one sum per map and part. One unit per fold
 would keep fewer sums, but has hours of work to lose and no more workers than folds; a single split has one fold.
 
+While a scan is explained, the next is read and the tables of the one before are written, by other threads.
+
 A part does not fail for one scan: it goes on. The tables of each scan (or what went wrong) go to a unit of work of that
 scan, which puts them in their place, so that receipts, failures and accounts are as in any other run. A part with a
 failed scan is done again on the next call, as a failed scan would be.
@@ -17,17 +19,28 @@ import errno
 import json
 import traceback
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from torch import Tensor
 
 from atlases.brain_box import Box
-from pipeline.explaining.explained_scan import ScanToExplain, explained_scan, table_outputs, write_scan_tables
+from pipeline.explaining.explained_scan import (
+    ExplainedScan,
+    ScanToExplain,
+    explained_scan,
+    table_outputs,
+    write_scan_tables,
+)
+from pipeline.models.device import chosen_device
+from pipeline.models.inputs import read_network_volume
 from pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
 from pipeline.run.errors import BadInputError, HeatlasError
 from pipeline.run.layout.run_layout import RunLayout
@@ -37,6 +50,9 @@ from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 from pipeline.run.work.memory import kept_memory
 
 STAGE = "attribution-parts"
+Found = ExplainedScan | Exception
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 PART = 16
 """Scans of a part: minutes of work on a processor at 1 mm, and the disk of about one scan's maps for 16."""
 
@@ -104,17 +120,24 @@ def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[st
     sums: dict[str, Tensor] = {}
     box: Box | None = None
     failed = []
-    with zipfile.ZipFile(outputs["scans"], "w", zipfile.ZIP_DEFLATED) as archive:
-        for scan in task.scans:
+    tables = partial(_tables_of, scratch=outputs["scans"].parent)
+    with zipfile.ZipFile(outputs["scans"], "w", zipfile.ZIP_DEFLATED) as archive, ThreadPoolExecutor(2) as beside:
+        for (scan, found), written in _one_ahead(beside, tables, _explained(beside, task.scans)):
             try:
-                box, maps = _explain_into(archive, scan, outputs["scans"].parent)
+                facts = written.result()
             except Exception as error:
                 if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise  # stops the run: the next scan would fare no better
                 failed.append(scan.files.name)
                 archive.writestr(f"{scan.files.name}/failure.json", json.dumps(_described(error)))
                 continue
-            for name, values in maps.items():
+            assert isinstance(found, ExplainedScan)
+            for short, path in _scratch(scan, outputs["scans"].parent).items():
+                archive.write(path, f"{scan.files.name}/{short}")
+                path.unlink()
+            archive.writestr(f"{scan.files.name}/facts.json", json.dumps(facts))
+            box = found.loaded.input.box
+            for name, values in found.maps.items():
                 sums[name] = sums[name].add_(values) if name in sums else values.double()
     write_sums(outputs["sums"], {name: values.cpu().numpy() for name, values in sums.items()}, box)
     return {"scans": len(task.scans), "failed": len(failed), "failed_scans": json.dumps(failed)}
@@ -174,16 +197,45 @@ def _parts(layout: RunLayout, jobs: Sequence[Job], outcomes: Sequence[str]) -> I
             yield _Part(Job(STAGE, unit, key, outputs, explain_part, (task,)), outcome, scan_jobs)
 
 
-def _explain_into(archive: zipfile.ZipFile, scan: ScanToExplain, scratch: Path) -> tuple[Box | None, dict[str, Tensor]]:
-    """Explain a scan, put its tables and what its receipt keeps into the archive; return the box and the maps."""
-    explained = explained_scan(scan)
-    tables = {short: scratch / path.name for short, path in table_outputs(scan.files, scan.explanations).items()}
-    facts = write_scan_tables(tables, explained, scan)
-    for short, path in tables.items():
-        archive.write(path, f"{scan.files.name}/{short}")
-        path.unlink()
-    archive.writestr(f"{scan.files.name}/facts.json", json.dumps(facts))
-    return explained.loaded.input.box, explained.maps
+def _one_ahead(
+    beside: Executor, function: Callable[[Item], Made], items: Iterable[Item]
+) -> Iterator[tuple[Item, Future[Made]]]:
+    """Each item with what a function makes of it in another thread, while the next item is made and used."""
+    before: tuple[Item, Future[Made]] | None = None
+    for item in items:
+        this = item, beside.submit(function, item)
+        if before is not None:
+            yield before
+        before = this
+    if before is not None:
+        yield before
+
+
+def _explained(beside: Executor, scans: Sequence[ScanToExplain]) -> Iterator[tuple[ScanToExplain, Found]]:
+    """Scans with their maps, or with what went wrong; each is read while the one before is explained."""
+    for scan, volume in _one_ahead(beside, _read, scans):
+        try:
+            found: Found = explained_scan(scan, volume.result())
+        except Exception as error:
+            found = error
+        yield scan, found
+
+
+def _read(scan: ScanToExplain) -> NDArray[np.float32]:
+    return read_network_volume(scan.files, scan.networks[0].load(chosen_device(scan.training)).input)
+
+
+def _tables_of(explained: tuple[ScanToExplain, Found], scratch: Path) -> dict[str, Any]:
+    """Write the tables of a scan; return what its receipt keeps."""
+    scan, found = explained
+    if isinstance(found, Exception):
+        raise found
+    return write_scan_tables(_scratch(scan, scratch), found, scan)
+
+
+def _scratch(scan: ScanToExplain, folder: Path) -> dict[str, Path]:
+    """Where the tables of a scan lie until they are in the archive."""
+    return {short: folder / path.name for short, path in table_outputs(scan.files, scan.explanations).items()}
 
 
 def _described(error: Exception) -> dict[str, str]:
