@@ -8,7 +8,7 @@ from reports.read.leading_map import has_passed
 from reports.read.run_record import RunRecord
 from reports.words.numbers import listing, sentence_case
 
-NOT_EVALUATED = "The maps of this run have not been evaluated (heatlas evaluate OUT)."
+NOT_EVALUATED = "Null and faithfulness checks of the maps have not been run yet (heatlas evaluate)."
 COHORTS = {"run": "scans of the run", "planted": "copies of its controls with planted loss"}
 """What the maps were judged on, by the name of the cohort in the tables."""
 _NULLS = {

@@ -44,13 +44,13 @@ QUANTITIES = {"sum": "relevance", "density": "density", "gain": "gain", "share":
 
 
 def primary_question(run: RunRecord) -> str:
-    """The primary outcome as the run named it, with what is held."""
+    """The primary outcome as the run named it, with what it is adjusted for."""
     row = run.tables["primary"].iloc[0]
     what = "evidence" if row["metric"] == "sum" and row["map"] in run.evidence_maps else QUANTITIES[row["metric"]]
     of_map = "" if is_missing(row["map"]) else f" ({map_title(row['map'])})"
     together = f"{listing(list(reversed(run.task.outputs)))} together"
     whom = together if row["scan_group"] == "all" else shortened(row["scan_group"])
-    held = "" if is_missing(row["covariates"]) else f", with {covariates_in_words(row['covariates'])} held"
+    held = "" if is_missing(row["covariates"]) else f", adjusted for {covariates_in_words(row['covariates'])}"
     return (
         f"partial correlation of {what}{of_map} in the {mid_sentence(row['group'])} with "
         f"{biomarker_in_words(run, row['biomarker'])}, {whom}{held}"
@@ -221,7 +221,8 @@ def associations(run: RunRecord) -> Verdict | None:
         answer = "Yes, within a class and in some regions."
     else:
         answer = (
-            f"Within a class, some correlations pass, but so few may be chance among {count(sets, 'set')} of tests."
+            "Within a class, some correlations are significant, but so few may be chance in "
+            f"{count(sets, 'set')} of tests."
         )
     return Verdict(
         answer, f"{map_title(name)}, density, participants permuted, corrected within each of {count(sets, 'set')} (a "

@@ -50,6 +50,7 @@ def _readable_site(run: RunRecord) -> Caution | None:
     tells = leading[leading["p_fwe"] < 0.05]
     concerned, which = (tells, "") if len(tells) else (found.sort_values("p_fwe").head(1), _of_map(found))
     scanner = listing([str(target).replace("_", " ") for target in dict.fromkeys(concerned["target"])])
+    targets = listing([str(target).replace("_", " ") for target in dict.fromkeys(tested["target"])])
     title = map_title(run.main_maps[0])
     own = listing([_predicted(row, with_map=False) for row in leading.to_dict("records")]) or "not tested"
     own = (
@@ -59,8 +60,8 @@ def _readable_site(run: RunRecord) -> Caution | None:
     )
     return Caution(
         "serious" if serious else "note", f"The {scanner} can be predicted from relevance{which}.",
-        f"{number(len(found))} of {count(len(tested), 'prediction')} from regional relevance "
-        f"{'passes' if len(found) == 1 else 'pass'} correction over the maps of a target: {'; '.join(passing)}{more}. "
+        f"Of {count(len(tested), 'prediction')} of {targets} from the maps' regional relevance, {number(len(found))} "
+        f"{'is' if len(found) == 1 else 'are'} significant after correction: {'; '.join(passing)}{more}. "
         f"{own} {_MEANS[len(tells) > 0]}",
         "shortcuts",
     )  # fmt: skip

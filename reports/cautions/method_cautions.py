@@ -95,15 +95,15 @@ def _several_networks(run: RunRecord) -> Caution | None:
         return None
     if run.config.statistics.fold_effect:
         tests = (
-            "Every test on relevance holds the fold: it compares only people who were explained by the same network."
+            "Every test on relevance is adjusted for the fold: it compares only people explained by the same network."
         )
     else:
-        tests = "The tests do not hold the fold ([statistics] fold_effect = false)."
+        tests = "The tests are not adjusted for the fold ([statistics] fold_effect = false)."
     return Caution(
         "note",
         "Several networks are pooled.",
         f"Each fold has its own network and its own scale of relevance. {tests} Mean maps, means and figures pool "
-        "the folds; gain compares within a fold.",
+        "the folds; gain compares people within a fold.",
         "regions",
     )
 

@@ -118,12 +118,12 @@ def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str) -> None:
     if scale.empty:
         axes.text(0.5, 0.5, "no relevance", ha="center", va="center", fontsize=7, color=LIGHT)
         return
-    ramp = np.linspace(scale.low, scale.high, 128)
-    marks: dict[float, str] = {0: _tick(scale.low), 1: _tick(scale.high)}
+    marks: dict[float, str] = {0: tick(scale.low), 1: tick(scale.high)}
     if scale.signed:
-        ramp = np.concatenate([-ramp[::-1], ramp])
-        marks = {0: _tick(-scale.high), 0.5: f"±{_tick(scale.low)}", 1: _tick(scale.high)}
-    axes.imshow(slices.coloured(ramp[None], scale), aspect="auto", extent=(0, 1, 0, 1), interpolation="nearest")
+        marks = {0: tick(-scale.high), 0.5: f"±{tick(scale.low)}", 1: tick(scale.high)}
+    axes.imshow(
+        slices.coloured(scale.ramp(128)[None], scale), aspect="auto", extent=(0, 1, 0, 1), interpolation="nearest"
+    )
     axes.set_xticks(list(marks), list(marks.values()))
     first, *_, last = axes.get_xticklabels()
     first.set_horizontalalignment("left")
@@ -131,7 +131,8 @@ def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str) -> None:
     axes.set_xlabel(unit, fontsize=6.5, color=LIGHT, labelpad=1)
 
 
-def _tick(value: float) -> str:
+def tick(value: float) -> str:
+    """A value beside a colour bar."""
     return f"{value:.1e}".replace("-", "−").replace("e−0", "e−").replace("e+00", "")
 
 

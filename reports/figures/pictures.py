@@ -64,6 +64,11 @@ def write(picture: Image.Image, place: tuple[int, int], text: str) -> None:
     picture.paste(stamp, place, stamp)
 
 
+def width_of(text: str) -> int:
+    """Pixels across that `write` needs."""
+    return int(_stamp(text).width)
+
+
 @functools.cache
 def font(size: int) -> ImageFont.FreeTypeFont:
     """DejaVu Sans, which matplotlib carries and draws with; Pillow's own font has no Greek letters."""

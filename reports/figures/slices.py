@@ -83,6 +83,11 @@ class ColourScale:
     def empty(self) -> bool:
         return not 0 <= self.low < self.high
 
+    def ramp(self, steps: int) -> NDArray[np.float64]:
+        """Values that are drawn: from low to high, before them from -high to -low where the scale is two-sided."""
+        above = np.linspace(self.low, self.high, steps)
+        return np.concatenate([-above[::-1], above]) if self.signed else above
+
 
 @dataclass(frozen=True)
 class MapView:

@@ -162,8 +162,8 @@ def make_parts(material: Material, executor: Executor | None) -> Made:
 
 _REGION_PARTS = (("map", "Map"), ("groups", "By group"), ("volume", "Volume"))
 _PERSON_PARTS = (
-    ("visits", "Scans"),
     ("where", "Where it looked"),
+    ("visits", "Scans"),
     ("fingerprint", "Fingerprint"),
     ("quality", "Quality"),
 )

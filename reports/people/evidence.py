@@ -34,10 +34,10 @@ def measure_of(run: RunRecord, map_name: str) -> Measure:
 def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
     """One sentence per scan about the leading map; none where it is no evidence map.
 
-    A sentence reads: "Scan I1: the evidence for AD is +2.30 logits. That of the 12 training controls that the map
-    compares it with is −1.80. Largest parts of the difference of +4.10: hippocampus +1.30, amygdala +0.70 and lateral
-    ventricle +0.40; the region that differs most between the classes, entorhinal area, +0.20. All other
-    voxels add +1.68; the sum has an error of −0.02 logits."
+    A sentence reads: "Scan I1: the evidence for AD is +2.30 logits. The 12 training controls that the map compares it
+    with have −1.80 on average, a difference of +4.10. Largest parts: hippocampus +1.30, amygdala +0.70 and lateral
+    ventricle +0.40; the region that differs most between the classes, entorhinal area, +0.20. All other voxels
+    together: +1.68. The sum of the parts is off by −0.02 logits."
     """
     if not run.leads_with_evidence:
         return []
@@ -71,9 +71,9 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, parts: pd.Series) -
               for group in headline if group not in largest]  # fmt: skip
     rest = above + account["completeness_error"] - parts[list(dict.fromkeys([*largest, *headline]))].sum()
     return (
-        f"Scan {shortened(scan)}: the {what} is {signed(account['evidence'])} {unit}. That of the "
-        f"{count(int(account['n_reference']), 'training control')} that the map compares it with is "
-        f"{signed(account['reference_evidence'])}. Largest parts of the difference of "
-        f"{signed(above)}: {'; '.join([listing(named), *leader])}. All other voxels add "
-        f"{signed(rest)}; the sum has an error of {signed(account['completeness_error'])} {unit}."
+        f"Scan {shortened(scan)}: the {what} is {signed(account['evidence'])} {unit}. "
+        f"The {count(int(account['n_reference']), 'training control')} that the map compares it with have "
+        f"{signed(account['reference_evidence'])} on average, a difference of {signed(above)}. "
+        f"Largest parts: {'; '.join([listing(named), *leader])}. All other voxels together: {signed(rest)}. "
+        f"The sum of the parts is off by {signed(account['completeness_error'])} {unit}."
     )

@@ -41,7 +41,8 @@ def portraits_of(material: Material, visits: pd.DataFrame) -> list[Picture]:
                 f"{name}: {titles} (rows) on this person's own brain in template space. Colours run from the 90th to "
                 f"the 99.5th percentile of the scan's own map, purple to yellow above 0 and blue to white "
                 f"below; not smoothed. Outlined, the regions with the highest density "
-                f"of {map_title(run.main_maps[0])}: {outlined}. Left is left.", *_size_of(content),
+                f"(relevance per voxel; the text above names the largest sums) of {map_title(run.main_maps[0])}: "
+                f"{outlined}. Left is left.", *_size_of(content),
             )
         )  # fmt: skip
     return pictures

@@ -11,22 +11,26 @@ from PIL import Image
 from atlases.labels import Atlas
 from pipeline.run.layout.map_names import map_title
 from reports.figures import slices
-from reports.figures.pictures import NIGHT, png, write
+from reports.figures.maps import tick
+from reports.figures.pictures import NIGHT, png, width_of, write
 
 CUTS: tuple[slices.Cut, ...] = (
     ("sagittal", -26.0), ("coronal", -20.0), ("axial", -28.0), ("axial", -16.0), ("axial", 8.0), ("axial", 34.0),
 )  # fmt: skip
 OUTLINED = 5
 PIXELS, HEAD, GAP = 170, 18, 4
+BAR, BAR_HEIGHT = 140, 9
+SIDES = {"sagittal": ("P", "A"), "coronal": ("L", "R"), "axial": ("L", "R")}
 
 
 def draw_portrait(
-    brain: slices.BrainImage, maps: Mapping[str, slices.MapView], groups: Sequence[str], atlas: Atlas
-) -> bytes:
+    brain: slices.BrainImage, maps: Mapping[str, slices.MapView], units: Mapping[str, str], groups: Sequence[str],
+    atlas: Atlas,
+) -> bytes:  # fmt: skip
     """One row of slices per map over the person's own brain, the leading regions outlined and numbered.
 
-    `brain`: in template space, background 0. `maps`: by map name, with the slices of `CUTS`. `groups`: bilateral groups
-    to outline; the first is number 1. Returns a PNG; equal input gives equal bytes.
+    `brain`: in template space, background 0. `maps`: by map name, with the slices of `CUTS`. `units`: of their values.
+    `groups`: bilateral groups to outline; the first is number 1. Returns a PNG; equal input gives equal bytes.
     """
     inside = brain.values > 0
     ceiling = float(np.percentile(brain.values[inside], 99.5)) if inside.any() else 1.0
@@ -43,6 +47,7 @@ def draw_portrait(
     for row, (name, view) in enumerate(maps.items()):
         scale = view.scale(slices.PERSON_PERCENTILES)
         write(sheet, (4, row * row_height + 2), map_title(name))
+        _write_colour_bar(sheet, row * row_height + 2, scale, units[name])
         for column, (plan, anatomy) in enumerate(zip(plans, under, strict=True)):
             panel = slices.with_map(anatomy, plan, view, scale)
             corner = (column * (PIXELS + GAP), row * row_height + HEAD)
@@ -58,11 +63,25 @@ def coronal_slice(portrait: bytes) -> Image.Image:
 
 
 def named(panel: slices.Pixels, places: Mapping[int, tuple[int, int]], cut: slices.Cut) -> Image.Image:
-    """A panel with the coordinate of its slice, L at the left side, and numbers at some places."""
+    """A panel with the coordinate of its slice, its sides, and numbers at some places."""
     picture = Image.fromarray(panel)
     for number, (row, column) in places.items():
         write(picture, (column - 3, row - 7), str(number))
     write(picture, (3, PIXELS - 15), slices.slice_name(cut).replace("−", "-"))
-    if slices.AXIS[cut[0]] != 0:
-        write(picture, (3, 2), "L")
+    left, right = SIDES[cut[0]]
+    write(picture, (3, 2), left)
+    write(picture, (PIXELS - 12, 2), right)
     return picture
+
+
+def _write_colour_bar(sheet: Image.Image, top: int, scale: slices.ColourScale, unit: str) -> None:
+    """Write what the colours of a row mean at its right end."""
+    if scale.empty:
+        return
+    ramp = scale.ramp(BAR // 2)
+    bar = (255 * slices.coloured(ramp, scale)[:, :3]).round().astype(np.uint8)
+    lowest, highest = tick(float(ramp[0])), f"{tick(scale.high)} {unit}"
+    left = sheet.width - width_of(highest) - 2 * GAP - len(ramp)
+    sheet.paste(Image.fromarray(np.tile(bar, (BAR_HEIGHT, 1, 1))), (left, top + 3))
+    write(sheet, (left - width_of(lowest) - GAP, top), lowest)
+    write(sheet, (left + len(ramp) + GAP, top), highest)

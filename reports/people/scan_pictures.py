@@ -117,7 +117,7 @@ def draw_one(
     views = {name: view_of(BrainImage(values, grid.affine), CUTS, brain > 0) for name, values in maps.items()}
     own = BrainImage(brain, grid.affine)
     labels = space.atlas if space.side == 1 else _atlas(atlas, resolution_mm)
-    outputs["portrait"].write_bytes(draw_portrait(own, views, groups, labels))
+    outputs["portrait"].write_bytes(draw_portrait(own, views, units, groups, labels))
     write_text(outputs["viewer"], scan_page(files, brain, maps, views, units, space, cautions))
 
 

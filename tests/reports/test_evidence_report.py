@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -154,10 +155,10 @@ def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, reco
     rest = 4.0 + 0.25 - own[list(dict.fromkeys([*largest, first]))].sum()
     leader = f"; the region that differs most between the classes, {first[:1].lower()}{first[1:]}, {signed(own[first])}"
     assert content["evidence"] == [
-        "Scan IAD0M000: the evidence for AD is +2.50 logits. That of the 12 training controls that the map compares it "
-        f"with is −1.50. Largest parts of the difference of +4.00: {', '.join(parts[:-1])} and {parts[-1]}"
-        f"{'' if first in largest else leader}. All other voxels add {signed(rest)}; the sum has an error of +0.25 "
-        "logits."
+        "Scan IAD0M000: the evidence for AD is +2.50 logits. The 12 training controls that the map compares it with "
+        f"have −1.50 on average, a difference of +4.00. Largest parts: {', '.join(parts[:-1])} and {parts[-1]}"
+        f"{'' if first in largest else leader}. All other voxels together: {signed(rest)}. The sum of the parts is off "
+        "by +0.25 logits."
     ]
 
 
@@ -365,3 +366,14 @@ def test_a_run_without_evidence_has_none(tmp_path):
     assert record.unreadable == {}
     assert (record.evidence_maps, record.leading_map, record.main_maps) == ((), "lrpB000", ("lrpB000", "gb"))
     assert evidence_differences(record, "lrpB000").empty
+
+
+@pytest.mark.parametrize("planted", [0, 1, 2])
+def test_regions_that_differ_without_disease_are_counted(record, planted):
+    rows = evidence_differences(record, record.leading_map)
+    differ = [str(group) for group in rows.index[rows["p_fwe"] < 0.05]]
+    known = replace(record)
+    known.__dict__["planted"] = tuple(differ[:planted])
+    others = len(differ) - planted
+    named = f"{others} of the {len(differ)} regions that differ {'was' if others == 1 else 'were'} not planted."
+    assert (named in summarise(known).trust) == (planted > 0)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
 from reports.figures.mosaic import LINE, Tile, draw_mosaic
-from reports.people.portrait import CUTS, GAP, HEAD, PIXELS, coronal_slice
+from reports.figures.slices import PERSON_PERCENTILES, BrainImage, ColourScale, MapView, coloured
+from reports.people.portrait import BAR, BAR_HEIGHT, CUTS, GAP, HEAD, PIXELS, coronal_slice, draw_portrait
 
 
 def portrait(shade: int) -> bytes:
@@ -34,3 +38,27 @@ def test_each_tile_shows_the_coronal_slice_of_its_own_person():
     for place, shade in enumerate(shades):
         x, y = place % 6 * PIXELS + PIXELS // 2, place // 6 * (PIXELS + head) + head + PIXELS // 2
         assert abs(pixels[y, x, 0] - shade) <= 6  # of a palette of 256 colours
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_row_of_a_portrait_says_what_its_colours_mean(signed):
+    scale = ColourScale(0.2, 0.8, signed)
+    atlas = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
+    grid = atlas.grid
+    brain = np.ones(grid.shape, dtype=np.float32)
+    view = MapView(
+        {cut: np.zeros((2, 2)) for cut in CUTS},
+        np.asarray(grid.affine),
+        dict(zip(PERSON_PERCENTILES, (0.2, 0.8), strict=True)),
+        0.5 * signed,
+    )
+    sheet = draw_portrait(BrainImage(brain, grid.affine), {"gb": view}, {"gb": "unit"}, (), atlas)
+    pixels = np.asarray(Image.open(io.BytesIO(sheet)).convert("RGB")).astype(int)
+    line = pixels[2 + 3 + BAR_HEIGHT // 2]
+    expected = (255 * coloured(scale.ramp(BAR // 2), scale)[:, :3]).astype(int)
+    found = [
+        start for start in range(len(line) - len(expected))
+        if np.abs(line[start : start + len(expected)] - expected).max() <= 12
+    ]  # fmt: skip
+    assert len(found) == 1
+    assert scale.ramp(3).tolist() == pytest.approx([-0.8, -0.5, -0.2] * signed + [0.2, 0.5, 0.8])

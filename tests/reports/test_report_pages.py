@@ -292,7 +292,10 @@ def test_the_scanner_is_told_by_how_many_maps_and_whether_by_the_leading_one(tmp
             else "The site can be predicted from relevance of LRP β=1."
         )
         assert caution.level == level
-        assert "1 of 3 predictions from regional relevance passes" in caution.text
+        assert (
+            "Of 3 predictions of site and field strength from the maps' regional relevance, 1 is significant"
+            in caution.text
+        )
         own = "The leading map, LRP β=0: site (balanced accuracy 0.57, chance 0.33, family-wise corrected p"
         not_shown = "From the leading map, LRP β=0, this was not possible better than by chance."
         assert (own in caution.text, not_shown in caution.text) == (p_leading < 0.05, p_leading >= 0.05)

@@ -178,7 +178,7 @@ def test_correlations_are_told_within_a_class_only():
 @pytest.mark.parametrize(
     ("p", "answer"),
     [(0.012, "Yes, within a class and in some regions."),
-     (0.013, "Within a class, some correlations pass, but so few may be chance among 4 sets of tests.")],
+     (0.013, "Within a class, some correlations are significant, but so few may be chance in 4 sets of tests.")],
 )  # fmt: skip
 def test_correlations_of_many_measures_and_estimators_are_corrected_over_these_too(p, answer):
     rows = pd.DataFrame({
@@ -385,13 +385,14 @@ def test_a_difference_within_folds_is_not_that_of_the_means_beside_it():
 def test_classes_in_the_flow_chart_are_scans():
     assert _split(record({}), pd.DataFrame({"label": ["AD", "CN", "CN"]})) == "scans: AD 1, CN 2"
     assert _split(record({}), pd.DataFrame({"label": []})) == ""
+    assert _split(record({}), pd.DataFrame({"label": ["AD", None, "CN", "MCI"]})) == "scans: AD 1, CN 1, other 2"
 
 
 def test_several_networks_are_said_to_be_held_apart_in_tests():
     tables = relevance({"Hippocampus": (1, 1)}, SIZES)
-    assert "Every test on relevance holds the fold" in _several_networks(record(tables, models=2)).text
+    assert "Every test on relevance is adjusted for the fold" in _several_networks(record(tables, models=2)).text
     free = record(tables, models=2, statistics={"fold_effect": False})
-    assert "do not hold the fold" in _several_networks(free).text
+    assert "are not adjusted for the fold" in _several_networks(free).text
 
 
 def test_first_use_of_a_word_leads_to_the_glossary_and_text_stays_text():

@@ -52,6 +52,17 @@ def regions_that_differ(run: RunRecord) -> str:
     return f"{number(len(passed))} of {count(len(rows), 'region')} differ between the classes{names}.{most}"
 
 
+def beside_planted(run: RunRecord) -> str:
+    """How many of the regions that differ have no planted disease, in a sentence; empty if all have."""
+    rows, _ = effects(run) if run.has("group_comparisons") else (pd.DataFrame(), "")
+    passed = [] if rows.empty else [str(group) for group in rows.index[rows["p_fwe"] < CLEAR]]
+    others = [group for group in passed if group not in run.planted]
+    if not others:
+        return ""
+    was = "was" if len(others) == 1 else "were"
+    return f"{number(len(others))} of the {count(len(passed), 'region')} that differ {was} not planted. "
+
+
 def build_brain(material: Material) -> Mapping[str, Any]:
     """The difference of the classes on the template, the leading regions outlined, and on the surface."""
     run = material.run

@@ -38,7 +38,8 @@ from reports.words.numbers import count, fixed, listing, mid_sentence
 SPACES = (
     "The surface is fsaverage5 (MNI305 space), inflated; the maps lie in MNI152NLin2009cAsym space, a few millimetres "
     "away, which is not corrected, so these views are for orientation only. A point of the surface shows the mean of "
-    "the map within 3 mm of the grey matter's outer border; deep structures such as the hippocampus are not on it. A "
+    "the map within 3 mm of the grey matter's outer border; deep structures such as the hippocampus are not on it, "
+    "and the flat medial wall is no cortex. A "
     "point of the glass brain shows the strongest value along the line of sight. L and R are the person's sides."
 )
 """What readers should know about the views of `reports.figures.surfaces`."""
@@ -270,8 +271,8 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
     if difference:
         colours = (
             f"Smoothed with a Gaussian of {SMOOTHED_MM:g} mm (full width at half maximum) for this picture only; the "
-            "strongest tenth of the brain is in colour. Purple to yellow: more in the first; blue to white: less. "
-            "Not tested."
+            "strongest tenth of the brain is in colour. Purple to yellow: more in the first; blue to white: less. No "
+            "significance test."
         )
         what = f"the mean map of {' minus that of '.join(run.map_groups[:2])}"
     else:
@@ -295,7 +296,8 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
         add(
             draw_group_maps([(shown, ("surface",))], material.backdrop), f"summary_surface_{name}",
             f"Cortical surface: {shown.title}.",
-            "The same map on the inflated cortical surface, for orientation; deep structures are not on it.", "png",
+            "The same map on the inflated cortical surface, for orientation; deep structures are not on it, "
+            "and the flat medial wall is no cortex.", "png",
         ),
     ], what  # fmt: skip
 

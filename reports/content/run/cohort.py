@@ -69,6 +69,9 @@ def _reasons(scans: pd.DataFrame) -> list[tuple[str, str]]:
 def _split(run: RunRecord, frame: pd.DataFrame) -> str:
     counts = frame["label"].value_counts()
     said = ", ".join(f"{label} {number(counts[label])}" for label in reversed(run.task.outputs) if label in counts)
+    others = len(frame) - sum(counts.get(label, 0) for label in run.task.outputs)
+    if said and others:
+        said += f", other {number(others)}"
     return f"scans: {said}" if said else ""
 
 

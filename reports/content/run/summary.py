@@ -21,7 +21,7 @@ from reports.cautions.findings import (
     volume_estimate,
     within_folds,
 )
-from reports.content.relevance.headline import regions_that_differ
+from reports.content.relevance.headline import beside_planted, regions_that_differ
 from reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
@@ -38,7 +38,7 @@ from reports.words.numbers import (
     sentence_case,
     shortened,
 )
-from reports.words.wording import biomarker_in_words, hippocampal_source
+from reports.words.wording import hippocampal_source
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _found(run: RunRecord) -> str:
         row = run.tables["primary"].iloc[0]
         shown = "correlates with" if row["p"] < CLEAR else "shows no clear correlation with"
         said.append(
-            f"Evidence in the {mid_sentence(row['group'])} {shown} {biomarker_in_words(run, row['biomarker'])} "
+            f"Evidence in the {mid_sentence(row['group'])} {shown} {worded(row['biomarker'])} "
             f"(r\xa0=\xa0{fixed(row['r'])})."
         )
     return " ".join(filter(None, said))
@@ -138,13 +138,14 @@ def _trust(run: RunRecord) -> str:
     if found is not None:
         hits, several, top, _ = found
         others = other_leaders(run)
-        planted = f"The map ({title}) has {hits} of {several} planted regions among its first {top}"
+        planted = f"Of {several} regions with planted disease, the map ({title}) has {hits} among its first {top}"
         planted += f" ({others}). " if others else ". "
+        planted += beside_planted(run)
     if run.has("verdicts"):
         return planted + bench_sentence(run, run.leading_map) + _networks_agree(run)
-    what = "it" if planted else f"the map ({title})"
+    what = "the same map" if planted else f"the map ({title})"
     return (
-        f"{planted}Not checked: whether an untrained network gives {what} too (heatlas evaluate).{_networks_agree(run)}"
+        f"{planted}Not checked yet: whether an untrained network gives {what} (heatlas evaluate).{_networks_agree(run)}"
     )
 
 
@@ -230,7 +231,8 @@ def _volume(run: RunRecord) -> Answer:
         for title, one in known
     ]
     text = (
-        f"{_verdict([one for _, one in known])} If the network uses atrophy, r is negative: more {what} in a "
+        f"{_verdict([one for _, one in known])} Only true positives are compared here. If the network "
+        f"uses atrophy, r is negative: more {what} in a "
         f"smaller hippocampus.{_not_grown(run, name)}"
     )
     more = (
