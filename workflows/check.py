@@ -16,6 +16,7 @@ from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.layout.private_paths import without_home
 from pipeline.run.tables import write_json, write_text
+from pipeline.run.work.providers import PROVIDERS
 from workflows.preflight import preflight, require_settings, stages_until
 from workflows.settings import selection_of, settings_of
 
@@ -46,6 +47,8 @@ def check_command(arguments: argparse.Namespace) -> int:
     except BadInputError as error:
         problem = str(error)
     text = describe_cohort(cohort, config.cohort)
+    if arguments.executor in PROVIDERS:
+        text += f"\n{arguments.executor}: {config.cluster.in_words()} (not tried)"
     print(text)
     if arguments.out is not None:
         write_check(arguments.out, cohort, config.cohort, text, problem)

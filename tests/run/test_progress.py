@@ -102,3 +102,16 @@ def test_the_bar_says_what_is_running_while_nothing_finishes(
         time.sleep(0.15)
     drawn = capsys.readouterr().err
     assert "12 running, 390 queued, 1 failed; logs in OUT/logs/parsl" in drawn
+
+
+def test_the_bar_estimates_from_what_was_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Progress(10, "registration") as bar:
+        for _ in range(6):
+            bar.update(unchanged=True)
+        time.sleep(0.2)
+        bar.update()
+        seconds = bar._bar.format_dict["elapsed"]
+        shown = bar._bar.format_meter(**{**bar._bar.format_dict, "elapsed": 100.0})
+    assert seconds > 0.2
+    assert "<05:00, 100.00s/unit" in shown

@@ -65,6 +65,19 @@ def test_check_prints_and_writes_what_would_be_used_dropped_and_missing(dataset,
     assert main(["check", str(dataset), "--out", str(tmp_path / "out")]) == 0  # may be written again
 
 
+def test_check_says_what_jobs_of_a_cluster_will_ask_for(dataset, tmp_path, capsys):
+    settings = tmp_path / "study.toml"
+    settings.write_text("[cluster]\njobs = 10\nworkers = 3\nmemory_gb = 7\ngpus = 2\n")
+    command = ["check", str(dataset), "--config", str(settings)]
+    assert main([*command, "--executor", "slurm"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "slurm: up to 10 jobs, each on one node with 3 cores and 21 GB for 04:00:00; up to 1 job with 2 GPUs "
+        "(not tried)"
+    )
+    assert main(command) == 0
+    assert "(not tried)" not in capsys.readouterr().out
+
+
 def test_nothing_usable_is_65_and_still_described_and_written(dataset, tmp_path, capsys):
     options = ["--contrast", "diagnosis=CN,FTD", "--out", str(tmp_path / "out")]
     assert main(["check", str(dataset), *options]) == 65

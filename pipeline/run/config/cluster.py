@@ -49,6 +49,16 @@ class ClusterConfig:
     volumes: tuple[str, ...] = ()
     """Volume claims of Kubernetes and where they are mounted: ``claim:/data``."""
 
+    def in_words(self) -> str:
+        """What is asked of a scheduler.
+
+        >>> ClusterConfig(partition="cpu", jobs=10, gpus=2).in_words()
+        'up to 10 jobs, each on one node with 4 cores and 20 GB for 04:00:00; up to 1 job with 2 GPUs'
+        """
+        memory = self.workers * self.memory_gb
+        said = f"up to {_jobs(self.jobs)}, each on one node with {self.workers} cores and {memory:,} GB for {self.time}"
+        return said + (f"; up to {_jobs(self.gpu_jobs)} with {self.gpus} GPUs" if self.gpus else "")
+
     def checks(self) -> list[tuple[bool, str]]:
         """What must hold, and the message if it does not."""
         counts = {name: getattr(self, name) for name in ("jobs", "workers", "memory_gb", "gpu_jobs", "workers_per_gpu")}
@@ -83,3 +93,7 @@ class ClusterConfig:
                 "cluster.volumes must hold claim:/path",
             ),
         ]
+
+
+def _jobs(number: int) -> str:
+    return f"{number} job" if number == 1 else f"{number:,} jobs"

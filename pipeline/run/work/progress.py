@@ -48,7 +48,9 @@ class Progress:
         self._started = time.monotonic()
         self._ended = threading.Event()
         terminal = sys.stderr.isatty()
-        self._bar = tqdm(total=total, desc=f"{description:<24}", unit="", disable=not terminal, leave=True)
+        self._bar = tqdm(
+            total=total, desc=f"{description:<24}", unit="unit", smoothing=0, disable=not (terminal and total)
+        )
         # A thread, since a single unit may take much longer than the time between two lines.
         self._writer: threading.Thread | None = None
         if not terminal or running is not None:
@@ -79,6 +81,8 @@ class Progress:
         self.done += 1
         self.failed += failed
         self.unchanged += unchanged
+        if unchanged and not self._bar.disable:
+            self._bar.initial += 1  # left out of the bar's estimate, too
         self._bar.set_postfix_str(self._counts(), refresh=False)
         self._bar.update()
 
