@@ -133,7 +133,7 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
 def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None) -> ExplainedScan:
     """Make the maps of one scan, of several networks their means; raises as `explain_scan`.
 
-    The volume that the networks see is read, unless it is given as `seen`.
+    `seen` is the volume that the networks see; it is read if not given.
     """
     device = chosen_device(task.training)
     first: LoadedModel | None = None

@@ -195,7 +195,7 @@ def write_audit_table(
 
 @functools.lru_cache(maxsize=1)
 def _tissue(labels: PackedLabels, regions: RegionTable, box: Box | None) -> Mapping[str, Mask]:
-    """Fluid, vessels and what no region covers; the last is kept, since all jobs of a worker share atlas and box."""
+    """Masks of fluid, vessels and unlabelled voxels; cached, since all jobs of a worker share atlas and box."""
     inside = labels_in(labels, box)
     numbers = {kind: [one.number for one in regions.regions if one.tissue == kind] for kind in (FLUID, VESSEL)}
     return {kind: np.isin(inside, known) for kind, known in numbers.items()} | {NO_REGION: inside == REST}

@@ -43,10 +43,15 @@ class Verdict:
 QUANTITIES = {"sum": "relevance", "density": "density", "gain": "gain", "share": "share of the map"}
 
 
+def primary_quantity(run: RunRecord) -> str:
+    """What the primary outcome correlates, in words."""
+    row = run.tables["primary"].iloc[0]
+    return "evidence" if row["metric"] == "sum" and row["map"] in run.evidence_maps else QUANTITIES[row["metric"]]
+
+
 def primary_question(run: RunRecord) -> str:
     """The primary outcome as the run named it, with what it is adjusted for."""
-    row = run.tables["primary"].iloc[0]
-    what = "evidence" if row["metric"] == "sum" and row["map"] in run.evidence_maps else QUANTITIES[row["metric"]]
+    row, what = run.tables["primary"].iloc[0], primary_quantity(run)
     of_map = "" if is_missing(row["map"]) else f" ({map_title(row['map'])})"
     together = f"{listing(list(reversed(run.task.outputs)))} together"
     whom = together if row["scan_group"] == "all" else shortened(row["scan_group"])

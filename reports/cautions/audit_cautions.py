@@ -44,7 +44,6 @@ def _readable_site(run: RunRecord) -> Caution | None:
     if found.empty:
         return None
     leading = tested[tested["map"] == run.main_maps[0]]
-    serious = (leading["p_fwe"] < 0.05).any()
     passing = [_predicted(row, with_map=True) for row in found.sort_values("p_fwe").head(3).to_dict("records")]
     more = f" and {number(len(found) - 3)} more" if len(found) > 3 else ""
     tells = leading[leading["p_fwe"] < 0.05]
@@ -56,10 +55,10 @@ def _readable_site(run: RunRecord) -> Caution | None:
     own = (
         f"The leading map, {title}: {own}."
         if len(tells) or leading.empty
-        else f"From the leading map, {title}, this was not possible better than by chance."
+        else f"From the leading map, {title}, prediction was no better than chance."
     )
     return Caution(
-        "serious" if serious else "note", f"The {scanner} can be predicted from relevance{which}.",
+        "serious" if len(tells) else "note", f"The {scanner} can be predicted from relevance{which}.",
         f"Of {count(len(tested), 'prediction')} of {targets} from the maps' regional relevance, {number(len(found))} "
         f"{'is' if len(found) == 1 else 'are'} significant after correction: {'; '.join(passing)}{more}. "
         f"{own} {_MEANS[len(tells) > 0]}",

@@ -37,7 +37,7 @@ def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
     A sentence reads: "Scan I1: the evidence for AD is +2.30 logits. The 12 training controls that the map compares it
     with have −1.80 on average, a difference of +4.10. Largest parts: hippocampus +1.30, amygdala +0.70 and lateral
     ventricle +0.40; the region that differs most between the classes, entorhinal area, +0.20. All other voxels
-    together: +1.68. The sum of the parts is off by −0.02 logits."
+    together: +1.48. The sum of the parts is off by −0.02 logits."
     """
     if not run.leads_with_evidence:
         return []

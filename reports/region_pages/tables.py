@@ -105,9 +105,8 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     columns = columns_of(run, "associations", _ASSOCIATED)
     caption = (
         f"{_MEASURES[metric]} against volumes and clinical measures, clearest first. With all scans together, a "
-        "correlation may only show that the classes differ; the primary outcome holds the class. Corrected over all "
-        "regions and "
-        "maps of a question; every row and column is in group/statistics/associations.tsv. "
+        "correlation may only show that the classes differ; the primary outcome is adjusted for the class. Corrected "
+        "over all regions and maps of a question; every row and column is in group/statistics/associations.tsv. "
         f"{TABLES['associations'].tests}"
     )
     return {

@@ -375,5 +375,5 @@ def test_regions_that_differ_without_disease_are_counted(record, planted):
     known = replace(record)
     known.__dict__["planted"] = tuple(differ[:planted])
     others = len(differ) - planted
-    named = f"{others} of the {len(differ)} regions that differ {'was' if others == 1 else 'were'} not planted."
+    named = f"Not planted: {others} of the {len(differ)} that differ."
     assert (named in summarise(known).trust) == (planted > 0)

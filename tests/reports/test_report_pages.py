@@ -297,7 +297,7 @@ def test_the_scanner_is_told_by_how_many_maps_and_whether_by_the_leading_one(tmp
             in caution.text
         )
         own = "The leading map, LRP β=0: site (balanced accuracy 0.57, chance 0.33, family-wise corrected p"
-        not_shown = "From the leading map, LRP β=0, this was not possible better than by chance."
+        not_shown = "From the leading map, LRP β=0, prediction was no better than chance."
         assert (own in caution.text, not_shown in caution.text) == (p_leading < 0.05, p_leading >= 0.05)
 
 

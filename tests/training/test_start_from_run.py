@@ -84,6 +84,28 @@ def test_what_cannot_be_started_is_named(folder, tmp_path) -> None:
     assert shuffled_config(config(folder=folder), 1).training.from_run == ""
 
 
+def test_shuffled_labels_are_not_learned_on_a_backbone_that_knows_the_true_ones(folder) -> None:
+    def probe(**sections):
+        overrides = {
+            "registration": {"resolution_mm": 4.0},
+            "model": {"architecture": "probe", "backbone": str(folder)},
+        }
+        return load_config(overrides=overrides | sections)
+
+    assert start(probe())
+    assert not probe().model.train_backbone
+    with pytest.raises(UsageError, match=r"model.backbone: .* must not stand on networks that know the true ones"):
+        require_start(probe(cohort={"shuffle_labels": True}), Split((FOLD,)))
+    null = shuffled_config(probe(), 1)
+    assert start(null) is None
+    assert null.model.train_backbone
+    files = RunLayout(folder).fold(0)
+    files.folder.rename(RunLayout(folder).backbone.folder)  # as of heatlas pretrain, without labels
+    null = shuffled_config(probe(), 1)
+    assert start(null)
+    assert not null.model.train_backbone
+
+
 def test_a_training_depends_on_the_weights_and_not_on_their_place(folder) -> None:
     first = facts_of(config(folder=folder), FOLD)
     assert facts_of(config(), FOLD) == (None, {})

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.nulls.labels import with_swapped_labels
+from pipeline.models.families.probes.body import knows_labels
 from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import configured_input
 from pipeline.models.storage import LoadedModel
+from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.work.digests import DigestCache
@@ -82,11 +84,17 @@ def shuffled_jobs(cohort: Judged, numbers: Sequence[int], digests: DigestCache) 
 
 
 def shuffled_config(config: Config, seed: int) -> Config:
-    """The recipe of a run, marked as a control run, with a seed of its own; one training per fold."""
+    """The recipe of a run, marked as a control run, with a seed of its own; one training per fold.
+
+    A probe on networks that know the true labels is trained as a whole, from fresh weights.
+    """
     cohort = dataclasses.replace(config.cohort, shuffle_labels=True)
     alone = without_other_runs(config)  # which would know the true labels
     training = dataclasses.replace(alone.training, repeats=1)
-    return dataclasses.replace(alone, cohort=cohort, training=training, seed=seed)
+    model = alone.model
+    if isinstance(model, ProbeConfig) and knows_labels(model):
+        model = dataclasses.replace(model, train_backbone=True)
+    return dataclasses.replace(alone, cohort=cohort, training=training, model=model, seed=seed)
 
 
 def layers_with_parameters(model: nn.Module) -> list[str]:

@@ -121,8 +121,8 @@ def require_frozen(config: Config) -> ProbeConfig:
 
 
 def known_to(settings: ProbeConfig) -> frozenset[str]:
-    """Participants that the backbone has learned from, as far as its folder says."""
-    if not Path(settings.backbone).is_dir():
+    """Participants that the backbone has learned from; of a file of weights they are not known."""
+    if Path(settings.backbone).is_file():
         return frozenset()
     parts = load_model(backbone_files(settings.backbone, 0)).description["participants"]
     return frozenset(person for name in ("train", "validation") for person in parts[name])
@@ -158,11 +158,10 @@ def write_judged(outputs: dict[str, Path], task: BackboneToJudge) -> None:
         fresh = build_network(body_of(task.config.model), task.spec.shape, 2)
     untrained = Backbone(kept_stages(fresh, task.spec.shape, task.config.model.stages)[0])
     people = [scan.participant_id for scan in task.scans]
-    sites = [scan.site for scan in task.scans]
     table = judged(
         {name: features(body, task.files, task.spec) for name, body in ((UNTRAINED, untrained), (BACKBONE, bodies[0]))},
         people, [scan.diagnosis for scan in task.scans], task.parts,
-        sites=sites if all(sites) else None, seed=task.config.seed,
+        sites=[scan.site for scan in task.scans], seed=task.config.seed,
     )  # fmt: skip
     write_table(outputs["table"], table, REPRESENTATIONS_TABLE.dictionary)
 

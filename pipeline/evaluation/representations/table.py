@@ -157,8 +157,8 @@ def judged(
     everyone += _properties({name: own.of(tested) for name, own in points.items()}, temperatures, tested, draws, seed)
     rows = [row for measure in everyone for row in measure.rows(reference)]
     if sites is not None:
-        site_of = one_per_person(sites, people, "site")
         try:
+            site_of = one_per_person(sites, people, "site")
             found = {name: predicted_sites(own, site_of, class_of, permutations, seed) for name, own in points.items()}
         except BadInputError as error:
             empty = {"measure": SITE, "classes": ALL, "n_participants": len(first.people), "note": str(error)}
@@ -183,7 +183,7 @@ def _probes(
     weights = draws_within(who, classes, draws, seed)
     sizes = {name: len(members) for name, members in parts.test.items()}
     counts = {ALL: len(who)} | {name: sum(sizes[one] for one in own) for name, own in parts.groups.items()} | sizes
-    number = {name: trained for name in (*NEAREST, *PROBES)} | {FEW_SHOT: parts.shots * len(parts.classes)}
+    number = dict.fromkeys(PROBES, trained) | {FEW_SHOT: parts.shots * len(parts.classes)}
     unknown = np.full(len(who), np.nan)
     return [
         _Measure(

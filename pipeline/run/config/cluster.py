@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pipeline.run.plain_text import counted
+
 _NAME = r"([\w@+][\w.,:@+/=%-]*)?"
 _OPTION = r"-[^\x00-\x1f\x7f]*"
 _SCRATCH = r"([/$](?!\()([^\x00-\x1f\x7f\"`\\$]|\$(?!\())*)?"
@@ -56,8 +58,9 @@ class ClusterConfig:
         'up to 10 jobs, each on one node with 4 cores and 20 GB for 04:00:00; up to 1 job with 2 GPUs'
         """
         memory = self.workers * self.memory_gb
-        said = f"up to {_jobs(self.jobs)}, each on one node with {self.workers} cores and {memory:,} GB for {self.time}"
-        return said + (f"; up to {_jobs(self.gpu_jobs)} with {self.gpus} GPUs" if self.gpus else "")
+        said = f"up to {counted(self.jobs, 'job')}, each on one node with {counted(self.workers, 'core')}"
+        said += f" and {memory:,} GB for {self.time}"
+        return said + (f"; up to {counted(self.gpu_jobs, 'job')} with {counted(self.gpus, 'GPU')}" if self.gpus else "")
 
     def checks(self) -> list[tuple[bool, str]]:
         """What must hold, and the message if it does not."""
@@ -93,7 +96,3 @@ class ClusterConfig:
                 "cluster.volumes must hold claim:/path",
             ),
         ]
-
-
-def _jobs(number: int) -> str:
-    return f"{number} job" if number == 1 else f"{number:,} jobs"

@@ -50,7 +50,7 @@ FAILURES_TABLE = Table(
 )  # fmt: skip
 NETWORK_STAGES = frozenset({
     "training", "application", "attribution", "attribution-applied", "attribution-parts", "explanations", "judging",
-    "sides", "grids", "marker", "retraining", "training-maps", "consensus-maps",
+    "sides", "grids", "marker", "objective", "retraining", "training-maps", "consensus-maps", "pretraining",
 })  # fmt: skip
 """Stages whose units compute with networks, on a GPU where there is one."""
 FULL_BYTES = 2**20

@@ -1,14 +1,13 @@
 """Networks that a training builds on: a teacher, the network that a B-cos network starts from, or a probe's backbone.
 
-Always one of the same grid that was trained with nobody whom the fold tests. A teacher and a start are networks of the
-same fold and task of another run; a backbone may be one that was trained without labels.
+Always one of the same grid that was trained with none of the fold's test participants. A teacher and a start are
+networks of the same fold and task of another run; a backbone may be one that was trained without labels.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,7 +19,7 @@ from pipeline.models.contract import StagedModel
 from pipeline.models.families.bcos.conversion import converted
 from pipeline.models.families.exchange import from_file
 from pipeline.models.families.probes.backbone import Backbone, kept_stages
-from pipeline.models.families.probes.body import backbone_files, body_of
+from pipeline.models.families.probes.body import backbone_files, body_of, knows_labels
 from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import LoadedModel, load_model
@@ -55,7 +54,7 @@ def known_network(
     Raises
     ------
     UsageError
-        For other outputs, another grid, or people whom the fold tests.
+        For other outputs, another grid, or one trained with test participants of the fold.
     BadInputError
         If it cannot be read.
     """
@@ -70,7 +69,7 @@ def known_network(
 
 
 def _require_usable(setting: str, files: FoldFiles, loaded: LoadedModel, spec: NetworkInput, fold: Fold) -> None:
-    """Refuse another grid, and a network that knows whom the fold tests."""
+    """Refuse another grid, and a network that was trained with test participants of the fold."""
     if loaded.input != spec:
         raise UsageError(
             f"{setting}: {files.weights}: it sees another grid ({loaded.input.shape}) than this run "
@@ -79,17 +78,15 @@ def _require_usable(setting: str, files: FoldFiles, loaded: LoadedModel, spec: N
     parts = loaded.description["participants"]
     seen = sorted({*parts["train"], *parts["validation"]} & set(fold.test))
     if seen:
+        remedy = (
+            "leave them out (heatlas pretrain --without OUT, with the folder of this run)"
+            if files.folder.name == "backbone"
+            else "train both runs on the same cohort with the same seed and folds"
+        )
         raise UsageError(
             f"{setting}: {files.weights}: it was trained with {len(seen)} people whom this fold tests "
-            f"({', '.join(seen[:3])}); {_REMEDY[files.folder.name == BACKBONE]}."
+            f"({', '.join(seen[:3])}); {remedy}."
         )
-
-
-BACKBONE = "backbone"
-_REMEDY = {
-    False: "train both runs on the same cohort with the same seed and folds",
-    True: "leave them out (heatlas pretrain --without OUT, with the folder of this run)",
-}
 
 
 def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:
@@ -98,7 +95,7 @@ def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> M
     Raises
     ------
     UsageError
-        For a folder without a backbone, another grid or family, or people whom the fold tests.
+        For a folder without a backbone, another grid or family, or one trained with test participants of the fold.
     BadInputError
         If it cannot be read.
     """
@@ -110,7 +107,7 @@ def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> M
     files = backbone_files(settings.backbone, fold.index)
     loaded = load_model(files, torch.device("cpu"))
     _require_usable("model.backbone", files, loaded, spec, fold)
-    if replace(loaded.settings, field_of_view=body.field_of_view) != body:
+    if dataclasses.replace(loaded.settings, field_of_view=body.field_of_view) != body:
         raise UsageError(
             f"model.backbone: {files.weights}: it is a {loaded.settings.architecture} with other settings than the "
             f"{body.architecture} in model.body; leave model.body empty."
@@ -127,8 +124,8 @@ def _of_probe(network: StagedModel, spec: NetworkInput, settings: ProbeConfig) -
 def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor] | None:
     """Weights that a network starts with, by name; None where all are fresh.
 
-    Those of the backbone of a probe, or of the conventional network of ``training.from_run``, converted (Arya, Rao,
-    Böhle & Schiele 2024).
+    Those of the backbone of a probe, unless labels are shuffled and it knows the true ones, or of the conventional
+    network of ``training.from_run``, converted (Arya, Rao, Böhle & Schiele 2024).
 
     Raises
     ------
@@ -139,7 +136,8 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
     """
     folder, settings = config.training.from_run, config.model
     if isinstance(settings, ProbeConfig):
-        return backbone_weights(settings, spec, fold)
+        known = config.cohort.shuffle_labels and knows_labels(settings)
+        return None if known else backbone_weights(settings, spec, fold)
     if not folder:
         return None
     if not isinstance(settings, BcosConfig):
@@ -180,6 +178,11 @@ def require_start(config: Config, split: Split) -> None:
         raise UsageError(
             'model.architecture = "probe" needs model.backbone: the folder of `heatlas pretrain` or of a finished run. '
             "`heatlas run --backbone FOLDER` sets both."
+        )
+    if config.cohort.shuffle_labels and isinstance(config.model, ProbeConfig) and knows_labels(config.model):
+        raise UsageError(
+            f"model.backbone: {config.model.backbone}: a run on shuffled labels must not stand on networks that know "
+            "the true ones. Name a folder of heatlas pretrain."
         )
     if config.training.from_run and config.cohort.shuffle_labels:
         raise UsageError(

@@ -126,10 +126,8 @@ def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], t
     people = sorted({scan.participant_id for scan in left})
     if len(people) < FEWEST:
         named = f" but those of {settings.without}" if settings.without else ""
-        raise BadInputError(
-            f"pretraining: the input has {len(people)} participants{named}, and {FEWEST} are needed to compare scans."
-        )
-    if training.batch_size < 2:
+        raise BadInputError(f"pretraining: the input has {len(people)} participants{named}, and {FEWEST} are needed.")
+    if training.batch_size < 2 and settings.method != "masked":
         raise UsageError("training.batch_size must be 2 or more: a scan is compared with the others of its batch.")
     count = validation_count(len(people), config.cohort.validation_fraction)
     drawn = generator(config.seed, STAGE, "validation").permutation(len(people))[:count]

@@ -42,25 +42,26 @@ def effects(run: RunRecord) -> tuple[pd.DataFrame, str]:
 
 def regions_that_differ(run: RunRecord) -> str:
     """How many regions of the leading map differ between the classes, and the first of them by name, in a sentence."""
-    rows, _ = effects(run) if run.has("group_comparisons") else (pd.DataFrame(), "")
-    if rows.empty:
+    passed, tested = _differing(run)
+    if not tested:
         return ""
-    passed = [mid_sentence(str(group)) for group in rows.index[rows["p_fwe"] < CLEAR]]
     more = [f"{number(len(passed) - NAMED)} more"] if len(passed) > NAMED else []
-    names = f": {listing(passed[:NAMED] + more)}" if passed else ""
-    most = " When most regions differ, read the order, not the count." if len(passed) > len(rows) / 2 else ""
-    return f"{number(len(passed))} of {count(len(rows), 'region')} differ between the classes{names}.{most}"
+    names = f": {listing([mid_sentence(one) for one in passed[:NAMED]] + more)}" if passed else ""
+    most = " When most regions differ, read the order, not the count." if len(passed) > tested / 2 else ""
+    return f"{number(len(passed))} of {count(tested, 'region')} differ between the classes{names}.{most}"
 
 
 def beside_planted(run: RunRecord) -> str:
     """How many of the regions that differ have no planted disease, in a sentence; empty if all have."""
-    rows, _ = effects(run) if run.has("group_comparisons") else (pd.DataFrame(), "")
-    passed = [] if rows.empty else [str(group) for group in rows.index[rows["p_fwe"] < CLEAR]]
-    others = [group for group in passed if group not in run.planted]
-    if not others:
-        return ""
-    was = "was" if len(others) == 1 else "were"
-    return f"{number(len(others))} of the {count(len(passed), 'region')} that differ {was} not planted. "
+    passed, _ = _differing(run)
+    others = sum(group not in run.planted for group in passed)
+    return f"Not planted: {number(others)} of the {number(len(passed))} that differ. " if others else ""
+
+
+def _differing(run: RunRecord) -> tuple[list[str], int]:
+    """Regions of the leading map that differ between the classes, and how many were tested."""
+    rows = effects(run)[0] if run.has("group_comparisons") else pd.DataFrame()
+    return ([] if rows.empty else [str(group) for group in rows.index[rows["p_fwe"] < CLEAR]]), len(rows)
 
 
 def build_brain(material: Material) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from reports.analyses.audit_verdicts import LARGELY, PARTLY, correlation_of_fold
 from reports.analyses.columns import worded
 from reports.analyses.evaluation_verdict import bench_sentence
 from reports.analyses.planted_verdict import other_leaders, planted_leaders
-from reports.analyses.verdicts import CLEAR, primary, primary_question
+from reports.analyses.verdicts import CLEAR, primary, primary_quantity, primary_question
 from reports.cautions.findings import (
     Estimate,
     performance_estimate,
@@ -109,7 +109,7 @@ def _asked(run: RunRecord) -> str:
 
 
 def _found(run: RunRecord) -> str:
-    """Accuracy, the regions that differ and the primary outcome, of two classes, in a sentence each."""
+    """Accuracy and the regions that differ, of two classes, and the primary outcome, in a sentence each."""
     said = []
     estimate = None if run.task.kind.name != TWO_CLASSES else performance_estimate(run, "balanced_accuracy")
     if estimate is not None:
@@ -123,8 +123,8 @@ def _found(run: RunRecord) -> str:
         row = run.tables["primary"].iloc[0]
         shown = "correlates with" if row["p"] < CLEAR else "shows no clear correlation with"
         said.append(
-            f"Evidence in the {mid_sentence(row['group'])} {shown} {worded(row['biomarker'])} "
-            f"(r\xa0=\xa0{fixed(row['r'])})."
+            f"{sentence_case(primary_quantity(run))} in the {mid_sentence(row['group'])} {shown} "
+            f"{worded(row['biomarker'])} (r\xa0=\xa0{fixed(row['r'])})."
         )
     return " ".join(filter(None, said))
 
@@ -144,9 +144,8 @@ def _trust(run: RunRecord) -> str:
     if run.has("verdicts"):
         return planted + bench_sentence(run, run.leading_map) + _networks_agree(run)
     what = "the same map" if planted else f"the map ({title})"
-    return (
-        f"{planted}Not checked yet: whether an untrained network gives {what} (heatlas evaluate).{_networks_agree(run)}"
-    )
+    unchecked = f"It has not been checked yet whether an untrained network gives {what} (heatlas evaluate)."
+    return planted + unchecked + _networks_agree(run)
 
 
 def _networks_agree(run: RunRecord) -> str:

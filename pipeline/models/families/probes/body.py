@@ -50,6 +50,12 @@ def backbone_files(folder: str, fold: int) -> FoldFiles:
     )
 
 
+def knows_labels(settings: ProbeConfig) -> bool:
+    """Whether the backbone is the network of a run, which learned from labels."""
+    folder = Path(settings.backbone)
+    return folder.is_dir() and not RunLayout(folder).backbone.description.is_file()
+
+
 def body_of(settings: ProbeConfig) -> ModelConfig:
     """Architecture and settings of the backbone, with the field of view of the probe.
 

@@ -33,7 +33,8 @@ class ProbeConfig(ModelConfig):
     stages: int = 0
     """Stages of the backbone that are kept; 0 for all that have voxels."""
     logit_bias: bool = False
-    """Add log(1 / (C - 1)) to each of C logits: nothing for two classes, a class that is rare by nature for more."""
+    """Add log(1 / (C - 1)) to each of the C logits, so that with binary cross-entropy a scan without evidence gives
+    each class the probability 1 / C. Nothing changes for two classes."""
     train_backbone: bool = False
     """Train the backbone on (fine-tuning) instead of keeping it as it is."""
 
