@@ -16,7 +16,7 @@ from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.layout.private_paths import without_home
 from pipeline.run.tables import write_json, write_text
-from pipeline.run.work.providers import PROVIDERS
+from pipeline.run.work.providers import PROVIDERS, require_file
 from workflows.preflight import preflight, require_settings, stages_until
 from workflows.settings import selection_of, settings_of
 
@@ -47,6 +47,8 @@ def check_command(arguments: argparse.Namespace) -> int:
     except BadInputError as error:
         problem = str(error)
     text = describe_cohort(cohort, config.cohort)
+    if arguments.executor is not None and arguments.executor not in PROVIDERS:
+        require_file(Path(arguments.executor))
     if arguments.executor in PROVIDERS:
         text += f"\n{arguments.executor}: {config.cluster.in_words()} (not tried)"
     print(text)

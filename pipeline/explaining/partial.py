@@ -94,11 +94,14 @@ def explain_in_parts(
                 layout.receipt(job.stage, job.unit).unlink(missing_ok=True)
     by_unit = {job.unit: job for part in parts for job in part.scan_jobs}
     taken = run_jobs(layout, [by_unit[job.unit] for job in jobs], executor, "tables")
-    _write_table(layout, parts, {outcome.job.unit for outcome in taken if outcome.ok})
-    wanted = {layout.partial_table, layout.partial_table.with_suffix(".json")}
-    wanted |= {path for part in parts for path in part.job.outputs.values()}
-    for path in set(layout.partial_sums.glob("*")) - wanted:  # of other folds, or other predictions
-        path.unlink()
+    summed = {
+        job.unit for part, outcome in zip(parts, done, strict=True) if outcome.ok
+        for job in part.scan_jobs if job.unit not in json.loads(outcome.result["failed_scans"])
+    }  # fmt: skip
+    _write_table(layout, parts, summed)
+    wanted = {path for part in parts for path in part.job.outputs.values()}
+    for path in {*layout.partial_sums.glob("fold-*_sums.npz"), *layout.partial_sums.glob("fold-*_scans.zip")} - wanted:
+        path.unlink()  # of other folds, or other predictions
     return taken
 
 
@@ -243,11 +246,12 @@ def _described(error: Exception) -> dict[str, str]:
     return {"kind": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
 
 
-def _write_table(layout: RunLayout, parts: Sequence[_Part], explained: set[str]) -> None:
+def _write_table(layout: RunLayout, parts: Sequence[_Part], summed: set[str]) -> None:
+    """List the scans whose maps are in the sums."""
     rows = []
     for part in parts:
         for job in part.scan_jobs:
-            if job.unit in explained:
+            if job.unit in summed:
                 scan = next(task.scan for task in part.job.arguments[0].scans if task.files.name == job.unit)
                 rows.append([part.job.unit, part.outcome, scan.participant_id, scan.session_id, scan.scan_id])
     write_table(layout.partial_table, pd.DataFrame(rows, columns=list(PARTIAL_COLUMNS)), PARTIAL_COLUMNS)

@@ -30,6 +30,7 @@ from pipeline.cohort.records import Scan
 from pipeline.explaining.controls import controls_of
 from pipeline.explaining.explained_scan import ACCOUNT, EVIDENCE_ACCOUNT, map_outputs, table_outputs
 from pipeline.explaining.explanation import Explanation
+from pipeline.explaining.partial import STAGE as PARTS_STAGE
 from pipeline.explaining.partial import explain_in_parts
 from pipeline.explaining.requested import explanations_of_run
 from pipeline.explaining.scan_jobs import JobMaker, require_all_defined
@@ -43,7 +44,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles, sidecar
 from pipeline.run.tables import write_table
 from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
 
 STAGE = "attribution"
 APPLIED_STAGE = "attribution-applied"
@@ -147,6 +148,7 @@ def explain_scans(
     else:
         outcomes = run_jobs(layout, jobs, executor, "heatmaps")
         shutil.rmtree(layout.partial_sums, ignore_errors=True)
+        record_failures(layout, [], [PARTS_STAGE])
     _remove_other_maps(jobs)
     _write_accounts((layout.conservation, layout.evidence), explained, outcomes)
     return outcomes

@@ -33,6 +33,7 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.layout.map_names import lrp_map_name
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.plain_text import listed
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, canonical_json, text_digest, unit_key
 from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
@@ -191,9 +192,11 @@ def _own_part(layout: RunLayout, scan: Scan, outcome: str, map_name: str, config
 def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> list[Part]:
     """Parts that hold several scans each, as attribution has listed them."""
     table = read_table(layout.partial_table, list(PARTIAL_COLUMNS), ("part", "outcome"))
-    if sorted(table["scan_id"]) != sorted(scan.scan_id for scan in scans):
+    other = sorted(set(table["scan_id"]) ^ {scan.scan_id for scan in scans})
+    if other:
         raise BadInputError(
-            f"{layout.partial_table}: does not list the scans that were explained. Run attribution again."
+            f"{layout.partial_table}: the sums of maps and the tables of scans are not of the same scans "
+            f"({listed(other, 3)}), as one could not be written. Run the same command again."
         )
     by_id = {scan.scan_id: scan for scan in scans}
     parts = []

@@ -11,6 +11,7 @@ One unit of work per fold: its network and all scans that it is applied to.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -20,8 +21,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from pipeline.cohort.people.persons import known_among
 from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.unseen import networks_for, require_unseen
+from pipeline.cohort.people.unseen import known_to_backbone, networks_for, require_unseen
 from pipeline.cohort.records import Scan
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import read_network_volume
@@ -29,7 +31,7 @@ from pipeline.models.storage import load_model, require_family
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.plain_text import counted
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
@@ -137,6 +139,8 @@ def apply_networks(
     for fold in split.folds:
         own = tuple(scan for scan in scans if fold.index in networks[scan.participant_id])
         if own and fold.index in trained:
+            own = _not_of_backbone(layout.fold(fold.index), own)
+        if own and fold.index in trained:
             jobs.append(_job(layout, fold.index, own, config, digests))
     outcomes = run_jobs(layout, jobs, executor, "Other scans")
     asked = {job.arguments[0].fold for job in jobs}
@@ -161,6 +165,13 @@ def apply_networks(
     frame = mean_over_networks(pd.concat(answers, ignore_index=True), (config.cohort.negative, config.cohort.positive))
     write_table(layout.predictions_applied, frame, APPLIED_COLUMNS)
     return outcomes
+
+
+def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, ...]:
+    """Scans of people whom the backbone of a network has not learned from."""
+    description = json.loads(model.description.read_text(encoding="utf-8"))
+    known = known_among([scan.participant_id for scan in scans], known_to_backbone(description))
+    return tuple(scan for scan in scans if scan.participant_id not in known)
 
 
 def _remove(table: Path) -> None:

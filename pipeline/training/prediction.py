@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import torch
 
+from pipeline.cohort.people.persons import known_among
 from pipeline.cohort.people.splits import Fold, require_disjoint
 from pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
+from pipeline.cohort.people.unseen import known_to_backbone
 from pipeline.cohort.records import Scan
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import LoadedModel
@@ -172,9 +174,9 @@ def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> 
 def _require_unseen(loaded: LoadedModel, fold: Fold) -> None:
     """Refuse a split other than that of the model's training."""
     trained = loaded.description["participants"]
-    known = set(fold.test) & {*trained["train"], *trained["validation"]}
+    known = known_among(fold.test, [*trained["train"], *trained["validation"], *known_to_backbone(loaded.description)])
     if known:
         raise BadInputError(
-            f"fold {fold.index}: the model was trained or selected with participant {min(known)}, a test participant. "
+            f"fold {fold.index}: the model was trained or selected with participant {known[0]}, a test participant. "
             "Train the fold again with the current split."
         )

@@ -48,7 +48,7 @@ from pipeline.training.objectives.explanations import (
     unlabelled_scans,
     with_explanations,
 )
-from pipeline.training.objectives.known_networks import weights_to_start_from
+from pipeline.training.objectives.known_networks import people_of_backbone, weights_to_start_from
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Objective
 from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
@@ -326,11 +326,13 @@ def _description(task: FoldTask, trained: Trained, objective: Objective, device:
     fold, config, selection = task.fold, task.config, trained.selection
     parts = {"train": tuple(task.unlabelled) or fold.train, "validation": fold.validation, "test": fold.test}
     early = selection.stopped_early(config.training)
+    before = people_of_backbone(config.model, fold)
     return {
         "fold": fold.index,
         "repeat": task.repeat,
         "control": control_of(config),
         "participants": {name: sorted(members) for name, members in parts.items()},
+        **({"backbone_participants": before} if before else {}),
         "scans": {name: [scan.name for scan in task.part(members)] for name, members in parts.items()},
         "objective": {"name": objective.name, **objective.facts},
         "training": dataclasses.asdict(config.training),

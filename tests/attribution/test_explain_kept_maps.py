@@ -28,6 +28,7 @@ from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from pipeline.run.errors import BadInputError
 from pipeline.run.layout.map_names import map_names
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
@@ -293,3 +294,43 @@ def test_killed_between_parts_continues_to_the_same_maps(
     for path in relevance_images(runs["group"]):
         other = layout.group / "maps" / path.name
         assert other.read_bytes() == path.read_bytes()
+
+
+def test_a_table_that_cannot_be_written_leaves_no_wrong_mean_map(
+    tmp_path: Path, atlas: Atlas, runs: dict[str, RunLayout], monkeypatch
+) -> None:
+    monkeypatch.setattr(partial, "PART", 2)
+    layout, first = small_run(tmp_path / "run"), SCANS[0]
+    table = layout.scan(first.participant_id, first.session_id, 4.0).region_table
+    table.mkdir(parents=True)
+    failed = [outcome.job.unit for outcome in explain(layout, "group", atlas) if not outcome.ok]
+    assert failed == [first.name]
+    with pytest.raises(BadInputError, match=rf"not of the same scans \({first.scan_id}\)"):
+        aggregate(layout, "group", SCANS[1:])
+    table.rmdir()
+    assert all(outcome.ok for outcome in explain(layout, "group", atlas))
+    assert all(outcome.ok for outcome in aggregate(layout, "group"))
+    for path in relevance_images(runs["group"]):
+        own = layout.root / path.relative_to(runs["group"].root)
+        assert np.array_equal(np.asanyarray(nib.load(own).dataobj), np.asanyarray(nib.load(path).dataobj))
+
+
+def test_strange_folders_beside_the_sums_are_left_alone(tmp_path: Path, atlas: Atlas) -> None:
+    layout = small_run(tmp_path / "run")
+    strange = layout.partial_sums / "@eaDir"
+    strange.mkdir(parents=True)
+    assert all(outcome.ok for outcome in explain(layout, "group", atlas))
+    assert strange.is_dir()
+
+
+def test_failures_of_parts_end_with_the_parts(tmp_path: Path, atlas: Atlas, monkeypatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError("made up")
+
+    layout = small_run(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(partial, "write_sums", refused)
+        explain(layout, "group", atlas)
+    assert set(read_table(layout.failures)["stage"]) == {"attribution", "attribution-parts"}
+    assert all(outcome.ok for outcome in explain(layout, "none", atlas))
+    assert len(read_table(layout.failures)) == 0

@@ -20,13 +20,15 @@ from pipeline.attribution.lrp.ledger import LOSSES
 from pipeline.attribution.records import Attribution
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.people.unseen import networks_for, require_unseen
-from pipeline.cohort.records import Scan
+from pipeline.cohort.records import Scan, ScanTable
 from pipeline.explaining import explained_scan
 from pipeline.models.inputs import from_network, read_network_volume
 from pipeline.models.storage import load_model
 from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
-from pipeline.training.application import mean_over_networks
+from pipeline.training.application import _not_of_backbone, mean_over_networks
+from pipeline.training.pretraining.stage import _without
 
 CPU = torch.device("cpu")
 
@@ -253,6 +255,9 @@ def test_a_person_who_rolled_over_is_known_under_both_names() -> None:
     with pytest.raises(BadInputError, match="with sub-ADNI002S0295"):
         require_unseen(description, "model.json", ["sub-ADNI002S0295", "sub-ADNI002S0296"])
     require_unseen(description, "model.json", ["sub-ADNI002S0296"])
+    description["backbone_participants"] = ["sub-ADNI131S0296"]
+    with pytest.raises(BadInputError, match="with sub-ADNI002S0296"):
+        require_unseen(description, "model.json", ["sub-ADNI002S0296"])
     with pytest.raises(BadInputError, match=r"model\.json: does not say with whom"):
         require_unseen({}, "model.json", ["sub-1"])
 
@@ -264,3 +269,25 @@ def test_a_tie_is_the_negative_class() -> None:
     )  # fmt: skip
     row = mean_over_networks(answers, ("CN", "AD")).iloc[0]
     assert (row["networks"], row["probability"], row["predicted"]) == ("0;1", 0.5, "CN")
+
+
+def test_people_whom_the_backbone_knows_are_not_predicted(tmp_path: Path) -> None:
+    model = RunLayout(tmp_path).fold(0)
+    model.folder.mkdir(parents=True)
+    scans = tuple(Scan(person, None, person, "x.nii") for person in ("sub-1", "sub-2", "sub-ADNI002S0295"))
+    model.description.write_text(json.dumps({"backbone_participants": ["sub-1", "sub-ADNI131S0295"]}))
+    assert _not_of_backbone(model, scans) == scans[1:2]
+    model.description.write_text("{}")
+    assert _not_of_backbone(model, scans) == scans
+
+
+def test_pretraining_leaves_out_everyone_whom_a_run_predicts(tmp_path: Path) -> None:
+    """Those outside the contrast too, and one person under another name; scans that were dropped are nobody's."""
+    theirs = [
+        Scan("sub-1", None, "I1", "a.nii", label="AD"), Scan("sub-2", None, "I2", "b.nii", diagnosis="MCI"),
+        Scan("sub-ADNI131S0295", None, "I3", "c.nii", label="CN"), Scan("sub-4", None, "I4", "d.nii", reason="broken"),
+    ]  # fmt: skip
+    ScanTable(theirs).write(RunLayout(tmp_path).scans)
+    names = ("sub-1", "sub-2", "sub-4", "sub-5", "sub-ADNI002S0295")
+    scans = [Scan(person, None, person, "x.nii") for person in names]
+    assert [scan.participant_id for scan in _without(str(tmp_path), scans)] == ["sub-4", "sub-5"]

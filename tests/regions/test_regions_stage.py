@@ -289,7 +289,7 @@ def test_partial_sums_give_the_mean_maps_of_single_maps(run, tmp_path, maps):
         facts = [json.loads(next(r.group.rglob(name.replace(".nii.gz", ".json"))).read_text()) for r in (layout, other)]
         for entry in ("NumberOfScans", "NumberOfParticipants", "Group"):
             assert facts[0][entry] == facts[1][entry]
-    with pytest.raises(BadInputError, match="does not list the scans"):
+    with pytest.raises(BadInputError, match="not of the same scans"):
         aggregate(layout, config=config, scans=SCANS[1:])
     layout.partial_sum("fold-0_TP_0").write_bytes(b"damaged")
     layout.group_map("TP", "gb").unlink()

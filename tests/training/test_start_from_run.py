@@ -16,7 +16,7 @@ from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.training.objectives.explanations import facts_of
-from pipeline.training.objectives.known_networks import require_start, weights_to_start_from
+from pipeline.training.objectives.known_networks import people_of_backbone, require_start, weights_to_start_from
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
 WIDTH = 1 / 64
@@ -66,7 +66,9 @@ def _stored(folder, network):
 
 
 def test_people_whom_the_fold_tests_would_leak(folder) -> None:
-    with pytest.raises(UsageError, match=r"training.from_run: .* trained with 1 people whom this fold tests \(sub-2\)"):
+    with pytest.raises(
+        UsageError, match=r"training.from_run: .* trained with 1 test participant of this fold \(sub-2\)"
+    ):
         start(config(folder=folder), Fold(0, ("sub-1",), ("sub-3",), ("sub-2",)))
 
 
@@ -115,3 +117,17 @@ def test_a_training_depends_on_the_weights_and_not_on_their_place(folder) -> Non
     weights = RunLayout(moved).fold(0).weights
     weights.write_bytes(weights.read_bytes() + b" ")
     assert facts_of(config(folder=moved), FOLD) != first
+
+
+def test_one_person_under_two_names_would_leak(folder) -> None:
+    files = RunLayout(folder).fold(0)
+    files.description.write_text(files.description.read_text().replace("sub-1", "sub-ADNI131S0295"))
+    with pytest.raises(UsageError, match=r"1 test participant of this fold \(sub-ADNI002S0295\)"):
+        start(config(folder=folder), Fold(0, ("sub-2",), ("sub-3",), ("sub-ADNI002S0295",)))
+
+
+def test_a_probe_says_whom_its_backbone_knows(folder) -> None:
+    model = {"architecture": "probe", "backbone": str(folder)}
+    probe = load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": model}).model
+    assert people_of_backbone(probe, FOLD) == ["sub-1", "sub-2", "sub-3"]
+    assert people_of_backbone(config().model, FOLD) == []

@@ -74,6 +74,8 @@ def test_check_says_what_jobs_of_a_cluster_will_ask_for(dataset, tmp_path, capsy
         "slurm: up to 10 jobs, each on one node with 3 cores and 21 GB for 04:00:00; up to 1 job with 2 GPUs "
         "(not tried)"
     )
+    assert main([*command, "--executor", "slrum"]) == 2
+    assert "one of slurm" in capsys.readouterr().err
     assert main(command) == 0
     assert "(not tried)" not in capsys.readouterr().out
 

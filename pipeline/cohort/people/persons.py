@@ -39,6 +39,20 @@ def name_of_person(participants: Iterable[str]) -> dict[str, str]:
     return {name: person for person, names in same_person(participants).items() for name in names}
 
 
+def known_among(participants: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Those of the participants who are known, under any of their names; sorted.
+
+    Examples
+    --------
+    >>> known_among(["sub-ADNI131S0295", "sub-01"], ["sub-ADNI002S0295"])
+    ['sub-ADNI131S0295']
+    """
+    asked, others = set(participants), set(known)
+    person = name_of_person(asked | others)
+    theirs = {person[name] for name in others}
+    return sorted(name for name in asked if person[name] in theirs)
+
+
 def roll_over_notes(participants: Iterable[str]) -> list[str]:
     """A note on participants who are the same person."""
     joined = [" and ".join(names) for names in same_person(participants).values() if len(names) > 1]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.cohort.people.persons import same_person
+from pipeline.cohort.people.persons import known_among, same_person
 from pipeline.cohort.people.splits import Split
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import read_table
@@ -50,6 +50,12 @@ def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tu
     return {scan_id: tuple(map(int, str(named[scan_id]).split(";"))) for scan_id in scan_ids}
 
 
+def known_to_backbone(description: Mapping[str, Any]) -> Sequence[str]:
+    """Participants that the backbone of a network has learned from; none for a network that stands on none."""
+    known: Sequence[str] = description.get("backbone_participants", ())
+    return known
+
+
 def require_unseen(description: Mapping[str, Any], where: str, participants: Sequence[str]) -> None:
     """Refuse to predict someone with whom the network was trained or selected, whatever the split in memory says.
 
@@ -68,10 +74,7 @@ def require_unseen(description: Mapping[str, Any], where: str, participants: Seq
     trained = description.get("participants")
     if trained is None:
         raise BadInputError(f"{where}: does not say with whom the network was trained. Train it again.")
-    seen = {*trained["train"], *trained["validation"]}
-    people = same_person([*participants, *seen])
-    known = {name for names in people.values() if seen & set(names) for name in names}
-    overlap = sorted(known & set(participants))
+    overlap = known_among(participants, [*trained["train"], *trained["validation"], *known_to_backbone(description)])
     if overlap:
         raise BadInputError(
             f"{where}: the network was trained or selected with {overlap[0]} and must not predict them. Train the "

@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -281,9 +281,9 @@ def _full(folder: Path) -> bool:
     return False
 
 
-def record_failures(layout: RunLayout, outcomes: Sequence[Outcome]) -> None:
-    """Update ``failures.tsv`` for the stages of these outcomes, which are all of their stage."""
-    stages = {outcome.job.stage for outcome in outcomes}
+def record_failures(layout: RunLayout, outcomes: Sequence[Outcome], stages: Collection[str] = ()) -> None:
+    """Update ``failures.tsv`` for the stages of these outcomes, which are all of their stage, and for `stages`."""
+    stages = {*stages, *(outcome.job.stage for outcome in outcomes)}
     rows = pd.DataFrame(columns=list(FAILURE_COLUMNS), dtype=str)
     if layout.failures.is_file():
         rows = read_table(layout.failures, list(FAILURE_COLUMNS))

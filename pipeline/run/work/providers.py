@@ -243,7 +243,7 @@ def read_config(path: Path) -> Any:
     UsageError
         If the file cannot be read, fails, or does not define ``config``.
     """
-    _require_file(path)
+    require_file(path)
     from parsl.config import Config
 
     spec = importlib.util.spec_from_file_location("heatlas_executor", path)
@@ -264,7 +264,8 @@ def read_config(path: Path) -> Any:
     return config
 
 
-def _require_file(path: Path) -> None:
+def require_file(path: Path) -> None:
+    """Refuse what is no file of a configuration; raises UsageError."""
     try:
         kind = irregular_kind(path)
     except OSError as error:

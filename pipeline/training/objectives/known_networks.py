@@ -13,8 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pipeline.cohort.people.persons import known_among
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.people.tasks import Task, task_of
+from pipeline.cohort.people.unseen import known_to_backbone
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.bcos.conversion import converted
 from pipeline.models.families.exchange import from_file
@@ -23,11 +25,12 @@ from pipeline.models.families.probes.body import backbone_files, body_of, knows_
 from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import LoadedModel, load_model
-from pipeline.run.config.networks import BcosConfig, ProbeConfig
+from pipeline.run.config.networks import BcosConfig, ModelConfig, ProbeConfig
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from pipeline.run.plain_text import counted
 
 
 def fold_of_run(folder: str, fold: Fold) -> FoldFiles:
@@ -72,11 +75,11 @@ def _require_usable(setting: str, files: FoldFiles, loaded: LoadedModel, spec: N
     """Refuse another grid, and a network that was trained with test participants of the fold."""
     if loaded.input != spec:
         raise UsageError(
-            f"{setting}: {files.weights}: it sees another grid ({loaded.input.shape}) than this run "
-            f"({spec.shape}); choose the same resolution, field of view and network sizes."
+            f"{setting}: {files.weights}: it sees {_in_words(loaded.input)}, this run {_in_words(spec)}; choose "
+            "the same resolution, field of view, network sizes and control."
         )
     parts = loaded.description["participants"]
-    seen = sorted({*parts["train"], *parts["validation"]} & set(fold.test))
+    seen = known_among(fold.test, [*parts["train"], *parts["validation"]])
     if seen:
         remedy = (
             "leave them out (heatlas pretrain --without OUT, with the folder of this run)"
@@ -84,9 +87,29 @@ def _require_usable(setting: str, files: FoldFiles, loaded: LoadedModel, spec: N
             else "train both runs on the same cohort with the same seed and folds"
         )
         raise UsageError(
-            f"{setting}: {files.weights}: it was trained with {len(seen)} people whom this fold tests "
+            f"{setting}: {files.weights}: it was trained with {counted(len(seen), 'test participant')} of this fold "
             f"({', '.join(seen[:3])}); {remedy}."
         )
+
+
+def _in_words(spec: NetworkInput) -> str:
+    start = f" from {spec.box.start}" if spec.box else ""
+    return f"{spec.shape} voxels of {spec.resolution_mm:g} mm{start} ({spec.normalisation})"
+
+
+def people_of_backbone(settings: ModelConfig, fold: Fold) -> list[str]:
+    """Participants that the backbone of a probe has learned from; of a file of weights they are not known.
+
+    Raises
+    ------
+    UsageError, BadInputError
+        As `backbone_files`; if the network cannot be read.
+    """
+    if not isinstance(settings, ProbeConfig) or Path(settings.backbone).is_file():
+        return []
+    description = load_model(backbone_files(settings.backbone, fold.index)).description
+    parts = description["participants"]
+    return sorted({*parts["train"], *parts["validation"], *known_to_backbone(description)})
 
 
 def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:

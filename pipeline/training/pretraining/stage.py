@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -13,8 +14,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.records import Scan
+from pipeline.cohort.people.persons import known_among
+from pipeline.cohort.records import Scan, ScanTable
 from pipeline.models.contract import StagedModel
 from pipeline.models.device import chosen_device
 from pipeline.models.families.probes.backbone import kept_stages
@@ -26,6 +27,7 @@ from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from pipeline.run.plain_text import counted
 from pipeline.run.tables import write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
@@ -44,6 +46,7 @@ from pipeline.training.stage import registered_versions
 from pipeline.training.trainer import Resumption, Trained, train
 from pipeline.training.volumes import LabelledVolumes, load_volumes
 
+log = logging.getLogger("heatlas")
 STAGE = "pretraining"
 FEATURES = ("features",)
 """Name of the output that the stored network has in place of classes; its last stage was not trained."""
@@ -144,11 +147,15 @@ def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], t
 def _without(folder: str, scans: Sequence[Scan]) -> tuple[Scan, ...]:
     if not folder:
         return tuple(scans)
-    path = RunLayout(Path(folder)).splits
+    path = RunLayout(Path(folder)).scans
     if not path.is_file():
-        raise BadInputError(f"pretraining.without: {folder}: no run with a split there ({path.name}).")
-    theirs = {person for fold in Split.read(path).folds for person in (*fold.train, *fold.validation, *fold.test)}
-    return tuple(scan for scan in scans if scan.participant_id not in theirs)
+        raise BadInputError(f"pretraining.without: {folder}: no run there ({path.name}).")
+    theirs = [  # all who are kept: those outside the contrast are predicted, too
+        scan.participant_id for scan in ScanTable.read(path).kept
+    ]
+    known = set(known_among([scan.participant_id for scan in scans], theirs))
+    log.info("Pre-training leaves out %s of %s.", counted(len(known), "participant"), folder)
+    return tuple(scan for scan in scans if scan.participant_id not in known)
 
 
 def validation_count(people: int, fraction: float) -> int:

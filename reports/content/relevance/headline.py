@@ -48,7 +48,7 @@ def regions_that_differ(run: RunRecord) -> str:
     more = [f"{number(len(passed) - NAMED)} more"] if len(passed) > NAMED else []
     names = f": {listing([mid_sentence(one) for one in passed[:NAMED]] + more)}" if passed else ""
     most = " When most regions differ, read the order, not the count." if len(passed) > tested / 2 else ""
-    return f"{number(len(passed))} of {count(tested, 'region')} differ between the classes{names}.{most}"
+    return f"{_number_that_differ(len(passed), tested)} the classes{names}.{most}"
 
 
 def beside_planted(run: RunRecord) -> str:
@@ -56,6 +56,10 @@ def beside_planted(run: RunRecord) -> str:
     passed, _ = _differing(run)
     others = sum(group not in run.planted for group in passed)
     return f"Not planted: {number(others)} of the {number(len(passed))} that differ. " if others else ""
+
+
+def _number_that_differ(regions: int, tested: int) -> str:
+    return f"{number(regions)} of {count(tested, 'region')} {'differs' if regions == 1 else 'differ'} between"
 
 
 def _differing(run: RunRecord) -> tuple[list[str], int]:
@@ -118,7 +122,7 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
         "caption": caption, "null": null, "table": _table(rows, material, f"{title}, all regions."),
-        "answer": f"{number(clear)} of {count(len(rows), 'region')} differ between {classes} after correction."
+        "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction."
         f"{not_planted(run, rows)}",
     }  # fmt: skip
 
