@@ -297,7 +297,7 @@ def test_a_gpu_is_not_asked_of_this_machine_if_workers_are_elsewhere(dataset, sm
     (small_settings / "mine.toml").write_text('[training]\ndevice = "cuda"\n')
     command = ["check", str(dataset), "--config", str(small_settings / "mine.toml")]
     assert main(command) == 2
-    assert main([*command, "--executor", str(small_settings / "slurm.py")]) == 0
+    assert main([*command, "--executor", "slurm"]) == 0
 
 
 @pytest.mark.parametrize("preset", ["default", "demo"])
