@@ -285,7 +285,8 @@ def test_pretraining_leaves_out_everyone_whom_a_run_predicts(tmp_path: Path) -> 
     """Those outside the contrast too, and one person under another name; scans that were dropped are nobody's."""
     theirs = [
         Scan("sub-1", None, "I1", "a.nii", label="AD"), Scan("sub-2", None, "I2", "b.nii", diagnosis="MCI"),
-        Scan("sub-ADNI131S0295", None, "I3", "c.nii", label="CN"), Scan("sub-4", None, "I4", "d.nii", kept=False, reason="broken"),
+        Scan("sub-ADNI131S0295", None, "I3", "c.nii", label="CN"),
+        Scan("sub-4", None, "I4", "d.nii", kept=False, reason="broken"),
     ]  # fmt: skip
     ScanTable(theirs).write(RunLayout(tmp_path).scans)
     names = ("sub-1", "sub-2", "sub-4", "sub-5", "sub-ADNI002S0295")
