@@ -38,6 +38,8 @@ def check_command(arguments: argparse.Namespace) -> int:
     require_check_folder(arguments.out, arguments.input)
     stages = stages_until(arguments.stop_after)
     require_settings(config, stages, elsewhere=arguments.executor is not None)
+    if arguments.executor is not None and arguments.executor not in PROVIDERS:
+        require_file(Path(arguments.executor))
     folders = [arguments.input] if arguments.out is None else [arguments.input, arguments.out]
     selection = selection_of(arguments, config, folders)
     cohort = read_cohort(arguments.input, config.cohort, config.seed, selection)
@@ -47,8 +49,6 @@ def check_command(arguments: argparse.Namespace) -> int:
     except BadInputError as error:
         problem = str(error)
     text = describe_cohort(cohort, config.cohort)
-    if arguments.executor is not None and arguments.executor not in PROVIDERS:
-        require_file(Path(arguments.executor))
     if arguments.executor in PROVIDERS:
         text += f"\n{arguments.executor}: {config.cluster.in_words()} (not tried)"
     print(text)

@@ -11,7 +11,6 @@ One unit of work per fold: its network and all scans that it is applied to.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -169,7 +168,10 @@ def apply_networks(
 
 def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, ...]:
     """Scans of people whom the backbone of a network has not learned from."""
-    description = json.loads(model.description.read_text(encoding="utf-8"))
+    try:
+        description = load_model(model).description
+    except BadInputError:  # the unit of work of this network says so
+        return scans
     known = known_among([scan.participant_id for scan in scans], known_to_backbone(description))
     return tuple(scan for scan in scans if scan.participant_id not in known)
 

@@ -12,7 +12,7 @@ import torch
 from pipeline.cohort.people.persons import known_among
 from pipeline.cohort.people.splits import Fold, require_disjoint
 from pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
-from pipeline.cohort.people.unseen import known_to_backbone
+from pipeline.cohort.people.unseen import known_to_network
 from pipeline.cohort.records import Scan
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import LoadedModel
@@ -173,8 +173,7 @@ def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> 
 
 def _require_unseen(loaded: LoadedModel, fold: Fold) -> None:
     """Refuse a split other than that of the model's training."""
-    trained = loaded.description["participants"]
-    known = known_among(fold.test, [*trained["train"], *trained["validation"], *known_to_backbone(loaded.description)])
+    known = known_among(fold.test, known_to_network(loaded.description))
     if known:
         raise BadInputError(
             f"fold {fold.index}: the model was trained or selected with participant {known[0]}, a test participant. "

@@ -326,7 +326,7 @@ def _description(task: FoldTask, trained: Trained, objective: Objective, device:
     fold, config, selection = task.fold, task.config, trained.selection
     parts = {"train": tuple(task.unlabelled) or fold.train, "validation": fold.validation, "test": fold.test}
     early = selection.stopped_early(config.training)
-    before = people_of_backbone(config.model, fold)
+    before = people_of_backbone(config.model, fold.index)
     return {
         "fold": fold.index,
         "repeat": task.repeat,

@@ -65,7 +65,7 @@ def write(picture: Image.Image, place: tuple[int, int], text: str) -> None:
 
 
 def width_of(text: str) -> int:
-    """Pixels across that `write` needs."""
+    """Width of a text in pixels, as `write` draws it."""
     return int(_stamp(text).width)
 
 

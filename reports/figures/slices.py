@@ -84,7 +84,7 @@ class ColourScale:
         return not 0 <= self.low < self.high
 
     def ramp(self, steps: int) -> NDArray[np.float64]:
-        """Values that are drawn: from low to high, before them from -high to -low where the scale is two-sided."""
+        """Values that are drawn, from low to high; on a two-sided scale after those from -high to -low."""
         above = np.linspace(self.low, self.high, steps)
         return np.concatenate([-above[::-1], above]) if self.signed else above
 

@@ -75,7 +75,7 @@ def named(panel: slices.Pixels, places: Mapping[int, tuple[int, int]], cut: slic
 
 
 def _write_colour_bar(sheet: Image.Image, top: int, scale: slices.ColourScale, unit: str) -> None:
-    """Write what the colours of a row mean at its right end."""
+    """Draw the colour bar of a row at its right end."""
     if scale.empty:
         return
     ramp = scale.ramp(BAR // 2)

@@ -15,6 +15,7 @@ import torch
 from lrp_toys import lrp_beta
 from outside_contrast import CONFIG, CONVERTER, LABELLED, SPLIT, STRANGER, OutsideRun, make_run
 
+from atlases.brain_box import Box
 from pipeline.attribution.gradient.guided_backprop import guided_backprop
 from pipeline.attribution.lrp.ledger import LOSSES
 from pipeline.attribution.records import Attribution
@@ -22,8 +23,9 @@ from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.people.unseen import networks_for, require_unseen
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.explaining import explained_scan
-from pipeline.models.inputs import from_network, read_network_volume
-from pipeline.models.storage import load_model
+from pipeline.models.families.founding import FoundingCNN
+from pipeline.models.inputs import NetworkInput, from_network, read_network_volume
+from pipeline.models.storage import load_model, save_model
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
@@ -31,6 +33,8 @@ from pipeline.training.application import _not_of_backbone, mean_over_networks
 from pipeline.training.pretraining.stage import _without
 
 CPU = torch.device("cpu")
+
+BOX = Box((5, 7, 3), (26, 26, 26))
 
 
 @pytest.fixture
@@ -273,11 +277,13 @@ def test_a_tie_is_the_negative_class() -> None:
 
 def test_people_whom_the_backbone_knows_are_not_predicted(tmp_path: Path) -> None:
     model = RunLayout(tmp_path).fold(0)
-    model.folder.mkdir(parents=True)
     scans = tuple(Scan(person, None, person, "x.nii") for person in ("sub-1", "sub-2", "sub-ADNI002S0295"))
-    model.description.write_text(json.dumps({"backbone_participants": ["sub-1", "sub-ADNI131S0295"]}))
+    network, spec = FoundingCNN((26, 26, 26), channels=(2,), pools=(2,), hidden_units=2), NetworkInput(4.0, BOX)
+    save_model(model, network, spec, ("CN", "AD"), {"backbone_participants": ["sub-1", "sub-ADNI131S0295"]})
     assert _not_of_backbone(model, scans) == scans[1:2]
-    model.description.write_text("{}")
+    save_model(model, network, spec, ("CN", "AD"), {})
+    assert _not_of_backbone(model, scans) == scans
+    model.description.write_text("damaged")  # said by the unit of work of the network
     assert _not_of_backbone(model, scans) == scans
 
 

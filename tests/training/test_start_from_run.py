@@ -129,5 +129,5 @@ def test_one_person_under_two_names_would_leak(folder) -> None:
 def test_a_probe_says_whom_its_backbone_knows(folder) -> None:
     model = {"architecture": "probe", "backbone": str(folder)}
     probe = load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": model}).model
-    assert people_of_backbone(probe, FOLD) == ["sub-1", "sub-2", "sub-3"]
-    assert people_of_backbone(config().model, FOLD) == []
+    assert people_of_backbone(probe, FOLD.index) == ["sub-1", "sub-2", "sub-3"]
+    assert people_of_backbone(config().model, FOLD.index) == []

@@ -51,9 +51,15 @@ def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tu
 
 
 def known_to_backbone(description: Mapping[str, Any]) -> Sequence[str]:
-    """Participants that the backbone of a network has learned from; none for a network that stands on none."""
+    """Participants that the backbone of a network has learned from; none for a network without a backbone."""
     known: Sequence[str] = description.get("backbone_participants", ())
     return known
+
+
+def known_to_network(description: Mapping[str, Any]) -> list[str]:
+    """Participants with whom a network, or its backbone, was trained or selected; sorted."""
+    parts = description["participants"]
+    return sorted({*parts["train"], *parts["validation"], *known_to_backbone(description)})
 
 
 def require_unseen(description: Mapping[str, Any], where: str, participants: Sequence[str]) -> None:
@@ -71,10 +77,9 @@ def require_unseen(description: Mapping[str, Any], where: str, participants: Seq
     BadInputError
         Naming the participant; or if the description does not say whom the network has seen.
     """
-    trained = description.get("participants")
-    if trained is None:
+    if description.get("participants") is None:
         raise BadInputError(f"{where}: does not say with whom the network was trained. Train it again.")
-    overlap = known_among(participants, [*trained["train"], *trained["validation"], *known_to_backbone(description)])
+    overlap = known_among(participants, known_to_network(description))
     if overlap:
         raise BadInputError(
             f"{where}: the network was trained or selected with {overlap[0]} and must not predict them. Train the "

@@ -24,7 +24,7 @@ from pipeline.evaluation.representations.probes import PROBES
 from pipeline.evaluation.representations.recognised import ALL
 from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE, judged
 from pipeline.models.families.probes.backbone import Backbone, kept_stages
-from pipeline.models.families.probes.body import backbone_files, body_of
+from pipeline.models.families.probes.body import body_of
 from pipeline.models.families.probes.network import backbone_of
 from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
@@ -38,6 +38,7 @@ from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
 from pipeline.run.work.seeds import derived_seed
+from pipeline.training.objectives.known_networks import people_of_backbone
 
 log = logging.getLogger("heatlas")
 STAGE = "representations"
@@ -78,7 +79,7 @@ def judge_backbone(cohort: Judged, scans: Sequence[Scan], executor: Executor, di
         If there are too few people.
     """
     config, layout = cohort.config, cohort.layout
-    left = diagnosed(scans, known_to(require_frozen(config)))
+    left = diagnosed(scans, frozenset(people_of_backbone(require_frozen(config), 0)))
     class_of = {scan.participant_id: str(scan.diagnosis) for scan in left}
     sizes = list(map(len, by_class(class_of).values()))
     if len(sizes) < 2:
@@ -118,14 +119,6 @@ def require_frozen(config: Config) -> ProbeConfig:
             "labels. Run a probe: heatlas run INPUT OUT --backbone FOLDER, with the folder of heatlas pretrain."
         )
     return config.model
-
-
-def known_to(settings: ProbeConfig) -> frozenset[str]:
-    """Participants that the backbone has learned from; of a file of weights they are not known."""
-    if Path(settings.backbone).is_file():
-        return frozenset()
-    parts = load_model(backbone_files(settings.backbone, 0)).description["participants"]
-    return frozenset(person for name in ("train", "validation") for person in parts[name])
 
 
 def diagnosed(scans: Iterable[Scan], known: frozenset[str]) -> list[Scan]:

@@ -265,7 +265,7 @@ def read_config(path: Path) -> Any:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is no file of a configuration; raises UsageError."""
+    """Refuse a path that is not a regular file; raises UsageError."""
     try:
         kind = irregular_kind(path)
     except OSError as error:

@@ -16,7 +16,7 @@ from torch import Tensor
 from pipeline.cohort.people.persons import known_among
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.people.unseen import known_to_backbone
+from pipeline.cohort.people.unseen import known_to_network
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.bcos.conversion import converted
 from pipeline.models.families.exchange import from_file
@@ -57,7 +57,7 @@ def known_network(
     Raises
     ------
     UsageError
-        For other outputs, another grid, or one trained with test participants of the fold.
+        For other outputs or another grid, or if it was trained with test participants of the fold.
     BadInputError
         If it cannot be read.
     """
@@ -78,8 +78,7 @@ def _require_usable(setting: str, files: FoldFiles, loaded: LoadedModel, spec: N
             f"{setting}: {files.weights}: it sees {_in_words(loaded.input)}, this run {_in_words(spec)}; choose "
             "the same resolution, field of view, network sizes and control."
         )
-    parts = loaded.description["participants"]
-    seen = known_among(fold.test, [*parts["train"], *parts["validation"]])
+    seen = known_among(fold.test, known_to_network(loaded.description))
     if seen:
         remedy = (
             "leave them out (heatlas pretrain --without OUT, with the folder of this run)"
@@ -97,7 +96,7 @@ def _in_words(spec: NetworkInput) -> str:
     return f"{spec.shape} voxels of {spec.resolution_mm:g} mm{start} ({spec.normalisation})"
 
 
-def people_of_backbone(settings: ModelConfig, fold: Fold) -> list[str]:
+def people_of_backbone(settings: ModelConfig, fold: int) -> list[str]:
     """Participants that the backbone of a probe has learned from; of a file of weights they are not known.
 
     Raises
@@ -107,9 +106,7 @@ def people_of_backbone(settings: ModelConfig, fold: Fold) -> list[str]:
     """
     if not isinstance(settings, ProbeConfig) or Path(settings.backbone).is_file():
         return []
-    description = load_model(backbone_files(settings.backbone, fold.index)).description
-    parts = description["participants"]
-    return sorted({*parts["train"], *parts["validation"], *known_to_backbone(description)})
+    return known_to_network(load_model(backbone_files(settings.backbone, fold)).description)
 
 
 def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:
@@ -118,7 +115,8 @@ def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> M
     Raises
     ------
     UsageError
-        For a folder without a backbone, another grid or family, or one trained with test participants of the fold.
+        For a folder without a backbone, for another grid or family, or if it was trained with test participants of the
+        fold.
     BadInputError
         If it cannot be read.
     """

@@ -51,7 +51,7 @@ def regions_that_differ(run: RunRecord) -> str:
     return f"{_number_that_differ(len(passed), tested)} the classes{names}.{most}"
 
 
-def beside_planted(run: RunRecord) -> str:
+def count_not_planted(run: RunRecord) -> str:
     """How many of the regions that differ have no planted disease, in a sentence; empty if all have."""
     passed, _ = _differing(run)
     others = sum(group not in run.planted for group in passed)

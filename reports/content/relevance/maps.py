@@ -39,7 +39,7 @@ SPACES = (
     "The surface is fsaverage5 (MNI305 space), inflated; the maps lie in MNI152NLin2009cAsym space, a few millimetres "
     "away, which is not corrected, so these views are for orientation only. A point of the surface shows the mean of "
     "the map within 3 mm of the grey matter's outer border; deep structures such as the hippocampus are not on it, "
-    "and the flat medial wall is no cortex. A "
+    "and the flat medial wall is not cortex. A "
     "point of the glass brain shows the strongest value along the line of sight. L and R are the person's sides."
 )
 """What readers should know about the views of `reports.figures.surfaces`."""
@@ -297,7 +297,7 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
             draw_group_maps([(shown, ("surface",))], material.backdrop), f"summary_surface_{name}",
             f"Cortical surface: {shown.title}.",
             "The same map on the inflated cortical surface, for orientation; deep structures are not on it, "
-            "and the flat medial wall is no cortex.", "png",
+            "and the flat medial wall is not cortex.", "png",
         ),
     ], what  # fmt: skip
 

@@ -21,7 +21,7 @@ from reports.cautions.findings import (
     volume_estimate,
     within_folds,
 )
-from reports.content.relevance.headline import beside_planted, regions_that_differ
+from reports.content.relevance.headline import count_not_planted, regions_that_differ
 from reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks
 from reports.page.faults import Faults
 from reports.read.run_record import RunRecord
@@ -138,9 +138,9 @@ def _trust(run: RunRecord) -> str:
     if found is not None:
         hits, several, top, _ = found
         others = other_leaders(run)
-        planted = f"Of {several} regions with planted disease, the map ({title}) has {hits} among its first {top}"
+        planted = f"The map ({title}) has {hits} of {several} regions with planted disease among its first {top}"
         planted += f" ({others}). " if others else ". "
-        planted += beside_planted(run)
+        planted += count_not_planted(run)
     if run.has("verdicts"):
         return planted + bench_sentence(run, run.leading_map) + _networks_agree(run)
     what = "the same map" if planted else f"the map ({title})"
