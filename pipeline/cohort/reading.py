@@ -24,7 +24,7 @@ from pipeline.cohort.cells.ranges import possible_scans
 from pipeline.cohort.images.same_images import same_images, same_images_note
 from pipeline.cohort.people.clinical import Clinical, clinical_table
 from pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
-from pipeline.cohort.people.persons import roll_over_notes
+from pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.segmented.subjects import with_segmented_volumes
 from pipeline.cohort.sharing.anonymise import Disguise, capped_ages
@@ -144,6 +144,7 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
     notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)
+    notes += unusual_ages({scan.participant_id: scan.age for scan in scans if scan.kept and scan.age is not None})
     notes += [*entry_notes, *volume_notes, *range_notes, *header_notes, *age_notes, *clinical_notes]
     notes += unknown_diagnoses(candidates) if config.contrast_column == "diagnosis" else []
     if config.shuffle_labels:

@@ -42,7 +42,7 @@ def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
     """
     try:
         image = load_whole(path)
-        require_same_grid(Grid.of(image), grid, f"{path} and the atlas")
+        require_same_grid(_grid_of(image, path), grid, f"{path} and the atlas")
         values = np.asarray(image.dataobj, dtype=np.float32).reshape(grid.shape, order="F")
     except UNREADABLE as error:
         raise BadInputError(
@@ -51,3 +51,10 @@ def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
     if not np.isfinite(values).all():
         raise BadInputError(f"{path}: holds NaN or infinite relevance. Remove it and run attribution again.")
     return values
+
+
+def _grid_of(image: Any, path: Path) -> Grid:
+    try:
+        return Grid.of(image)
+    except BadInputError as error:
+        raise BadInputError(f"{path}: {error}") from error

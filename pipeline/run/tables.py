@@ -122,13 +122,14 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
     Raises
     ------
     BadInputError
-        If the file is missing, not a table, or lacks a required column.
+        If the file is missing, not a table, lacks a required column or has a column twice.
     """
     if not path.is_file():
         what = "not a file" if path.exists() else "no such table"
         raise BadInputError(f"{path}: {what}. Run the stage that writes it, or check the path.")
     try:
-        header = pd.read_csv(path, sep="\t", nrows=0, encoding="utf-8-sig").columns
+        first = pd.read_csv(path, sep="\t", nrows=1, header=None, dtype=str, na_filter=False, encoding="utf-8-sig")
+        header = first.iloc[0]
         wanted = CLASS_COLUMNS | set(text_columns)
         as_text = {name: str for name in header if name.endswith("_id") or unguarded(name) in wanted}
         frame = pd.read_csv(
@@ -142,6 +143,8 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().replace("\n", " ")
         raise BadInputError(f"{path}: not a readable tab-separated table ({reason}).") from error
+    if header.duplicated().any():  # pandas gives the second another name
+        raise BadInputError(f"{path}: column {header[header.duplicated()].iloc[0]} appears twice. Remove one of them.")
     frame = _with_text(frame, unguarded)
     missing = [name for name in required if name not in frame.columns]
     if missing:

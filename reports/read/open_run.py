@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 import nibabel as nib
 import pandas as pd
 
-from atlases.images import UNREADABLE
+from atlases.spaces import template_grid
 from atlases.templates import load_template
+from pipeline.regions.maps import read_map
 from pipeline.regions.tables import ALL
+from pipeline.run.cells import REMEDY
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
 from reports.read.run_record import RunRecord, read_run
-from reports.read.written_tables import DECLARED
+from reports.read.table_faults import read_sound
+from reports.read.written_tables import DECLARED, PREDICTIONS_OF
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -45,6 +48,8 @@ def open_run(folder: str | Path) -> OpenRun:
     UsageError
         If it is not the folder of a run.
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise UsageError(f"heatlas.open takes the folder of a run as text or Path, not {_shown(folder)}.")
     return OpenRun(read_run(RunLayout(Path(folder))))
 
 
@@ -72,7 +77,9 @@ class OpenRun:
     @cached_property
     def tables(self) -> Mapping[str, Path]:
         """Tables that this run has, by name, with their files; `table` reads one."""
-        found = {table.name: table.path(self.record.layout) for table in DECLARED}
+        # the same file has other columns for another task
+        others = {*PREDICTIONS_OF.values()} - {PREDICTIONS_OF[self.record.task.kind.name]}
+        found = {table.name: table.path(self.record.layout) for table in DECLARED if table.name not in others}
         return {name: path for name, path in found.items() if path.is_file()}
 
     def table(self, name: str) -> pd.DataFrame:
@@ -82,10 +89,14 @@ class OpenRun:
         ------
         UsageError
             For a name that this run has no table of; lists similar names.
+        BadInputError
+            If the file is not what the run wrote: a column is missing or doubled, a row is repeated or cut short, a
+            cell cannot be right.
         """
+        _require_text("table", name)
         if name not in self.tables:
             raise UsageError(f"{name}: this run has no such table.{_similar(name, self.tables)}")
-        return read_table(self.tables[name])
+        return read_sound(name, self.tables[name], self.record.config)
 
     @property
     def scans(self) -> pd.DataFrame:
@@ -96,8 +107,13 @@ class OpenRun:
     def predictions(self) -> pd.DataFrame:
         """Out-of-fold predictions, one row per scan."""
         if self.record.predictions is None:
-            raise BadInputError(f"{self.record.layout.root}: no predictions yet; finish the run with heatlas run.")
+            raise self._absent("predictions", PREDICTIONS_OF[self.record.task.kind.name])
         return self.record.predictions
+
+    def _absent(self, what: str, *tables: str) -> BadInputError:
+        """Why something is not there: a damaged table, or a run that has not come so far."""
+        otherwise = f"no {what} yet; finish the run with heatlas run."
+        return BadInputError(f"{self.record.layout.root}: {self.record.why_absent('scans', *tables) or otherwise}")
 
     @cached_property
     def relevance(self) -> pd.DataFrame:
@@ -105,14 +121,14 @@ class OpenRun:
 
         Rows with hemisphere ``both`` are bilateral groups and have no label number; their ``name`` is the group.
         """
-        known = [name for name in ("relevance_regions", "relevance") if name in self.tables]
-        if not known:
-            raise BadInputError(f"{self.record.layout.root}: no relevance yet; finish the run with heatlas run.")
-        parts = [self.table(name) for name in known]
-        rows = pd.concat(
-            [one if "name" in one else one.assign(name=one["group"], hemisphere=BOTH_SIDES) for one in parts],
-            ignore_index=True,
-        )
+        parts = {name: self.table(name) for name in ("relevance_regions", "relevance") if name in self.tables}
+        if not parts:
+            raise self._absent("relevance", "relevance")
+        if empty := [name for name, rows in parts.items() if rows.empty]:
+            raise BadInputError(f"{self.tables[empty[0]]}: has no rows. {REMEDY}")
+        if "relevance" in parts:
+            parts["relevance"] = parts["relevance"].assign(name=parts["relevance"]["group"], hemisphere=BOTH_SIDES)
+        rows = pd.concat(parts.values(), ignore_index=True)
         scans = self.scans[[*SCAN, *OF_SCAN]]
         return rows.merge(scans, on=SCAN, how="left", validate="many_to_one")
 
@@ -137,7 +153,11 @@ class OpenRun:
         UsageError
             For an unknown region or map, or a map that is no evidence.
         """
+        _require_text("region", region)
+        _require_text("map", map_name, optional=True)
         evidence = self.record.evidence_maps
+        if not evidence and not self.record.has("relevance"):
+            raise self._absent("relevance", "relevance")
         if map_name is None and not evidence:
             raise UsageError(f"this run has no evidence map, only {', '.join(self.maps)}; see `relevance` for these.")
         name = map_name or next(one for one in self.maps if one in evidence)
@@ -169,8 +189,10 @@ class OpenRun:
         UsageError
             For an unknown map or participant, or both a group and a participant.
         BadInputError
-            If the run has not made or kept that map, or it cannot be read.
+            If the run has not made or kept that map, or the file is damaged, on another grid or not finite.
         """
+        for what, value in (("map", map_name), ("group", group), ("participant", participant)):
+            _require_text(what, value, optional=True)
         name = map_name or self.maps[0]
         if name not in self.maps:
             raise UsageError(f"{name}: this run has no such map; it has {', '.join(self.maps)}.")
@@ -181,15 +203,13 @@ class OpenRun:
             path = self.record.layout.group_map(group or (ALL if ALL in groups else groups[0]), name)
         else:
             path = self.record.files_of(self._first_scan(participant)).relevance_map(name)
-        try:
-            return nib.nifti1.Nifti1Image.from_filename(path)
-        except FileNotFoundError as error:
+        if not path.is_file():
             raise BadInputError(
                 f"{path}: this run has no such map. Finish it with heatlas run; [attribution] keep_maps decides which "
                 "maps are kept."
-            ) from error
-        except UNREADABLE as error:
-            raise BadInputError(f"{path}: cannot be read ({error}).") from error
+            )
+        read_map(path, template_grid(self.record.resolution_mm))  # all of it now: a file cut short has a good header
+        return nib.nifti1.Nifti1Image.from_filename(path)
 
     def _first_scan(self, participant: str) -> pd.Series:
         name = participant if participant.startswith("sub-") else f"sub-{participant}"
@@ -220,6 +240,16 @@ class OpenRun:
         background = nib.nifti1.Nifti1Image(template.t1w, template.grid.affine)  # type: ignore[no-untyped-call]
         title = ", ".join([map_name or self.maps[0], participant or group or self.record.map_groups[0]])
         return plot_stat_map(image, **{"bg_img": background, "title": title, "cmap": "RdBu_r", **options})
+
+
+def _require_text(what: str, value: Any, optional: bool = False) -> None:
+    if not isinstance(value, str) and not (optional and value is None):
+        raise UsageError(f"the name of a {what} is text, not {_shown(value)}.")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 40 else f'{text[:39]}…'} ({type(value).__name__})"
 
 
 def _similar(name: str, known: Any) -> str:

@@ -10,6 +10,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from pipeline.cohort.cells.ranges import RANGES
@@ -18,13 +19,14 @@ from pipeline.run.cells import REMEDY, first_wrong
 from pipeline.run.columns import Column, Form, column_of
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import CLASSES, Table
+from pipeline.run.errors import BadInputError
 from pipeline.run.layout.map_names import map_names
 from pipeline.run.tables import read_table
-from reports.read.written_tables import PREDICTIONS_OF, TABLES
+from reports.read.written_tables import ALL_TABLES, PREDICTIONS_OF, of_another_version
 
 MAKE_AGAIN = "Repeat the command that made this run."
 
-_FREE_TEXTS = sorted({column for table in TABLES.values() for column in table.texts})
+_FREE_TEXTS = sorted({column for table in ALL_TABLES.values() for column in table.texts})
 """Columns of text of a table whose columns are those of the input."""
 CLINICAL = frozenset({"scans", "clinical"})  # tables whose columns have the ranges of `pipeline.cohort.cells.ranges`
 
@@ -34,7 +36,20 @@ def read_checked(name: str, path: Path) -> pd.DataFrame:
 
     Raises BadInputError if the file cannot be read as a table.
     """
-    return read_table(path, text_columns=TABLES[name].texts or _FREE_TEXTS)
+    return read_table(path, text_columns=ALL_TABLES[name].texts or _FREE_TEXTS)
+
+
+def read_sound(name: str, path: Path, config: Config) -> pd.DataFrame:
+    """Read a table of a run that must be as the run wrote it.
+
+    `name`: of `reports.read.written_tables.ALL_TABLES`.
+
+    Raises BadInputError with what is wrong, and the remedy.
+    """
+    frame, file = read_checked(name, path), str(path)
+    if wrong := cut_row(path, file) or of_another_version(name, file, frame) or bad_cell(name, file, frame, config):
+        raise BadInputError(wrong)
+    return frame
 
 
 def cut_row(path: Path, file: str) -> str:
@@ -59,9 +74,9 @@ def cut_row(path: Path, file: str) -> str:
 
 
 def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
-    """The first cell of a table that the run cannot have written, in a sentence; empty where there is none.
+    """The first cell or row of a table that the run cannot have written, in a sentence; empty where there is none.
 
-    `name`: of `reports.read.written_tables.TABLES`. `file`: what to call it. `table`: as `read_checked` gives it.
+    `name`: of `reports.read.written_tables.ALL_TABLES`. `file`: what to call it. `table`: as `read_checked` gives it.
     `config`: of the run, whose classes it knows.
 
     Examples
@@ -71,13 +86,15 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
     >>> bad_cell("splits", "splits.tsv", table, load_config(overrides={}))
     "splits.tsv: line 3, column fold: 'one' is not a number. Restore the file, or delete it and repeat the command that made this run."
     """  # noqa: E501
-    declared = TABLES[name]
+    declared = ALL_TABLES[name]
     for column in declared.required or table.columns.intersection([*MEASURES, *TIMES]):
         for wrong, why in _checks(declared, column, table[column], config):
             if wrong.any():
                 return f"{file}: {first_wrong(table, column, wrong, why)} {REMEDY}"
     if name in ("scans", *PREDICTIONS_OF.values()) and table["scan_id"].duplicated().any():
         return f"{file}: {first_wrong(table, 'scan_id', table['scan_id'].duplicated(), 'appears twice')} {REMEDY}"
+    if len(again := np.flatnonzero(table.duplicated())):
+        return f"{file}: row {again[0] + 1} repeats an earlier one. {REMEDY}"
     return ""
 
 

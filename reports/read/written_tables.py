@@ -50,6 +50,7 @@ DECLARED = (
     PRETRAINING_TABLE,
 )  # fmt: skip
 """All tables of a run and of what is made from it."""
+ALL_TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED}
 TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED if table.on_pages}
 """Those the report is made from, by the name its sections use."""
 
@@ -77,7 +78,7 @@ def of_another_version(name: str, file: str, table: pd.DataFrame) -> str:
     >>> of_another_version("splits", "splits.tsv", pd.DataFrame({"participant_id": ["sub-1"], "fold": [0]}))
     'splits.tsv has no column part: another version of Heatlas wrote it. Repeat the command that made this run; it redoes what the new version does otherwise, then the report.'
     """  # noqa: E501
-    missing = [column for column in TABLES[name].required if column not in table]
+    missing = [column for column in ALL_TABLES[name].required if column not in table]
     if not missing:
         return ""
     return (

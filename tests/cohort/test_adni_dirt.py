@@ -239,3 +239,47 @@ def test_roll_over_participants_are_one_person_in_the_split(adni: AdniTree) -> N
     split = make_split(table, CohortConfig(folds=3), 43)
     for fold in split.folds:
         assert len({*fold.train, *fold.validation, *fold.test}) == 12
+
+
+WITH_AGE = f"RID,PTID,VISCODE,EXAMDATE,DX,AGE,PTGENDER\n300,{Q},bl,2006-04-12,Dementia,70,Female\n"
+
+
+@pytest.mark.parametrize(
+    ("other", "age", "sex", "said"),
+    [
+        ("60,Male", 75.02, "M", f"{P} AGE (75 at ses-M000, 60 at ses-M006, 75 at ses-M012; 75.0 is used)"),
+        ("75,Female", 75.02, "M", f"{P} PTGENDER (Male at ses-M000, Female at ses-M006, Male at ses-M012; M is used)"),
+        ("75.4,Male", 75.02, "M", ""),
+    ],
+)
+def test_age_at_baseline_and_sex_are_those_of_most_visits(adni: AdniTree, other, age, sex, said) -> None:
+    adni.image(P, "2006-04-18", "I1")
+    adni.image(P, "2006-10-18", "I2")
+    adni.image(Q, "2006-04-18", "I3")
+    write_csv(
+        adni.root / "ADNIMERGE.csv",
+        f"{WITH_AGE}295,{P},bl,2006-04-10,CN,75,Male\n295,{P},m06,2006-10-10,CN,{other}\n"
+        f"295,{P},m12,2007-04-10,CN,75,Male\n",
+    )
+    cohort = adni.read(as_is=True)
+    first, second, _ = sorted(cohort.table, key=lambda scan: scan.scan_id)
+    assert (first.age, first.sex, second.sex) == (pytest.approx(age), sex, sex)
+    assert second.age == pytest.approx(age + 0.5, abs=0.01) or other.startswith("75.4")
+    assert (said in " ".join(cohort.notes)) if said else ("differs between visits" not in " ".join(cohort.notes))
+
+
+def test_an_age_that_no_two_visits_share_is_left_empty(adni: AdniTree) -> None:
+    adni.image(P, "2006-04-18", "I1")
+    adni.image(Q, "2006-04-18", "I3")
+    rows = f"295,{P},bl,2006-04-10,CN,75,Male\n295,{P},m06,2006-10-10,CN,60,Male\n"
+    write_csv(adni.root / "ADNIMERGE.csv", WITH_AGE + rows)
+    cohort = adni.read(as_is=True)
+    assert [scan.age for scan in cohort.table if scan.scan_id == "I1"] == [None]
+    assert f"{P} AGE (75 at ses-M000, 60 at ses-M006; left empty)" in " ".join(cohort.notes)
+
+
+def test_visit_codes_against_their_dates_are_noted(adni: AdniTree) -> None:
+    of_one = f"295,{P},sc,2007-04-10,CN,,,\n295,{P},m12,2006-04-10,CN,,,\n"
+    two_people(adni, f"{HEADER}{of_one}300,{Q},bl,2006-04-12,Dementia,,,\n")
+    notes = " ".join(adni.read(as_is=True).notes)
+    assert f"{P} ses-M012 (2006-04-10) before ses-M000 (2007-04-10)" in notes

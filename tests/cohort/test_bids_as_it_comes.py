@@ -288,3 +288,36 @@ def test_columns_that_differ_by_case_alone(bids: BidsTree, table: str, same: boo
     told = " ".join([*cohort.notes, scan.reason or ""])
     assert (said in told) == (not same)
     assert scan.age == (70.0 if same else None)
+
+
+@pytest.mark.parametrize(("used", "other", "cells"), [("diagnosis", "dx", "CN AD"), ("sex", "gender", "F M")])
+def test_columns_that_contradict_each_other_for_everyone_are_refused(bids: BidsTree, used, other, cells) -> None:
+    people(bids, "01", "02")
+    bids.table("participants.tsv", f"participant_id {used} {other}", f"sub-01 {cells}", f"sub-02 {cells}")
+    with pytest.raises(BadInputError, match=f"columns {used} and {other} contradict each other for all 2 scans"):
+        bids.read()
+
+
+def test_columns_that_contradict_each_other_for_some_are_named(bids: BidsTree) -> None:
+    people(bids, "01", "02", "03")
+    rows = ["sub-01 CN Control", "sub-02 AD CN", "sub-03 AD AD"]
+    bids.table("participants.tsv", "participant_id diagnosis dx", *rows)
+    cohort = bids.read()
+    assert "columns diagnosis and dx contradict each other for 1 of 3 scans; diagnosis is used" in cohort.notes
+    assert [scan.diagnosis for scan in cohort.table] == ["CN", "AD", "AD"]
+
+
+def test_a_fraction_of_a_point_of_the_mmse_is_impossible(bids: BidsTree) -> None:
+    people(bids, "01", "02")
+    bids.table("participants.tsv", "participant_id mmse sex", "sub-01 27.5 F", "sub-02 28.0 M")
+    cohort = bids.read(**SEX)
+    assert [scan.mmse for scan in cohort.table] == [None, 28.0]
+    assert "mmse '27.5' (must be a whole number from 0 to 30)" in " ".join(cohort.notes)
+
+
+def test_ages_divided_by_ten_are_noted(bids: BidsTree) -> None:
+    people(bids, "01", "02")
+    bids.table("participants.tsv", "participant_id age sex", "sub-01 7.1 F", "sub-02 6.6 M")
+    cohort = bids.read(**SEX)
+    assert "all ages are below 18 (6.6 to 7.1): are they in years?" in cohort.notes
+    assert [scan.age for scan in cohort.table] == [7.1, 6.6]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+
 import nibabel as nib
 import numpy as np
+import pandas as pd
 import pytest
 from run_factory import EVIDENCE, RunPlan, make_run
 
 import heatlas
+from pipeline.regions.tables import RELEVANCE_COLUMNS
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
@@ -37,8 +41,8 @@ def test_evidence_is_that_of_the_table_beside_who_it_is(run, layout) -> None:
 
 def test_every_map_of_every_region_and_group_is_in_one_frame(run, layout) -> None:
     groups = read_table(layout.relevance_bilateral)
-    sides = groups[["participant_id", "session_id", "scan_id", "map", "group", "sum"]].iloc[:2]
-    sides = sides.assign(region=[59, 60], name=["Amygdala", "Hippocampus"], hemisphere=["left", "right"])
+    sides = groups.iloc[:2].assign(region=[59, 60], name=["Amygdala", "Hippocampus"], hemisphere=["left", "right"])
+    sides = sides.assign(standard_error=np.nan)[list(RELEVANCE_COLUMNS)]
     path = {table.name: table for table in DECLARED}["relevance_regions"].path(layout)
     write_table(path, sides)
     try:
@@ -78,6 +82,13 @@ def test_a_picture_shows_the_map_on_the_template(run, tmp_path) -> None:
         (lambda run: run.map("gb", participant="nobody"), UsageError, "sub-nobody: no explained scan"),
         (lambda run: run.map("gb", "no such class"), BadInputError, "this run has no such map. Finish it"),
         (lambda run: run.table("scan"), UsageError, "scan: this run has no such table. Similar: scans"),
+        (lambda run: run.table(["scans"]), UsageError, r"name of a table is text, not \['scans'\] \(list\)"),
+        (lambda run: run.evidence(3), UsageError, r"name of a region is text, not 3 \(int\)"),
+        (lambda run: run.evidence("Hippocampus", b"gb"), UsageError, "name of a map is text"),
+        (lambda run: run.map(None, group=1.5), UsageError, "name of a group is text"),
+        (lambda run: run.map("gb", participant=12), UsageError, "name of a participant is text"),
+        (lambda run: heatlas.open(None), UsageError, r"as text or Path, not None \(NoneType\)"),
+        (lambda run: heatlas.open(b"demo/run"), UsageError, "takes the folder of a run as text or Path"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(run, asked, error, message) -> None:
@@ -88,3 +99,78 @@ def test_what_is_not_there_is_named_with_what_is(run, asked, error, message) -> 
 def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
     with pytest.raises(UsageError, match=str(tmp_path)):
         heatlas.open(tmp_path)
+
+
+@pytest.fixture
+def copied(layout, tmp_path) -> RunLayout:
+    """A copy that a test may damage."""
+    return RunLayout(shutil.copytree(layout.root, tmp_path / "run"))
+
+
+def _rewritten(path, change) -> None:
+    write_table(path, change(read_table(path)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: pd.concat([table, table]), "repeats an earlier one"),
+        (lambda table: table.iloc[:0], "has no rows"),
+        (lambda table: table.drop(columns="group"), "has no column group"),
+        (lambda table: table.assign(n_voxels="many"), "'many' is not a number"),
+        (lambda table: table.assign(map="nothing"), "'nothing' is not a map of this run"),
+    ],
+    ids=["twice", "empty", "column missing", "text for a number", "unknown map"],
+)
+def test_relevance_of_a_changed_table_is_refused(copied, change, message) -> None:
+    _rewritten(copied.relevance_bilateral, change)
+    with pytest.raises(BadInputError, match=message):
+        heatlas.open(copied.root).relevance  # noqa: B018
+
+
+def test_regions_without_their_names_are_no_groups(copied) -> None:
+    """They once took the names of their groups, and a group had three rows for a scan."""
+    groups = read_table(copied.relevance_bilateral)
+    regions = groups.assign(region=47, name="Right Hippocampus", hemisphere="right", standard_error=np.nan)
+    write_table(copied.relevance, regions[[name for name in RELEVANCE_COLUMNS if name != "name"]])
+    with pytest.raises(BadInputError, match=r"relevance.tsv has no column name"):
+        heatlas.open(copied.root).evidence("Hippocampus")
+
+
+def test_a_column_that_appears_twice_is_named(copied) -> None:
+    path = copied.relevance_bilateral
+    lines = [f"{line}\t{line.split(chr(9))[-1]}" for line in path.read_text().splitlines()]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(BadInputError, match="column evidence appears twice"):
+        heatlas.open(copied.root).table("relevance")
+
+
+@pytest.mark.parametrize(("table", "ask"), [("predictions", "predictions"), ("scans", "predictions")])
+def test_a_damaged_table_is_not_a_run_that_stopped(copied, table, ask) -> None:
+    path = getattr(copied, table)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(BadInputError, match=rf"{table}.tsv: .*cut short"):
+        getattr(heatlas.open(copied.root), ask)
+    with pytest.raises(BadInputError, match=rf"{table}.tsv: .*cut short"):
+        heatlas.open(copied.root).evidence("Hippocampus")
+
+
+def _damaged(path, damage) -> None:
+    image = nib.load(path)
+    values = image.get_fdata(dtype=np.float32)
+    if damage == "cut short":
+        path.write_bytes(path.read_bytes()[:-500])
+    elif damage == "another grid":
+        nib.save(nib.Nifti1Image(values[1:], image.affine), path)
+    elif damage == "four axes":
+        nib.save(nib.Nifti1Image(np.stack([values, values], -1), image.affine), path)
+    else:
+        nib.save(nib.Nifti1Image(np.full_like(values, np.nan), image.affine), path)
+
+
+@pytest.mark.parametrize("damage", ["cut short", "another grid", "four axes", "NaN"])
+def test_a_map_that_the_run_cannot_have_written_is_refused(copied, damage) -> None:
+    path = copied.group_map("CN", "gb")
+    _damaged(path, damage)
+    with pytest.raises(BadInputError, match="group-CN"):
+        heatlas.open(copied.root).map("gb", group="CN")

@@ -6,6 +6,9 @@ one ADNI phase to the next.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -22,7 +25,7 @@ from pipeline.cohort.adni.visit_tables import (
 from pipeline.cohort.cells.dates import with_iso_dates
 from pipeline.cohort.cells.ranges import possible_cells, problem_notes
 from pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns
-from pipeline.cohort.cells.values import calendar_date, number
+from pipeline.cohort.cells.values import calendar_date, number, sex
 from pipeline.cohort.people.visits import month_session, visit_code, visit_of
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted, listed
@@ -39,6 +42,9 @@ _USED_NAMES = (
     *("RID", "PTID", "VISCODE", "VISCODE2", "EXAMDATE", "EXAMDATE_bl", "DX_bl", "Years_bl", "COLPROT", "ORIGPROT"),
     *_MEASURED,
 )
+
+SAME_AGE_YEARS = 1.0
+"""Ages at baseline of one person that differ by no more are the same, rounded differently."""
 
 
 def read_adnimerge(path: Path, needed: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -72,7 +78,8 @@ def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple
 
     Rows of one session are merged. ``sc`` and ``bl`` are two visits of one session: cells come from the baseline,
     missing ones from the screening. If a code is repeated, cells that differ are left empty and named, since none of
-    them can be trusted; of two dates the earlier is used.
+    them can be trusted; of two dates the earlier is used. Age at baseline and sex are the same at all visits of a
+    person: a visit that differs from most of them takes their value, and is named.
     """
     rows = frame[frame["PTID"].map(person_number).isin(persons)]
     merged: dict[int, dict[str, VisitRow]] = {}
@@ -91,7 +98,9 @@ def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple
                 row = _one_row(sessions[row.session_id], row, found)
             sessions[row.session_id] = row
     by_person = {
-        person: sorted(sessions.values(), key=lambda row: (row.exam_date or date.max, row.session_id))
+        person: sorted(
+            _of_one_person(list(sessions.values()), found), key=lambda row: (row.exam_date or date.max, row.session_id)
+        )
         for person, sessions in merged.items()
     }
     return by_person, found.notes()
@@ -105,6 +114,8 @@ class _Found:
         self.undated = 0
         self.repeated: list[str] = []
         self.contradictions: list[str] = []
+        self.changing: list[str] = []
+        self.disordered: list[str] = []
         self.codes: dict[str, int] = {}
 
     def notes(self) -> list[str]:
@@ -120,6 +131,16 @@ class _Found:
             values = counted(len(self.contradictions), "value")
             text = f"{values} of ADNIMERGE left empty because rows of one visit differ"
             notes.append(f"{text}: {listed(self.contradictions)}")
+        if self.changing:
+            notes.append(
+                "age at baseline or sex of ADNIMERGE differs between visits of a person; correct the table: "
+                f"{listed(self.changing)}"
+            )
+        if self.disordered:
+            notes.append(
+                "visit codes of ADNIMERGE are not in the order of their dates; correct the table: "
+                f"{listed(self.disordered)}"
+            )
         if self.codes:
             kinds = listed(f"'{code}' ({counted(count, 'row')})" for code, count in sorted(self.codes.items()))
             notes.append(f"unknown visit codes in ADNIMERGE, matched by date only: {kinds}")
@@ -140,6 +161,35 @@ def _visit_row(columns: Mapping[str, str], first: date | None, found: _Found) ->
             months = 6 * round(elapsed / 6)
             session = month_session(months)
     return VisitRow(session, months, exam, columns)
+
+
+def _of_one_person(rows: Sequence[VisitRow], found: _Found) -> list[VisitRow]:
+    """Visits with one age at baseline and one sex; those, and codes against their dates, are noted."""
+    by_code = sorted((row for row in rows if row.months is not None and row.exam_date), key=lambda row: row.months or 0)
+    for one, two in itertools.pairwise(by_code):
+        if one.exam_date and two.exam_date and two.exam_date < one.exam_date:
+            found.disordered.append(
+                f"{two.columns['PTID']} {two.session_id} ({two.exam_date}) before {one.session_id} ({one.exam_date})"
+            )
+    for name, read in (("AGE", number), ("PTGENDER", sex)):
+        values = {row.session_id: read(row.columns.get(name)) for row in rows}
+        counts = Counter(value for value in values.values() if value is not None)
+        known = [value for value in counts if isinstance(value, float)]
+        if len(counts) < 2 or (known and max(known) - min(known) <= SAME_AGE_YEARS):
+            continue
+        usual, times = counts.most_common(1)[0]
+        agreed = 2 * times > counts.total()
+        cells = [f"{row.columns[name]} at {row.session_id}" for row in rows if values[row.session_id] is not None]
+        found.changing.append(
+            f"{rows[0].columns['PTID']} {name} ({', '.join(cells)}; {f'{usual} is used' if agreed else 'left empty'})"
+        )
+        text = next(row.columns[name] for row in rows if values[row.session_id] == usual)
+        own = {name: text} if agreed else {}
+        rows = [
+            dataclasses.replace(row, columns={key: cell for key, cell in row.columns.items() if key != name} | own)
+            for row in rows
+        ]
+    return list(rows)
 
 
 def _one_row(row: VisitRow, other: VisitRow, found: _Found) -> VisitRow:

@@ -200,6 +200,19 @@ def _about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
     stand_ins = sum(facts.brain_stands_in for _, facts in read)
     if stand_ins:
         notes.append(f"brain_volume_mm3 replaces the missing intracranial volume of {counted(stand_ins, 'scan')}")
+    pairs = Counter(pair for _, facts in read for pair in facts.doubled)
+    for used, other in sorted({(used, other) for used, other, _ in pairs}):
+        wrong, right = pairs[used, other, True], pairs[used, other, False]
+        if wrong > 1 and not right:
+            raise BadInputError(
+                f"columns {used} and {other} contradict each other for all {wrong} scans. Correct, rename or remove "
+                "one of them."
+            )
+        if wrong:
+            notes.append(
+                f"columns {used} and {other} contradict each other for {wrong} of {counted(wrong + right, 'scan')}; "
+                f"{used} is used"
+            )
     constant = [scan.name for scan, facts in read if facts.age_of_participant_later]
     if constant:
         notes.append(

@@ -45,6 +45,15 @@ BASELINE_COLUMNS = {
 }
 """The same at baseline or screening, for month 0 only."""
 
+_SAID_TWICE: Mapping[str, Callable[[str | None], object]] = {
+    "diagnosis": values.diagnosis,
+    "age": values.positive,
+    "sex": values.sex,
+    "mmse": values.score,
+    "cdr": values.score,
+}
+"""Facts that two columns of a table must not contradict. Sites have several names, volumes several methods."""
+
 _TABLES = ("scans table", "sessions table", PARTICIPANTS)
 _TESLA = (0.5, 1.0, 1.5, 3.0, 4.0, 4.7, 5.0, 7.0, 9.4, 11.7)
 
@@ -57,6 +66,8 @@ class ScanFacts:
     brain_stands_in: bool = False  # whether the intracranial volume is a brain volume
     # Whether the scan is after month 0 and its age comes from ``participants.tsv``
     age_of_participant_later: bool = False
+    # Pairs of columns of one row that both say something of a fact: used, other, and whether they contradict each other
+    doubled: tuple[tuple[str, str, bool], ...] = ()
 
     def scan_with(self, entry: str) -> Scan:
         return dataclasses.replace(self.scan, entry=entry)
@@ -94,7 +105,7 @@ def facts_of(
         hippocampus_right_mm3=right,
         hippocampus_source=source,
     )
-    return ScanFacts(filled, stands_in and tiv is not None, later)
+    return ScanFacts(filled, stands_in and tiv is not None, later, row.doubled())
 
 
 def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, ...]], list[str]]:
@@ -171,6 +182,16 @@ class _Rows:
         text, column, table = found
         value = parse(text)
         return value, None if value is None else f"{table}: {column}"
+
+    def doubled(self) -> tuple[tuple[str, str, bool], ...]:
+        """Columns that say the same fact in one row: the one that is used, the other, and whether they differ."""
+        found = []
+        for row in self.rows:
+            for fact, parse in _SAID_TWICE.items():
+                cells = [(row[name][0], parse(row[name][1])) for name in COLUMNS[fact] if name in row]
+                known = [(column, value) for column, value in cells if value is not None]
+                found += [(known[0][0], column, value != known[0][1]) for column, value in known[1:]]
+        return tuple(found)
 
 
 def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:

@@ -29,16 +29,19 @@ class Range:
     high: float
     names: tuple[str, ...] = ()  # other names of the column in sources, as `plain_name` spells them
     only: tuple[float, ...] = ()  # the possible values, if there are only a few
+    whole: bool = False  # a sum of points, so no fraction
     read: Callable[[str], float | None] = values.number  # reads the number in the text of a cell; None if there is none
 
     def holds(self, value: float) -> bool:
-        return value in self.only if self.only else self.low <= value <= self.high
+        if self.only:
+            return value in self.only
+        return self.low <= value <= self.high and not (self.whole and value % 1)
 
     def __str__(self) -> str:
         if self.only:
             return ", ".join(f"{value:g}" for value in self.only)
         low, high = (f"{end:.0f}" if end == int(end) else f"{end:g}" for end in (self.low, self.high))
-        return f"{low} to {high}"
+        return f"a whole number from {low} to {high}" if self.whole else f"{low} to {high}"
 
 
 RANGES = {
@@ -47,7 +50,7 @@ RANGES = {
         0.05, 12, ("magneticfieldstrength", "mrifield", "fldstreng", "magstrength"), read=values.field_strength
     ),
     "apoe4": Range(0, 2, only=(0, 1, 2)),
-    "mmse": Range(0, 30, ("mms", "mmsebl")),
+    "mmse": Range(0, 30, ("mms", "mmsebl"), whole=True),
     "cdr": Range(0, 3, ("cdrglobal", "cdrcdglobal", "cdglobal", "cdrbl"), only=(0, 0.5, 1, 2, 3)),
     "tiv_mm3": Range(800_000, 2_500_000, ("icvmm3", "icv", "adniicv", "etiv", "st10cv")),
     "hippocampus_mm3": Range(1_000, 16_000, ("hippocampus", "adnihippocampusvol")),

@@ -8,9 +8,13 @@ ADNI download is read by RID. A BIDS dataset made from one may have both names, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from statistics import median
 
 from pipeline.run.plain_text import counted, listed
+
+ADULT = 18.0
+ELDERLY = 40.0
 
 _ADNI = re.compile(r"sub-ADNI\d{3}S(\d{4,})")
 
@@ -62,3 +66,27 @@ def roll_over_notes(participants: Iterable[str]) -> list[str]:
         f"{counted(len(joined), 'person', 'has', 'people')} several names (one RID), always in the same part of "
         f"a fold: {listed(joined, 3)}"
     ]
+
+
+def unusual_ages(ages: Mapping[str, float]) -> list[str]:
+    """A note where ages in years, by participant, look like typing errors; they are used as they are.
+
+    Examples
+    --------
+    >>> unusual_ages({"sub-01": 7.5, "sub-02": 6.1, "sub-03": 8.0})
+    ['all ages are below 18 (6.1 to 8): are they in years?']
+    >>> unusual_ages({"sub-01": 75.0, "sub-02": 7.0, "sub-03": 80.0})
+    ['1 participant below 18 among people of a median age of 75; correct the age or leave them out: sub-02 (7)']
+    >>> unusual_ages({"sub-01": 75.0, "sub-02": 66.0}), unusual_ages({"sub-01": 9.0, "sub-02": 30.0})
+    ([], [])
+    """
+    young = {name: age for name, age in ages.items() if age < ADULT}
+    if young and len(young) == len(ages):
+        return [f"all ages are below {ADULT:g} ({min(ages.values()):g} to {max(ages.values()):g}): are they in years?"]
+    if young and (middle := median(ages.values())) >= ELDERLY:
+        named = listed([f"{name} ({age:g})" for name, age in sorted(young.items())])
+        return [
+            f"{counted(len(young), 'participant')} below {ADULT:g} among people of a median age of {middle:g}; correct "
+            f"the age or leave them out: {named}"
+        ]
+    return []
