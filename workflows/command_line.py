@@ -282,6 +282,9 @@ def _add_evaluate(commands: Any) -> None:
         "--quick", action="store_true",
         help="one set of networks on shuffled labels, not three; fewer grids, draws and sets of networks",
     )  # fmt: skip
+    evaluate.add_argument(
+        "--config", type=_path, metavar="FILE", help="TOML with settings of [evaluation] that differ from the run's"
+    )
     _add_workers(evaluate)
 
 

@@ -14,6 +14,7 @@ from pipeline.cohort.reading import PLANTED
 from pipeline.cohort.records import Scan, ScanTable
 from pipeline.evaluation.bench.request import PARTS, USUAL_PARTS, Request
 from pipeline.evaluation.bench.stage import Bench
+from pipeline.run.config.files import with_section
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.layout.folder import read_run_config, read_run_input
@@ -42,6 +43,8 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     layout = EvaluationLayout(arguments.out.resolve())
     source, request = read_run_input(layout), request_of(arguments)
     config = read_run_config(layout)
+    if arguments.config is not None:
+        config = with_section(config, arguments.config, "evaluation")
     if not layout.scans.is_file():
         raise UsageError(
             f"{layout.scans}: no such file, so there is nothing to evaluate. Finish the run with heatlas run."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import Distractor, Judged, Truth
 from pipeline.evaluation.bench.densities import Rows
 from pipeline.evaluation.bench.distractors import distractor_table
+from pipeline.evaluation.bench.judging import Extent, Judge
 from pipeline.evaluation.bench.map_row import Places, map_row
 from pipeline.evaluation.bench.table import evaluation_table
 from pipeline.evaluation.bench.verdicts import verdict_table
@@ -177,3 +179,24 @@ def test_a_map_of_nothing_is_undefined(broken) -> None:
 
 def test_rank_correlation_of_a_constant_is_not_known() -> None:
     assert np.isnan(rank_correlation(np.ones(5), np.arange(5.0)))
+
+
+def test_masked_recognition_has_an_interval_over_people() -> None:
+    """Six positive scans: an increase in two of them is a third, and moves in steps of a sixth."""
+    found = rows({("real", "m"): FINDS})
+    positive = [f"I{name[4:]}" for name, label, _ in PEOPLE if label == "AD"]
+    ai = dict(zip(positive, [100.0, 100.0, 0.0, 0.0, 0.0, 0.0], strict=True))
+    scores = found.scores.assign(ai=found.scores["scan_id"].map(ai), ad=10.0, ag=0.0)
+    table = evaluation_table(cohort(None), dataclasses.replace(found, scores=scores))
+    row = table.iloc[0]
+    assert (row["n_seen"], row["ai"]) == (6, pytest.approx(100 / 3))
+    assert 0 <= row["ai_low"] < 100 / 3 < row["ai_high"] <= 100
+    assert np.isnan(row["ad_low"])  # all alike: an interval without width would claim certainty
+
+
+@pytest.mark.parametrize(("asked", "thorough"), [(0, 6), (1, 2), (2, 4)])
+def test_how_many_scans_are_judged_thoroughly(asked, thorough, monkeypatch) -> None:
+    monkeypatch.setattr("pipeline.evaluation.bench.judging.controls_of", lambda *_: None)
+    config = load_config(overrides={"evaluation": {"scans": asked}})
+    judge = Judge(dataclasses.replace(cohort(None), config=config), (), Extent(), None)
+    assert (len(judge._thorough), len(judge._first)) == (thorough, 2)

@@ -298,3 +298,11 @@ def test_what_maps_of_a_scan_share_is_computed_once_and_changes_no_score() -> No
     apart = [faithfulness(counted, SCAN, values, REGIONS, CONTROL) for values in maps]
     assert [repr(row) for row in together] == [repr(row) for row in apart]
     assert sum(asked) - shared == 2 * 33
+
+
+def test_masked_recognition_alone_is_that_of_all_scores() -> None:
+    values = torch.rand(SCAN.shape, generator=torch.Generator().manual_seed(3)) - 0.3
+    judged = Faithfulness(probability, SCAN, REGIONS, CONTROL)
+    whole, alone = judged.scores(values), judged.masked(values)
+    assert alone == {name: whole[name] for name in ("ad", "ag", "ai", "ag_clamped")}
+    assert np.isnan(list(judged.masked(torch.zeros_like(values)).values())).all()

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from other_user import nobody
 
-from pipeline.run.config.files import PRESETS, config_to_toml, load_config, read_config, toml_value, usual_sentence
+from pipeline.run.config.files import (
+    PRESETS,
+    config_to_toml,
+    load_config,
+    read_config,
+    toml_value,
+    usual_sentence,
+    with_section,
+)
 from pipeline.run.config.networks import NETWORKS, ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
@@ -360,3 +368,14 @@ def test_an_architecture_brings_its_usual_settings_and_every_setting_of_the_file
     path.write_text('[model]\nb = 0.5\narchitecture = "bcos-simple"\n')
     with pytest.raises(UsageError, match=r"model\.b must lie between 1 and 8"):
         load_config(file=path)
+
+
+def test_a_command_takes_settings_of_its_own_section_only(tmp_path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[evaluation]\nscans = 3\n")
+    changed = with_section(load_config(), file, "evaluation")
+    assert (changed.evaluation.scans, changed.evaluation.steps) == (3, 20)
+    assert dataclasses.replace(changed, evaluation=load_config().evaluation) == load_config()
+    file.write_text("[training]\nbatch_size = 3\n")
+    with pytest.raises(UsageError, match=r"training belongs to heatlas run; this command reads \[evaluation\] only"):
+        with_section(load_config(), file, "evaluation")

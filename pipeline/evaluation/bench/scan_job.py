@@ -20,6 +20,7 @@ from torch import Tensor
 from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.methods import attribute_all
 from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.perturbation.masking import AIR
 from pipeline.attribution.records import Attribution
 from pipeline.attribution.targets import start_values
 from pipeline.cohort.records import Scan
@@ -28,7 +29,7 @@ from pipeline.evaluation.nulls.image_maps import image_maps
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
 from pipeline.evaluation.planting.loss import marker
 from pipeline.evaluation.scores.boxes import attended_box
-from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, Faithfulness
+from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
 from pipeline.evaluation.scores.map_scores import score_map
 from pipeline.evaluation.scores.stability import Explain
 from pipeline.explaining.explanation import Explanation
@@ -39,6 +40,7 @@ from pipeline.models.storage import LoadedModel
 from pipeline.regions.audit import read_brain
 from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.regions.region_sums import device_labels, device_region_sums
+from pipeline.run.config.evaluation import EvaluationConfig
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.scan_files import ScanFiles
@@ -50,9 +52,8 @@ FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in NOT_KEPT)
 """Scores of faithfulness that are kept. A map that is undefined has a row without any."""
 LOCALISED = ("pointing", "iou", "f1", "le", "om", "ba", "sp", "ep", "sm")
 """Scores against the true regions measured in the same scans, beside those that every map has (`MAP_ROW`)."""
-SAMPLES = 2
-"""Changed scans of max-sensitivity; each takes another map of every method. From one to
-the next the change of a map differs by a tenth or two."""
+SEEN = tuple(name for name in MASKED if name not in NOT_KEPT)
+"""Scores of masked recognition, which is measured in every positive scan."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,11 @@ class ScanToJudge:
         Label numbers of the regions in which the scan differs from controls; empty where nobody knows, or nothing is.
     marked : bool
         Whether the scan has the bright spot outside the brain (`pipeline.evaluation.planting.loss.marker`).
+    seen : bool
+        Whether the scan is recognised through its maps (two forward passes each).
     faithful : bool
-        Whether faithfulness is measured (many forward passes).
+        Whether all of faithfulness is measured (many forward passes).
+    settings : EvaluationConfig
     seed : int
         Of random maps.
     """
@@ -112,7 +116,9 @@ class ScanToJudge:
     atlas: PackedAtlas
     truth: tuple[int, ...]
     marked: bool
+    seen: bool
     faithful: bool
+    settings: EvaluationConfig
     seed: int
 
 
@@ -161,6 +167,10 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
             if values is not None and places.truth is not None and not row["undefined"]:
                 found = _localisation(values, places, task, volume, device)
                 row |= {name: found[name] for name in LOCALISED}
+        elif task.seen and one.values is not None and one.network in (REAL, NO_NETWORK):
+            with exact_float32(device):
+                scores = faithful.masked(one.values)
+            row |= {name: scores[name] for name in SEEN}
         rows.append({"network": one.network, "map": one.name, **one.facts, **row})
         if one.values is not None and not row["undefined"]:
             names.append(f"{one.network}|{one.name}")
@@ -224,7 +234,7 @@ def _answers(
 
 
 def _faithfulness(task: ScanToJudge, volume: Tensor, labels: NDArray[np.int64], device: torch.device) -> Faithfulness:
-    """Faithfulness to the true network, with the tissue of controls as replacement."""
+    """Faithfulness to the true network, with the tissue of controls as replacement, or air."""
     network = task.networks[0].network
     loaded, reference = network.load(device), network.reference(device)
     target = loaded.classes.index(task.explanations[0].target)
@@ -235,10 +245,18 @@ def _faithfulness(task: ScanToJudge, volume: Tensor, labels: NDArray[np.int64], 
     def evidence(volumes: Tensor) -> Tensor:
         return start_values(loaded.model(volumes), target, "evidence")
 
-    replacement = 0.0 if reference is None else reference.mean[0, 0]
+    settings = task.settings
+    replacement = AIR if reference is None or settings.replacement == "air" else reference.mean[0, 0]
     regions = torch.from_numpy(labels).to(device)
     return Faithfulness(
-        probability, volume[0, 0], regions, replacement, seed=task.seed, logit=evidence, samples=SAMPLES
+        probability,
+        volume[0, 0],
+        regions,
+        replacement,
+        settings.steps,
+        seed=task.seed,
+        logit=evidence,
+        samples=settings.samples,
     )
 
 

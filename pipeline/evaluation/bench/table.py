@@ -18,12 +18,13 @@ from scipy import stats
 from pipeline.evaluation.bench.cohorts import PLANTED, Judged
 from pipeline.evaluation.bench.densities import Rows, class_difference, densities, density_of, density_ratio, is_paired
 from pipeline.evaluation.bench.map_row import MAP_ROW
-from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED
+from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from pipeline.evaluation.scores.accuracy import People, balanced_accuracy
 from pipeline.evaluation.scores.dose_response import DRAWS, dose_response
 from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
 from pipeline.evaluation.scores.hits import ranked
+from pipeline.evaluation.scores.intervals import participant_interval
 from pipeline.evaluation.scores.map_scores import MAP_SCORES
 from pipeline.evaluation.scores.rank_correlation import rank_correlation
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
@@ -34,13 +35,24 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 ALL = "all"
-FAITHFUL_COLUMNS = {
-    name: f"{FAITHFULNESS_SCORES[name]}. Mean over the scans in which it was measured, by the true network"
-    for name in FAITHFUL
-} | {
-    name: f"{MAP_SCORES[name]}. Mean over the scans in which faithfulness was measured, where the truth is known"
-    for name in LOCALISED
-}
+FAITHFUL_COLUMNS = (
+    {
+        name: f"{FAITHFULNESS_SCORES[name]}. Mean over the scans in which it was measured, by the true network"
+        for name in FAITHFUL
+    }
+    | {
+        "n_seen": "Participants in whom ad, ag and ai were measured",
+        **{
+            f"{name}_{end}": f"{text} bound of the 95 % bootstrap interval of {name} over participants"
+            for name in SEEN
+            for end, text in (("low", "Lower"), ("high", "Upper"))
+        },
+    }
+    | {
+        name: f"{MAP_SCORES[name]}. Mean over the scans in which faithfulness was measured, where the truth is known"
+        for name in LOCALISED
+    }
+)
 _RANKED = {
     "auroc": "Probability that a planted group comes before another",
     "auprc": "Average precision of the planted groups",
@@ -80,6 +92,7 @@ EVALUATION_TABLE = Table(
     "evaluation", COLUMNS, "cohort, map, network and severity",
     "How does every map do against nulls, planted truth and the network itself?", stage="evaluation",
     place="evaluation_scores", filled=("cohort", "map", "network", "n_scans"),
+    later=("n_seen", *(f"{name}_{end}" for name in SEEN for end in ("low", "high"))),
     forms={  # maps are named as codes: some are none of the run
         "cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "network": Form.CODE, "severity": Form.CODE,
         "places_difference": Form.TEXT, "places_mean": Form.TEXT, "first_groups": Form.TEXT,
@@ -127,7 +140,8 @@ def _row(cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame,
         "completeness_error": completeness(own),
     }
     found |= {column: _mean(of_positive, column) for column in MAP_ROW if column != "undefined"}
-    found |= {column: _mean(of_positive, column) for column in FAITHFUL_COLUMNS}
+    found |= {column: _mean(of_positive, column) for column in (*FAITHFUL, *LOCALISED)}
+    found |= _seen(cohort, of_positive)
     scans = set(own["scan_id"])
     if severity != ALL or covers_folds(cohort, scans):
         found |= _of_regions(cohort, rows, network, name, scans, severity)
@@ -207,6 +221,20 @@ def _accuracy(own: pd.DataFrame, positive: set[str]) -> float:
         return float("nan")
     people = People(own["scan_id"].to_numpy(str), np.zeros(len(own), int), truth)
     return float(balanced_accuracy(own["logit"].to_numpy(float), people, np.ones((1, len(own))))[0])
+
+
+def _seen(cohort: Judged, own: pd.DataFrame) -> dict[str, object]:
+    """Participants with scores of masked recognition, and intervals of their means over participants."""
+    if not {*SEEN} <= {*own.columns}:
+        return {}
+    person = {scan.scan_id: scan.participant_id for scan in cohort.scans}
+    known = own.dropna(subset=list(SEEN))
+    means = known.groupby(known["scan_id"].map(person))[list(SEEN)].mean()
+    found: dict[str, object] = {"n_seen": len(means)}
+    for name in SEEN:
+        interval = participant_interval((means[name].to_numpy(float),), np.mean, DRAWS, cohort.config.seed)
+        found |= dict(zip((f"{name}_low", f"{name}_high"), interval, strict=True))
+    return found
 
 
 def completeness(own: pd.DataFrame) -> float:

@@ -46,6 +46,8 @@ FAITHFULNESS_SCORES: Mapping[str, str] = {
 """Columns of one row of faithfulness scores, and what they mean."""
 
 AOPC_STEPS = 10
+MASKED = ("ad", "ag", "ai", "ag_clamped")
+"""Scores of a scan seen through its map that need no second map."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +97,14 @@ class Faithfulness:
         return self.volume != self._other if self.inside is None else self.inside
 
     @cached_property
+    def _end(self) -> Tensor:
+        """The scan with all replaced that may be."""
+        return torch.where(self._changing, self._other, self.volume)
+
+    @cached_property
     def _sets(self) -> RandomSets:
-        end = torch.where(self._changing, self._other, self.volume)
         parts = part_numbers(self._changing, self.regions)
-        return random_sets(self.logit or self.score, self.volume, end, parts, batch=self.batch, seed=self.seed)
+        return random_sets(self.logit or self.score, self.volume, self._end, parts, batch=self.batch, seed=self.seed)
 
     def scores(self, values: Tensor, explain: Explain | None = None) -> dict[str, float]:
         """All of `FAITHFULNESS_SCORES` of one map; about ``4 (steps + 1)`` forward passes, once 33 more.
@@ -122,7 +128,7 @@ class Faithfulness:
         if is_undefined(known):
             return {name: 1.0 if name == "undefined" else float("nan") for name in FAITHFULNESS_SCORES}
         voxels, parts = part_numbers(inside), part_numbers(inside, self.regions)
-        end = torch.where(inside, self._other, volume)
+        end = self._end
         curve = {
             f"{name}{suffix}": removal_curve(score, *ends, places, values, self.steps, batch, seed)
             for suffix, places in (("", voxels), ("_regions", parts))
@@ -143,6 +149,14 @@ class Faithfulness:
         if explain is not None:
             scores["max_sensitivity"] = max_sensitivity(explain, volume, values, inside, self.samples, seed=seed)
         return {name: scores[name] for name in FAITHFULNESS_SCORES}
+
+    def masked(self, values: Tensor) -> dict[str, float]:
+        """AD, AG, AI and ``ag_clamped`` of one map, by two forward passes; NaN where the map is undefined."""
+        _require_one_grid(self.volume, values, self.regions, self._changing)
+        if is_undefined(values[self._changing].detach().cpu().numpy()):
+            return dict.fromkeys(MASKED, float("nan"))
+        found = _masked(self.score, self.volume, values, self._end, self._changing, None)
+        return {name: found[name] for name in MASKED}
 
 
 def _require_one_grid(volume: Tensor, values: Tensor, regions: Tensor, inside: Tensor) -> None:

@@ -68,6 +68,22 @@ def read_config(path: Path) -> Config:
     return _configuration(_checked(Config, _read_settings(path), "", str(path)), [str(path)])
 
 
+def with_section(config: Config, file: Path, section: str) -> Config:
+    """A configuration with the settings of one section from a file, which may name no other.
+
+    Raises
+    ------
+    UsageError
+        For another section, and as `load_config`.
+    """
+    new = _read_settings(file)
+    if others := [name for name in new if name != section]:
+        raise UsageError(f"{file}: {others[0]} belongs to heatlas run; this command reads [{section}] only.")
+    values = tomllib.loads(config_to_toml(config))
+    _merge(values, _checked(Config, new, "", str(file)))
+    return _configuration(values, [str(file)])
+
+
 def config_to_toml(config: Config) -> str:
     """Write a configuration as TOML; `read_config` gives it back.
 

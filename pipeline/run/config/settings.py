@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipeline.run.config.cluster import ClusterConfig
+from pipeline.run.config.evaluation import EvaluationConfig
 from pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.pretraining import PretrainingConfig
@@ -313,6 +314,7 @@ class Config:
     regions: RegionsConfig = field(default_factory=RegionsConfig)
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def __post_init__(self) -> None:
@@ -427,6 +429,7 @@ def _problems(config: Config) -> list[str]:
             'attribution.reference_match may hold "age", "sex" and "site", each once',
         ),
         *config.statistics.checks(),
+        *config.evaluation.checks(),
         *config.cluster.checks(),
     ]
     return [text for passed, text in checks if not passed]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED
+from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
 from pipeline.evaluation.bench.table import ALL, COLUMNS
 from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
-from reports.words.numbers import fixed, number, sentence_case
+from reports.words.numbers import fixed, interval, number, sentence_case
 
 LEAD = (
     "Every map is judged by what it should and should not show. It should find what was planted, if anything was; it "
@@ -115,6 +115,12 @@ def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
     if not columns:
         return None
     rows = rows.assign(title=rows["map"].map(title_of))
+    for name in (name for name in SEEN if f"{name}_low" in rows):
+        ends = zip(rows[f"{name}_low"], rows[f"{name}_high"], strict=True)
+        rows[f"{name}_interval"] = [interval(low, high, 0) for low, high in ends]
+        place = next((n for n, column in enumerate(columns) if column.key == name), None)
+        if place is not None:
+            columns.insert(place + 1, Column(f"{name}_interval", "95 % of people", hint=COLUMNS[f"{name}_low"]))
     return page_table(
         rows,
         [Column("title", "Map"), *columns],
