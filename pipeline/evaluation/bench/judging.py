@@ -142,8 +142,8 @@ class Judge:
             inputs[one.name] = one.network.weights_digest
             inputs |= {f"{one.name} {place}": control.digest for place, control in enumerate(one.network.controls)}
         facts = [
-            scan.name, [asked.version for asked in self.explanations], cohort.atlas.version, labels, marked, seen, faithful,
-            [settings.steps, settings.samples, settings.replacement],
+            scan.name, [asked.version for asked in self.explanations], cohort.atlas.version, labels, marked, seen,
+            faithful, [settings.steps, settings.samples, settings.replacement],
             [[one.name, one.changed, one.layers, one.seed] for one in networks], cohort.config.seed,
         ]  # fmt: skip
         modules = sorted({asked.module for asked in self.explanations})
