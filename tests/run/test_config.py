@@ -20,14 +20,6 @@ from pipeline.run.config.files import (
     usual_sentence,
     with_section,
 )
-    PRESETS,
-    config_to_toml,
-    load_config,
-    read_config,
-    toml_value,
-    usual_sentence,
-    with_section,
-)
 from pipeline.run.config.networks import NETWORKS, ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
