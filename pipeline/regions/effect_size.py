@@ -12,7 +12,10 @@ NO_SPREAD = 1e-9
 
 
 def hedges_g(
-    values: Floats, is_first: NDArray[np.bool_], block: NDArray[np.intp] | None = None, least_spread: float = 0.0
+    values: Floats,
+    is_first: NDArray[np.bool_] | Floats,
+    block: NDArray[np.intp] | None = None,
+    least_spread: float = 0.0,
 ) -> Floats:
     """Standardised mean difference of two groups with Hedges' exact correction for small samples, per column.
 
@@ -23,6 +26,7 @@ def hedges_g(
     ----------
     values : array, shape (participants, columns)
     is_first : array of bool, shape (participants,)
+        Or numbers in standard deviations: then the slope on them takes the place of the difference.
     block : array of int, shape (participants,), optional
         Maps of one fold are made by one network and are on one scale; a person's two copies share their anatomy.
     least_spread : float

@@ -12,7 +12,7 @@ import pytest
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import Distractor, Judged, Truth
-from pipeline.evaluation.bench.densities import Rows
+from pipeline.evaluation.bench.densities import Rows, class_difference, densities
 from pipeline.evaluation.bench.distractors import distractor_table
 from pipeline.evaluation.bench.judging import Extent, Judge
 from pipeline.evaluation.bench.map_row import Places, map_row
@@ -200,3 +200,34 @@ def test_how_many_scans_are_judged_thoroughly(asked, thorough, monkeypatch) -> N
     config = load_config(overrides={"evaluation": {"scans": asked}})
     judge = Judge(dataclasses.replace(cohort(None), config=config), (), Extent(), None)
     assert (len(judge._thorough), len(judge._first)) == (thorough, 2)
+
+
+def test_where_a_number_is_predicted_regions_are_ranked_by_their_slope_on_it() -> None:
+    """The first group rises by 9 per standard deviation of age, the second falls by 1, within two folds."""
+    whole = cohort(None)
+    ages = {scan.scan_id: float(55 + 3 * n) for n, scan in enumerate(whole.scans)}
+    scans = tuple(dataclasses.replace(scan, label=str(ages[scan.scan_id])) for scan in whole.scans)
+    config = load_config(overrides={"cohort": {"target": "age"}})
+    judged = dataclasses.replace(whole, scans=scans, config=config)
+    z = np.array([*ages.values()])
+    z = (z - z.mean()) / z.std()
+    noise = np.random.default_rng(5).standard_normal((12, 20))
+    slopes = np.array([9.0, -1.0, *np.zeros(18)])
+    values = z[:, None] * slopes + noise
+    sums = {("real", "m"): {scan.scan_id: 2 * row for scan, row in zip(scans, values, strict=True)}}
+    scores = pd.DataFrame(
+        {"network": "real", "map": "m", "scan_id": [*ages], "fold": 0, "undefined": False, "logit": 1.0}
+    )
+    found = Rows(scores, sums, np.full(20, 2.0), GROUPS, {"m": "method-m"})
+    assert judged.positive == scans
+    row = evaluation_table(judged, found).iloc[0]
+    assert row["first_groups"].split("; ")[0] == GROUPS[0]
+    assert np.isnan(row["balanced_accuracy"])
+    table = densities(judged, found, "real", "m", set(ages))
+    g = class_difference(table, paired=False)
+    fold = np.array([judged.fold_of(scan) for scan in scans])
+    held = np.column_stack([z, fold == 0, fold == 1]).astype(float)
+    fit, residual, *_ = np.linalg.lstsq(held, values, rcond=None)
+    freedom = 12 - 3
+    correction = 1 - 3 / (4 * freedom - 1)  # the usual approximation of the exact one
+    np.testing.assert_allclose(g, correction * fit[0] / np.sqrt(residual / freedom), rtol=2e-3)

@@ -89,7 +89,7 @@ def evidence(networks: str, kind: str, effect: float, seed: int, accuracy: float
     """Twelve people in two folds; planted groups of patients are larger by `effect`."""
     random = np.random.default_rng(seed)
     index = pd.MultiIndex.from_tuples(
-        [(f"sub-{n:02}", bool(n % 2), n // 6) for n in range(12)], names=["participant_id", "positive", "fold"]
+        [(f"sub-{n:02}", float(n % 2), n // 6) for n in range(12)], names=["participant_id", "outcome", "fold"]
     )
     values = random.normal(size=(12, len(GROUPS)))
     values[1::2, :3] += effect

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -68,6 +69,37 @@ def test_people_with_both_classes_exchange_their_own_labels() -> None:
     after = with_swapped_labels(scans(labels), fold, CohortConfig(negative="untouched", positive="planted"), seed=1)
     firsts = [one.label for one in after if one.session_id == "ses-0"]
     assert sorted(firsts) == ["planted"] * 3 + ["untouched"] * 3
+
+
+def three_classes(seed: int) -> tuple[list[str | None], list[str | None]]:
+    labels = {f"sub-{i:02d}": (("CN", "MCI", "AD")[i % 3],) for i in range(18)}
+    before = scans(labels)
+    after = with_swapped_labels(before, Fold(0, tuple(labels), (), ()), CohortConfig(classes=("CN", "MCI", "AD")), seed)
+    return [one.label for one in before], [one.label for one in after]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_several_classes_change_places_until_new_and_true_ones_are_nearly_independent(seed: int) -> None:
+    before, after = three_classes(seed)
+    assert sorted(map(str, before)) == sorted(map(str, after))
+    table = pd.crosstab(pd.Series(before), pd.Series(after))
+    assert table.to_numpy().sum() == 18
+    assert np.abs(table.to_numpy() - 2).max() <= 1  # two of each in each is independence
+
+
+def test_seeds_give_other_labels() -> None:
+    assert three_classes(1)[1] != three_classes(2)[1]
+
+
+def test_numbers_change_places_between_people_and_keep_their_course() -> None:
+    ages = {f"sub-{i:02d}": (f"{60 + 2.5 * i}", f"{61 + 2.5 * i}") for i in range(12)}
+    before, names = scans(ages), tuple(ages)
+    after = with_swapped_labels(before, Fold(0, names[:8], names[8:], ()), CohortConfig(target="age"), seed=1)
+    old, new = (np.array([float(str(one.label)) for one in group]).reshape(12, 2) for group in (before, after))
+    np.testing.assert_allclose(new[:, 1] - new[:, 0], 1.0)
+    np.testing.assert_allclose(np.sort(new[:8].mean(1)), np.sort(old[:8].mean(1)))
+    np.testing.assert_allclose(np.sort(new[8:].mean(1)), np.sort(old[8:].mean(1)))
+    assert abs(np.corrcoef(old[:8].mean(1), new[:8].mean(1))[0, 1]) < 0.05
 
 
 @pytest.fixture(scope="module")

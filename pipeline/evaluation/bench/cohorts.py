@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.cohort.people.splits import Fold, Split
+from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.planted import read_planted
 from pipeline.evaluation.planted_effects import read_effects
@@ -104,8 +105,24 @@ class Judged:
     untrained: frozenset[Path] = frozenset()
 
     @property
+    def task(self) -> Task:
+        return task_of(self.config.cohort)
+
+    @property
     def positive(self) -> tuple[Scan, ...]:
-        return tuple(scan for scan in self.scans if scan.label == self.config.cohort.positive)
+        """Scans of the class that is explained; all where a number is predicted."""
+        if self.task.is_number:
+            return self.scans
+        return tuple(scan for scan in self.scans if scan.label == self.task.explained)
+
+    @property
+    def outcome(self) -> dict[str, float]:
+        """What regions are ranked by: 1 for the class that is explained, else 0; or the number, standardised."""
+        if not self.task.is_number:
+            return {scan.scan_id: float(scan.label == self.task.explained) for scan in self.scans}
+        numbers = np.array([self.task.value(scan.label, scan.name) for scan in self.scans])
+        scale = numbers.std() or 1.0
+        return {scan.scan_id: float(z) for scan, z in zip(self.scans, (numbers - numbers.mean()) / scale, strict=True)}
 
     @property
     def people(self) -> People:

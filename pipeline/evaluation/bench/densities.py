@@ -47,18 +47,17 @@ class Rows:
 
 
 def densities(cohort: Judged, rows: Rows, network: str, name: str, scans: set[str]) -> pd.DataFrame:
-    """Mean density per participant and class: index ``participant_id, positive, fold``, a column per group.
+    """Mean density per participant and outcome: index ``participant_id, outcome, fold``, a column per group.
 
     A scan whose map is undefined counts with 0 everywhere.
     """
-    made = []
+    made, outcome = [], cohort.outcome
     for scan in cohort.scans:
         if scan.scan_id in scans:
-            is_positive = scan.label == cohort.config.cohort.positive
             values = density_of(rows, network, name, scan.scan_id)
-            made.append([scan.participant_id, is_positive, cohort.fold_of(scan), *values.tolist()])
-    table = pd.DataFrame(made, columns=["participant_id", "positive", "fold", *rows.groups])
-    return table.groupby(["participant_id", "positive", "fold"], sort=False).mean()
+            made.append([scan.participant_id, outcome[scan.scan_id], cohort.fold_of(scan), *values.tolist()])
+    table = pd.DataFrame(made, columns=["participant_id", "outcome", "fold", *rows.groups])
+    return table.groupby(["participant_id", "outcome", "fold"], sort=False).mean()
 
 
 def density_of(rows: Rows, network: str, name: str, scan_id: str) -> Floats:
@@ -71,6 +70,8 @@ def density_of(rows: Rows, network: str, name: str, scan_id: str) -> Floats:
 def class_difference(table: pd.DataFrame, paired: bool) -> Floats:
     """Hedges' g of each group between the classes, with the fold held, or the person of planted copies.
 
+    Where a number is predicted: the slope on it, per standard deviation, in the same unit.
+
     Parameters
     ----------
     table : pandas.DataFrame
@@ -79,8 +80,8 @@ def class_difference(table: pd.DataFrame, paired: bool) -> Floats:
         Whether everyone has a copy of either class.
     """
     level = table.index.get_level_values("participant_id" if paired else "fold")
-    positive = table.index.get_level_values("positive").to_numpy(bool)
-    return hedges_g(table.to_numpy(float), positive, pd.factorize(level)[0], LEAST_SPREAD)
+    outcome = table.index.get_level_values("outcome").to_numpy(float)
+    return hedges_g(table.to_numpy(float), outcome, pd.factorize(level)[0], LEAST_SPREAD)
 
 
 def is_paired(cohort: Judged) -> bool:

@@ -218,9 +218,11 @@ def those_judged(cohort: Judged, outcomes: Sequence[Outcome]) -> Judged:
     """
     failed = {one.job.arguments[0].scan.scan_id for one in outcomes if not one.ok}
     left = tuple(scan for scan in cohort.scans if scan.scan_id not in failed)
-    for label in cohort.config.cohort.labels:
+    for label in cohort.task.outputs if not cohort.task.is_number else ():
         if not any(scan.label == label for scan in left):
             raise BadInputError(f"every scan of {label} failed; see {cohort.layout.failures}.")
+    if not left:
+        raise BadInputError(f"every scan failed; see {cohort.layout.failures}.")
     return dataclasses.replace(cohort, scans=left)
 
 

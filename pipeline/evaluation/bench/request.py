@@ -14,6 +14,8 @@ from pipeline.run.config.settings import Config
 PARTS = ("nulls", "faithfulness", "interactions", "plant", "grids", "retrain", "consensus", "marker", "objective",
          "representations")  # fmt: skip
 USUAL_PARTS = PARTS[:2]
+ANY_TASK = ("nulls", "faithfulness", "plant")
+"""Parts that are defined for several classes and for numbers as well."""
 SEPARATE = frozenset({"grids", "retrain", "consensus", "marker", "objective", "representations"})
 """Parts with tables of their own; asked without others (but ``plant``), they leave the verdicts as they are."""
 USUAL_METHODS = (

@@ -152,6 +152,7 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
     places = Places.of(inside, labels, task.truth, min(first.input.template_grid.voxel_sizes_mm), cube)
     layout = device_labels(task.atlas.labels, box, device)
     faithful = _faithfulness(task, volume, labels, device)
+    known = {*FAITHFUL} - ({*MASKED, "adcc"} if len(first.classes) == 1 else set())  # a number has no probability
     rows, sums, names = [], [], []
     of_real: dict[str, NDArray[np.float32]] = {}
     for one in _maps(task, volume, device):
@@ -163,14 +164,14 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
         if task.faithful and one.values is not None and one.network in (REAL, NO_NETWORK):
             with exact_float32(device):
                 scores = faithful.scores(one.values, _made_again(one, task, device))
-            row |= {name: scores[name] for name in FAITHFUL}
+            row |= {name: scores[name] for name in FAITHFUL if name in known}
             if values is not None and places.truth is not None and not row["undefined"]:
                 found = _localisation(values, places, task, volume, device)
                 row |= {name: found[name] for name in LOCALISED}
         elif task.seen and one.values is not None and one.network in (REAL, NO_NETWORK):
             with exact_float32(device):
                 scores = faithful.masked(one.values)
-            row |= {name: scores[name] for name in SEEN}
+            row |= {name: scores[name] for name in SEEN if name in known}
         rows.append({"network": one.network, "map": one.name, **one.facts, **row})
         if one.values is not None and not row["undefined"]:
             names.append(f"{one.network}|{one.name}")
@@ -193,7 +194,8 @@ def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[O
             loaded = randomised(loaded, one.layers, one.seed, volume if reference is None else reference.volumes)
         with torch.no_grad(), exact_float32(device):
             logits = loaded.model(volume)[0].double()
-        facts: dict[str, object] = {"fold": one.network.fold, "logit": float(logits[1] - logits[0])}
+        target = loaded.classes.index(task.explanations[0].target)
+        facts: dict[str, object] = {"fold": one.network.fold, "logit": margin(logits, target)}
         if reference is not None and one.changed:  # its logits are those of the network as it was
             reference = replace(reference, logits=None)
         surroundings = Surroundings(task.atlas, loaded.input.box, reference)
@@ -204,6 +206,18 @@ def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[O
     fold = task.networks[0].network.fold
     for name, values in image_maps(volume[0, 0].cpu().numpy(), mean, task.seed, task.scan.name).items():
         yield OneMap(NO_NETWORK, name, torch.from_numpy(values).to(device), {"fold": fold})
+
+
+def margin(logits: Tensor, target: int) -> float:
+    """Logit of the explained class less the largest other one, above 0 where it is recognised; a number itself.
+
+    Examples
+    --------
+    >>> margin(torch.tensor([1.0, 4.0, 3.0]), 1), margin(torch.tensor([71.5]), 0)
+    (1.0, 71.5)
+    """
+    others = torch.cat([logits[:target], logits[target + 1 :]])
+    return float(logits[target] - others.max()) if len(others) else float(logits[target])
 
 
 def _answers(
@@ -240,7 +254,8 @@ def _faithfulness(task: ScanToJudge, volume: Tensor, labels: NDArray[np.int64], 
     target = loaded.classes.index(task.explanations[0].target)
 
     def probability(volumes: Tensor) -> Tensor:
-        return torch.softmax(loaded.model(volumes), dim=1)[:, target]
+        logits = loaded.model(volumes)
+        return torch.softmax(logits, dim=1)[:, target] if logits.shape[1] > 1 else logits[:, 0]
 
     def evidence(volumes: Tensor) -> Tensor:
         return start_values(loaded.model(volumes), target, "evidence")

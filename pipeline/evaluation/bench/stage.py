@@ -19,7 +19,7 @@ from pipeline.evaluation.bench import distractors, table, verdicts
 from pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
 from pipeline.evaluation.bench.densities import Rows
 from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
-from pipeline.evaluation.bench.request import FEW_METHODS, SEPARATE, Request, methods_of, with_methods
+from pipeline.evaluation.bench.request import ANY_TASK, FEW_METHODS, SEPARATE, Request, methods_of, with_methods
 from pipeline.evaluation.bench.trainings import trained
 from pipeline.evaluation.consensus.networks import require_different
 from pipeline.evaluation.consensus.stage import agree
@@ -94,12 +94,12 @@ class Bench:
         Raises
         ------
         UsageError
-            For an unknown method or part, a method that is not defined for the network, or a task other than two
-            classes.
+            For an unknown method or part, a method that is not defined for the network, or a part that is defined for
+            two classes only.
         BadInputError
             If the run has no network, controls are missing, or every unit of work failed.
         """
-        self._require_two_classes()
+        self._require_task()
         self._require_defined()
         require_different(self.request.families, self.config)
         if "objective" in self.request.parts:
@@ -201,19 +201,19 @@ class Bench:
         named = tuple(name for name in asked if name not in refused)
         return explanations_of_run(with_methods(config, named))
 
-    def _require_two_classes(self) -> None:
-        task = task_of(self.config.cohort)
-        if self.split.folds and task.kind.undefined:
-            raise UsageError(
-                f"heatlas evaluate ranks regions by their difference between classes. {task.kind.undefined}"
-            )
+    def _require_task(self) -> None:
+        """Refuse parts that compare two classes, in a run that has another task."""
+        undefined = task_of(self.config.cohort).kind.undefined
+        asked = [part for part in self.request.parts if part not in ANY_TASK]
+        if self.split.folds and undefined and asked:
+            raise UsageError(f"--parts {asked[0]}: {undefined} Defined for every task are {', '.join(ANY_TASK)}.")
 
     def _require_defined(self) -> None:
         """Refuse methods that are not defined for the network, before anything is planted or trained."""
         explanations, spec = self._explanations(self.config), configured_input(self.config)
         conditional = [asked for asked in explanations if hasattr(asked.entry.record, "require")]
         if conditional:
-            network = build_network(self.config.model, spec.shape, len(self.config.cohort.labels)).eval()
+            network = build_network(self.config.model, spec.shape, len(task_of(self.config.cohort).outputs)).eval()
             require_all_defined(network, spec, PackedAtlas.of(self.atlas), conditional)
 
     def _explanations(self, config: Config) -> tuple[Explanation, ...]:
@@ -221,23 +221,25 @@ class Bench:
 
     def _of_run(self, truth_json: Path) -> Judged:
         """Scans of the run that a network of the run may explain: of each participant and class the first."""
+        task = task_of(self.config.cohort)
         tested: dict[tuple[str, str | None], Scan] = {}
         for scan in self.scans:
             fold = self.split.fold_of_test(scan.participant_id) if scan.label is not None else None
             if fold is not None and self.layout.fold(fold.index).weights.is_file():
-                tested.setdefault((scan.participant_id, scan.label), scan)
+                tested.setdefault((scan.participant_id, None if task.is_number else scan.label), scan)
         if not tested:
             raise BadInputError(
                 f"{self.layout.root}: no scan has a network that has not seen it. Finish the run with heatlas run."
             )
-        for label in self.config.cohort.labels:
+        for label in () if task.is_number else task.outputs:
             if not any(own == label for _, own in tested):
                 raise BadInputError(
                     f"{self.layout.root}: no scan of {label} has a network that has not seen it, and regions are "
                     "ranked by the difference between the classes. Finish the run with heatlas run."
                 )
         packed = PackedAtlas.of(self.atlas)
-        truth = truth_of_input(truth_json, list(packed.regions.groups))
+        # what was planted is a disease; a network that predicts a number need not use it
+        truth = None if task.is_number else truth_of_input(truth_json, list(packed.regions.groups))
         if truth is None:
             log.info("No truth is known of the scans of the run; --plant makes one from its controls.")
         labelled = tuple(scan for scan in self.scans if scan.label is not None)

@@ -163,7 +163,7 @@ def _of_regions(
     """Columns that need every scan: rankings, dose-response, distractors, agreement of folds."""
     table = densities(cohort, rows, network, name, scans)
     values = table.to_numpy(float)
-    is_positive = table.index.get_level_values("positive").to_numpy(bool)
+    is_positive = (table.index.get_level_values("outcome").to_numpy(float) == 1) | cohort.task.is_number
     fold = table.index.get_level_values("fold").to_numpy(int)
     difference, mean = class_difference(table, is_paired(cohort)), values[is_positive].mean(axis=0)
     order = np.argsort(-ranked(difference), kind="stable")

@@ -60,7 +60,8 @@ def planted_cohort(
         If there are too few controls, too few could be copied, or every training failed.
     """
     recipe = planted_config(config, config.seed)
-    people = people_to_plant(scans, config.cohort.negative, config.seed)
+    controls = None if config.cohort.target else config.cohort.negative
+    people = people_to_plant(scans, controls, config.seed)
     copies = dataclasses.replace(layout, images=PLANTED, networks=PLANTED)
     jobs = planting_jobs(layout, copies, people, atlas, recipe, digests)
     outcomes = run_jobs(layout, jobs, executor, "planting")

@@ -101,14 +101,15 @@ def unused_changes(atlas: Atlas) -> tuple[PlantedChange, ...]:
     return (BOTH_CLASSES,) if BOTH_CLASSES.group in atlas.regions.groups else ()
 
 
-def people_to_plant(scans: Sequence[Scan], negative: str, seed: int) -> tuple[Person, ...]:
+def people_to_plant(scans: Sequence[Scan], negative: str | None, seed: int) -> tuple[Person, ...]:
     """Deal severities, the unused change and markers to controls, one scan each.
 
     Parameters
     ----------
     scans : sequence of Scan
         Kept and registered. Controls are those labelled `negative`; where no scan is labelled, all are.
-    negative : str
+    negative : str or None
+        None where labels are numbers: everyone is a control.
     seed : int
 
     Raises
@@ -120,12 +121,12 @@ def people_to_plant(scans: Sequence[Scan], negative: str, seed: int) -> tuple[Pe
     firsts: dict[str, Scan] = {}
     person = name_of_person(scan.participant_id for scan in scans)  # two names would be in two parts of a fold
     for scan in sorted(scans, key=lambda one: one.place):
-        if not labelled or scan.label == negative:
+        if negative is None or not labelled or scan.label == negative:
             firsts.setdefault(person[scan.participant_id], scan)
     if len(firsts) < FEWEST:
         raise BadInputError(
-            f"loss is planted in controls ({negative}), and this run has {len(firsts)} that are registered; at least "
-            f"{FEWEST} are needed. Add controls, or leave --plant out."
+            f"loss is planted in controls ({negative or 'everyone'}), and this run has {len(firsts)} that are registered; "
+            f"at least {FEWEST} are needed. Add controls, or leave --plant out."
         )
     people = list(firsts.values())
     dealt = [generator(seed, "plant", name).permutation(len(people)) for name in ("severity", "unused", "marker")]

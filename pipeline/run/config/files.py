@@ -79,7 +79,7 @@ def with_section(config: Config, file: Path, section: str) -> Config:
     new = _read_settings(file)
     if others := [name for name in new if name != section]:
         raise UsageError(f"{file}: {others[0]} belongs to heatlas run; this command reads [{section}] only.")
-    values = tomllib.loads(config_to_toml(config))
+    values = _checked(Config, tomllib.loads(config_to_toml(config)), "", "the run")
     _merge(values, _checked(Config, new, "", str(file)))
     return _configuration(values, [str(file)])
 
