@@ -116,7 +116,7 @@ def _with_labels_of_others(scans: Sequence[Scan], fold: Fold, task: Task, seed: 
         if part == "train" and not task.is_number:
             classes = {label: [n for n in people if value[n] == k] for k, label in enumerate(task.outputs)}
             _require_enough(fold, classes)
-        order = least_associated(values, task.is_number, derived_seed(seed, part, fold.index)) if people else []
+        order = least_associated(values, task.is_number, derived_seed(seed, part, fold.index))
         new |= {name: float(values[donor]) for name, donor in zip(people, order, strict=True)}
     relabelled = []
     for scan in scans:

@@ -125,7 +125,7 @@ def people_to_plant(scans: Sequence[Scan], negative: str | None, seed: int) -> t
             firsts.setdefault(person[scan.participant_id], scan)
     if len(firsts) < FEWEST:
         raise BadInputError(
-            f"loss is planted in controls ({negative or 'everyone'}), and this run has {len(firsts)} that are registered; "
+            f"loss is planted in controls ({negative or 'everyone'}), and this run has {len(firsts)} registered ones; "
             f"at least {FEWEST} are needed. Add controls, or leave --plant out."
         )
     people = list(firsts.values())
