@@ -112,6 +112,8 @@ def _with_labels_of_others(scans: Sequence[Scan], fold: Fold, task: Task, seed: 
     new: dict[str, float] = {}
     for part, members in (("train", fold.train), ("validation", fold.validation)):
         people = sorted({person[scan.participant_id] for scan in scans if scan.participant_id in members})
+        if not people:
+            continue
         values = np.array([value[name] for name in people])
         if part == "train" and not task.is_number:
             classes = {label: [n for n in people if value[n] == k] for k, label in enumerate(task.outputs)}
