@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import os
 import subprocess
 import tempfile
@@ -26,6 +25,7 @@ from pipeline.cohort.images.dicom import DicomSeries, series_of
 from pipeline.cohort.images.orientation import by
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import dicom_files, is_nifti
+from pipeline.run.documents import known_json
 from pipeline.run.errors import BadInputError, MissingDataError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import sidecar
@@ -204,11 +204,7 @@ def _run_dcm2niix(root: Path, series: DicomSeries, scratch: Path, source: str) -
             f"{source}: dcm2niix did not finish within {TIMEOUT_S} s. Convert the series by hand and give it as NIfTI."
         ) from error
     volumes = sorted(target.glob("*.nii"))
-    try:
-        sidecar_content = json.loads((target / "scan.json").read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError):
-        sidecar_content = {}
-    return volumes, sidecar_content if isinstance(sidecar_content, dict) else {}
+    return volumes, dict(known_json(target / "scan.json"))
 
 
 def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ import scipy.ndimage
 from pipeline.registration.images.given_masks import read_mask
 from pipeline.registration.images.synthstrip import synthstrip_mask
 from pipeline.registration.images.t1w import T1wImage
+from pipeline.run.documents import read_json
 from pipeline.run.errors import BadInputError, MissingDataError
 
 STRIPPED_LITRES = (0.5, 2.3)
@@ -111,11 +111,7 @@ def stated_skull_stripped(path: Path) -> bool | None:
     sidecar = sidecar_of(path)
     if not sidecar.is_file():
         return None
-    try:
-        content = json.loads(sidecar.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"{sidecar}: not readable as JSON ({error}). Correct or remove it.") from error
-    stated = content.get("SkullStripped") if isinstance(content, dict) else None
+    stated = read_json(sidecar, "Correct or remove it.").get("SkullStripped")
     if stated is not None and not isinstance(stated, bool):
         raise BadInputError(f"{sidecar}: SkullStripped is {stated!r}; it must be true or false.")
     return stated

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import glob
-import json
 import os
 import platform
 import shutil
@@ -36,6 +35,7 @@ from pipeline.run.tables import read_table, write_json, write_table, write_text
 from pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
 from pipeline.run.work.digests import log_remade, same_content, stamp_of
 from pipeline.run.work.progress import Progress
+from pipeline.run.work.receipts import read_receipt
 
 FAILURE_COLUMNS = {
     "stage": "Stage that failed",
@@ -110,14 +110,10 @@ def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
     An output that has changed since it was written is named in the log.
     """
     path = layout.receipt(job.stage, job.unit)
-    try:
-        receipt = json.loads(path.read_text(encoding="utf-8"))
-        if receipt["key"] != job.key:
-            return None
-        result, known = dict(receipt["result"]), dict(receipt["outputs"])
-    except (OSError, ValueError, KeyError, TypeError):
+    receipt = read_receipt(path)
+    if receipt is None or receipt.key != job.key:
         return None
-    now = {}
+    known, now = receipt.outputs, {}
     for output in job.outputs.values():
         name = output.relative_to(layout.root).as_posix()
         stamped = stamp_of(output, known.get(name))
@@ -127,16 +123,14 @@ def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
         now[name] = stamped
     if now != known:  # moved or copied: avoids reading them again the next time
         with suppress(OSError):
-            write_json(path, {**receipt, "outputs": now})
-    return result
+            write_json(path, {**receipt.content, "outputs": now})
+    return receipt.result
 
 
 def receipt_key(layout: RunLayout, stage: str, unit: str) -> str | None:
     """Key of a finished unit, which identifies its outputs without reading them; None without a receipt."""
-    try:
-        return str(json.loads(layout.receipt(stage, unit).read_text(encoding="utf-8"))["key"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    receipt = read_receipt(layout.receipt(stage, unit))
+    return None if receipt is None else receipt.key
 
 
 def run_jobs(
