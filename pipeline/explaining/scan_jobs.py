@@ -22,6 +22,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job
+from pipeline.run.work.registered import registered_digests
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class JobMaker:
             If something that is asked compares with controls, and a network was trained without any.
         """
         files = self.files(scan)
-        inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
+        inputs = dict(zip(("t1w", "brain_mask"), registered_digests(files, self.digests), strict=True))
         networks = []
         for fold in folds:
             model = self.layout.fold(fold)
@@ -78,8 +79,7 @@ class JobMaker:
         found = []
         for control in self.controls.of(fold, scan):
             files = self.files(control)
-            digest = f"{self.digests.digest(files.t1w)} {self.digests.digest(files.brain_mask)}"
-            found.append(ReferenceScan(files, digest))
+            found.append(ReferenceScan(files, " ".join(registered_digests(files, self.digests))))
         return tuple(found)
 
 

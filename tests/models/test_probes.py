@@ -262,8 +262,9 @@ def test_the_backbone_is_read_from_its_folder_and_then_written_out(tmp_path):
     nested = replace(asked, backbone="", body=json.dumps({"architecture": "probe"}))
     with pytest.raises(UsageError, match="cannot be the backbone of another"):
         body_of(nested)
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no backbone there"):
-        with_body(ProbeConfig(backbone=str(tmp_path), stages=1, body="{}"))
+        with_body(ProbeConfig(backbone=str(tmp_path / "empty")))
     RunLayout(tmp_path).backbone.description.write_text('{"architecture": 3}')
     with pytest.raises(BadInputError, match=r"model\.json: no readable network"):
         with_body(asked)

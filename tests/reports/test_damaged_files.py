@@ -238,14 +238,17 @@ def test_a_scan_that_appears_twice_is_named(finished, record, name):
 
 
 @pytest.mark.parametrize("file", ["logs/provenance.json", "models/fold-0/model.json"])
-@pytest.mark.parametrize("content", ["[1, 2]", "{", ""])
+@pytest.mark.parametrize("content", ["[1, 2]", "{", "", '{"a": ' * 5000 + "1" + "}" * 5000])
 def test_a_damaged_description_is_named(finished, file, content):
     path = finished.root / file
     good = path.read_text(encoding="utf-8")
     path.write_text(content, encoding="utf-8")
     found = read_run(finished)
     path.write_text(good, encoding="utf-8")
-    assert found.unreadable == {file: f"{file}: is not a readable JSON object. {REMEDY}"}
+    assert list(found.unreadable) == [file]
+    said = found.unreadable[file]
+    assert said.startswith(f"{file}: not a readable JSON object (")
+    assert said.endswith(f"). {REMEDY}")
 
 
 def fast_material(run: RunRecord, monkeypatch) -> Material:

@@ -33,6 +33,7 @@ from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
+from pipeline.run.work.registered import registered_digests
 from pipeline.run.work.seeds import derived_seed
 
 STAGE, SIDES_STAGE = "judging", "sides"
@@ -131,7 +132,7 @@ class Judge:
             "scores": cohort.layout.scores_of_scan(cohort.name, scan.name),
             "sums": cohort.layout.sums_of_scan(cohort.name, scan.name),
         }
-        inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
+        inputs = dict(zip(("t1w", "brain_mask"), registered_digests(files, self.digests), strict=True))
         for one in networks:
             inputs[one.name] = one.network.weights_digest
             inputs |= {f"{one.name} {place}": control.digest for place, control in enumerate(one.network.controls)}
@@ -154,8 +155,7 @@ class Judge:
         controls = []
         for control in self._controls.of(fold, scan) if self._controls.by_fold.get(fold) else ():
             own = self._files(control)
-            digest = f"{self.digests.digest(own.t1w)} {self.digests.digest(own.brain_mask)}"
-            controls.append(ReferenceScan(own, digest))
+            controls.append(ReferenceScan(own, " ".join(registered_digests(own, self.digests))))
         return Network(fold, files, self.digests.digest(files.weights), tuple(controls))
 
     def sides(self) -> list[Job]:
@@ -166,7 +166,7 @@ class Judge:
             task = ScanOfSides(
                 files, network, self.cohort.config.cohort.positive, self.cohort.config.training, self.cohort.atlas
             )
-            inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
+            inputs = dict(zip(("t1w", "brain_mask"), registered_digests(files, self.digests), strict=True))
             inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
             facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest]
             outputs = {"sides": self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)}

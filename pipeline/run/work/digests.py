@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.run.documents import known_json
+from pipeline.run.errors import BadInputError
 from pipeline.run.regular_files import require_regular
 from pipeline.run.tables import write_json
 from pipeline.run.work.imports import import_closure, source_of
+from pipeline.run.work.receipts import read_receipt
 
 
 def text_digest(text: str) -> str:
@@ -128,6 +130,7 @@ class DigestCache:
         self._path = path
         self._known: dict[str, Stamp] = dict(known_json(path))  # only a cache
         self._changed = False
+        self._recorded: dict[Path, Stamp] = {}
 
     def stamp(self, path: Path) -> Stamp | None:
         """Stamp of a file; None where it cannot be read."""
@@ -143,6 +146,35 @@ class DigestCache:
         """SHA-256 of a file; "unreadable" where it cannot be read, so that its job reports why."""
         stamp = self.stamp(path)
         return "unreadable" if stamp is None else str(stamp[0])
+
+    def recorded(self, path: Path, root: Path, receipt: Path, remedy: str) -> str:
+        """SHA-256 of a file, as `digest`, that must be the one in a receipt; compared once while the file is the same.
+
+        Parameters
+        ----------
+        path : Path
+        root : Path
+            Folder of the run, from which the receipt names files.
+        receipt : Path
+            Of the unit of work that wrote the file; without one that names it there is nothing to compare with.
+        remedy : str
+            A sentence: what to do if it is another file.
+
+        Raises
+        ------
+        BadInputError
+            If it is another.
+        """
+        stamp = self.stamp(path)
+        if stamp is None:
+            return "unreadable"
+        if self._recorded.get(path) != stamp:
+            known = read_receipt(receipt)
+            written = None if known is None else known.outputs.get(path.relative_to(root).as_posix())
+            if isinstance(written, list) and not same_content(stamp, written):
+                raise BadInputError(f"{path}: not the file that the run wrote there (SHA-256 differs). {remedy}")
+            self._recorded[path] = stamp
+        return str(stamp[0])
 
     def save(self) -> None:
         if self._changed:

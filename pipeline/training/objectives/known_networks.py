@@ -106,7 +106,8 @@ def people_of_backbone(settings: ModelConfig, fold: int) -> list[str]:
     """
     if not isinstance(settings, ProbeConfig) or Path(settings.backbone).is_file():
         return []
-    return known_to_network(load_model(backbone_files(settings.backbone, fold)).description)
+    files = backbone_files(settings.backbone, fold)
+    return known_to_network(load_model(files).description, str(files.description))
 
 
 def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:
