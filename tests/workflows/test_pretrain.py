@@ -21,7 +21,7 @@ from pipeline.run.config.files import load_config
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.folder import read_run_config
-from pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
+from pipeline.run.layout.run_layout import EvaluationLayout, ExplanationLayout, RunLayout
 from pipeline.run.tables import read_table
 from pipeline.training.kept_backbone import on_kept_backbone
 from pipeline.training.objectives.explanations import facts_of
@@ -100,7 +100,8 @@ def test_a_finished_run_needs_its_backbone_no_longer(folder, tmp_path):
     (folder / "backbone").rename(folder / "elsewhere")
     try:
         assert made(tmp_path / "away" / "run") == there
-        assert {"report.html", "report-methods.html", "gradCam_regions.tsv"} <= there.keys()
+        regions = ExplanationLayout(folder / "run").regions("gradCam").name
+        assert {"report.html", "report-methods.html", regions} <= there.keys()
         layout = RunLayout(tmp_path / "away" / "run")
         config = read_run_config(layout)
         assert not Path(config.model.backbone).exists()
