@@ -76,6 +76,8 @@ def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
                 f"{tuple(value.shape)}; give model.body the settings that the weights were made with."
             )
         found[name] = given[known[0]].to(value)
+        if not bool(torch.isfinite(found[name]).all()):
+            raise BadInputError(f"{path}: {known[0]} has values that are no finite numbers.")
     return found
 
 
@@ -97,16 +99,14 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         raise BadInputError(f"{path}: holds something other than named tensors; save the network's state_dict().")
     for name, value in content.items():
         if not _is_plain(value):
-            raise BadInputError(
-                f"{path}: {name} is no plain tensor of finite numbers; save the state_dict() as float32."
-            )
+            raise BadInputError(f"{path}: {name} is no plain tensor of real numbers; save the state_dict() as float32.")
     return content
 
 
 def _is_plain(value: Tensor) -> bool:
-    """Whether a tensor has a value per place (no meta, sparse, nested or quantised tensor), each real and finite."""
-    dense = value.layout == torch.strided and not (value.is_meta or value.is_quantized or value.is_nested)
-    return dense and not value.is_complex() and bool(torch.isfinite(value).all())
+    """Whether a tensor has a real number per place: it is no meta, sparse, nested, quantised or complex tensor."""
+    odd = value.is_meta or value.is_quantized or value.is_nested or value.is_complex()
+    return value.layout == torch.strided and not odd
 
 
 def _tensors(path: Path) -> Mapping[str, Tensor]:

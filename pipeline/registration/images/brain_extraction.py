@@ -31,10 +31,10 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
+from pipeline.cohort.bids.derivatives import read_sidecar
 from pipeline.registration.images.given_masks import read_mask
 from pipeline.registration.images.synthstrip import synthstrip_mask
 from pipeline.registration.images.t1w import T1wImage
-from pipeline.run.documents import read_json
 from pipeline.run.errors import BadInputError, MissingDataError
 
 STRIPPED_LITRES = (0.5, 2.3)
@@ -111,10 +111,10 @@ def stated_skull_stripped(path: Path) -> bool | None:
     sidecar = sidecar_of(path)
     if not sidecar.is_file():
         return None
-    stated = read_json(sidecar, "Correct or remove it.").get("SkullStripped")
-    if stated is not None and not isinstance(stated, bool):
-        raise BadInputError(f"{sidecar}: SkullStripped is {stated!r}; it must be true or false.")
-    return stated
+    try:
+        return read_sidecar(path).get("SkullStripped")
+    except ValueError as error:
+        raise BadInputError(f"{sidecar}: {error}. Correct or remove it.") from error
 
 
 def sidecar_of(path: Path) -> Path:

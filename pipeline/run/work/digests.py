@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,34 +147,33 @@ class DigestCache:
         stamp = self.stamp(path)
         return "unreadable" if stamp is None else str(stamp[0])
 
-    def recorded(self, path: Path, root: Path, receipt: Path, remedy: str) -> str:
-        """SHA-256 of a file, as `digest`, that must be the one in a receipt; compared once while the file is the same.
+    def recorded(self, paths: Sequence[Path], root: Path, receipt: Path, remedy: str) -> list[str]:
+        """SHA-256 of files, as `digest`, which must be those in a receipt; compared once while a file is the same.
 
         Parameters
         ----------
-        path : Path
+        paths : sequence of Path
         root : Path
             Folder of the run, from which the receipt names files.
         receipt : Path
-            Of the unit of work that wrote the file; without one that names it there is nothing to compare with.
+            Of the unit of work that wrote the files; without one that names them there is nothing to compare with.
         remedy : str
-            A sentence: what to do if it is another file.
+            A sentence: what to do if one is another file.
 
         Raises
         ------
         BadInputError
-            If it is another.
+            If one is another.
         """
-        stamp = self.stamp(path)
-        if stamp is None:
-            return "unreadable"
-        if self._recorded.get(path) != stamp:
+        stamps = {path: stamp for path in paths if (stamp := self.stamp(path)) is not None}
+        if any(self._recorded.get(path) != stamp for path, stamp in stamps.items()):
             known = read_receipt(receipt)
-            written = None if known is None else known.outputs.get(path.relative_to(root).as_posix())
-            if isinstance(written, list) and not same_content(stamp, written):
-                raise BadInputError(f"{path}: not the file that the run wrote there (SHA-256 differs). {remedy}")
-            self._recorded[path] = stamp
-        return str(stamp[0])
+            for path, stamp in stamps.items():
+                written = None if known is None else known.outputs.get(path.relative_to(root).as_posix())
+                if isinstance(written, list) and not same_content(stamp, written):
+                    raise BadInputError(f"{path}: not the file that the run wrote there (SHA-256 differs). {remedy}")
+                self._recorded[path] = stamp
+        return [str(stamps[path][0]) if path in stamps else "unreadable" for path in paths]
 
     def save(self) -> None:
         if self._changed:

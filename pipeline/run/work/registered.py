@@ -19,5 +19,5 @@ def registered_digests(files: ScanFiles, digests: DigestCache) -> tuple[str, str
         If one is not the file that registration wrote, by its receipt. Without a receipt nothing is known.
     """
     receipt = RunLayout(files.root).receipt(STAGE, files.name)
-    image, mask = (digests.recorded(path, files.root, receipt, REMEDY) for path in (files.t1w, files.brain_mask))
+    image, mask = digests.recorded((files.t1w, files.brain_mask), files.root, receipt, REMEDY)
     return image, mask
