@@ -96,22 +96,6 @@ def test_what_is_not_there_is_named_with_what_is(run, asked, error, message) -> 
         asked(run)
 
 
-@pytest.mark.parametrize("damaged", ["predictions", "scans"])
-def test_a_damaged_table_is_named_and_not_called_unfinished(layout, damaged) -> None:
-    path = getattr(layout, damaged)
-    good = path.read_bytes()
-    path.write_bytes(good[: len(good) // 2].rstrip(b"\n"))
-    try:
-        found = heatlas.open(layout.root)
-        for asked in (lambda: found.predictions, lambda: found.evidence("Hippocampus")):
-            with pytest.raises(BadInputError, match=rf"{damaged}\.tsv: .*Restore the file") as refused:
-                asked()
-            assert "no evidence map" not in str(refused.value)
-            assert " yet" not in str(refused.value)
-    finally:
-        path.write_bytes(good)
-
-
 def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
     with pytest.raises(UsageError, match=str(tmp_path)):
         heatlas.open(tmp_path)
