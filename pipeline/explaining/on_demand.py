@@ -140,8 +140,10 @@ def show_scans(
     explanations = checked_explanations(request, networks[first], config)
     loaded = networks[first]
     require_all_defined(loaded.model, loaded.input, maker.atlas, explanations)
-    open_to = [scan for scan in scans if scan.scan_id in able]
-    jobs = [_jobs(maker, asked, open_to, able, chosen) for asked in explanations]
+    jobs = [
+        {scan.scan_id: _job(maker, asked, scan, able[scan.scan_id]) for scan in scans if scan.scan_id in able}
+        for asked in explanations
+    ]
     digests.save()
     wanted = [by_scan[scan.scan_id] for by_scan in jobs for scan in chosen]
     outcomes = run_jobs(layout, wanted, executor, "explanations")  # in one go: failures of all methods are listed
@@ -277,20 +279,6 @@ def _require_unseen(layout: ExplanationLayout, scans: Sequence[Scan], fold: int,
             f"{layout.splits}: {seen[0]} neither trains nor validates in fold {fold}, but the network was "
             f"trained or selected with it ({description}). {REMEDY}"
         )
-
-
-def _jobs(
-    maker: JobMaker, asked: Explanation, scans: Iterable[Scan], able: Mapping[str, int], chosen: Sequence[Scan]
-) -> dict[str, Job]:
-    """Jobs by scan id: of the chosen scans, and of others that may have been explained before."""
-    found = {}
-    for scan in scans:
-        try:
-            found[scan.scan_id] = _job(maker, asked, scan, able[scan.scan_id])
-        except BadInputError:  # an image that is not as it was registered, or no controls
-            if scan in chosen:
-                raise
-    return found
 
 
 def _job(maker: JobMaker, asked: Explanation, scan: Scan, fold: int) -> Job:

@@ -22,7 +22,6 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job
-from pipeline.run.work.registered import registered_digests
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class JobMaker:
             If something that is asked compares with controls, and a network was trained without any.
         """
         files = self.files(scan)
-        inputs = dict(zip(("t1w", "brain_mask"), registered_digests(files, self.digests), strict=True))
+        inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
         networks = []
         for fold in folds:
             model = self.layout.fold(fold)
@@ -79,7 +78,8 @@ class JobMaker:
         found = []
         for control in self.controls.of(fold, scan):
             files = self.files(control)
-            found.append(ReferenceScan(files, " ".join(registered_digests(files, self.digests))))
+            digest = f"{self.digests.digest(files.t1w)} {self.digests.digest(files.brain_mask)}"
+            found.append(ReferenceScan(files, digest))
         return tuple(found)
 
 

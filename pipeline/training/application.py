@@ -36,7 +36,6 @@ from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
 from pipeline.run.work.memory import kept_memory
-from pipeline.run.work.registered import registered_digests
 from pipeline.training.control import NO_CONTROL
 from pipeline.training.metrics import positive_probability
 from pipeline.training.prediction import PREDICTION_COLUMNS, logits_of
@@ -214,7 +213,7 @@ def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, 
     inputs = {"weights": digests.digest(model.weights), "description": digests.digest(model.description)}
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        inputs[scan.name] = "".join(registered_digests(files, digests))
+        inputs[scan.name] = digests.digest(files.t1w) + digests.digest(files.brain_mask)
     parameters = [[scan.scan_id for scan in scans], fold, config.training.device, config.registration.resolution_mm]
     key = unit_key(inputs, parameters, ask_network)
     outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}

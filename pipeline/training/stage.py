@@ -33,7 +33,6 @@ from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
 from pipeline.run.work.memory import kept_memory
-from pipeline.run.work.registered import registered_digests
 from pipeline.run.work.seeds import derived_seed
 from pipeline.training.age_gap import with_corrected_gaps
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
@@ -394,5 +393,5 @@ def registered_versions(
     versions = {}
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        versions[scan.name] = "".join(registered_digests(files, digests))
+        versions[scan.name] = digests.digest(files.t1w) + digests.digest(files.brain_mask)
     return versions

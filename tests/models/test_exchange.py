@@ -82,6 +82,7 @@ class Trap:
         return print, ("executed",)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch warns of its own odd tensors
 def test_what_is_no_file_of_weights_is_refused(tmp_path, capsys):
     model = build_network(RESNET, SHAPE, 2)
     torch.save({"weight": Trap()}, tmp_path / "trap.pt")

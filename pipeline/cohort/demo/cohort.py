@@ -25,7 +25,7 @@ from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sampl
 from pipeline.cohort.demo.people import Person, Visit, draw_people
 from pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
 from pipeline.run.documents import read_json
-from pipeline.run.errors import ResumableError, UsageError
+from pipeline.run.errors import BadInputError, ResumableError, UsageError
 from pipeline.run.tables import write_json, write_table, write_text
 from pipeline.run.work.digests import unit_key
 from pipeline.run.work.progress import Progress
@@ -249,7 +249,10 @@ def _claim(folder: Path, settings: Mapping[str, float], key: str) -> bool:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder}: is not empty and not a demo cohort. Choose a new folder.")
     else:
-        receipt = read_json(_receipt(folder), "Choose a new folder.")
+        try:
+            receipt = read_json(_receipt(folder), "Choose a new folder.")
+        except BadInputError as error:
+            raise UsageError(str(error)) from error
         files, made = receipt.get("files"), receipt.get("settings")
         if made != settings:
             raise UsageError(f"{folder}: holds a demo cohort with other settings, {made}. Choose a new folder.")

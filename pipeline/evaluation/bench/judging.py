@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -33,10 +34,11 @@ from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.run.work.registered import registered_digests
 from pipeline.run.work.seeds import derived_seed
 
 STAGE, SIDES_STAGE = "judging", "sides"
+THOROUGH = 12
+"""Positive scans in which all of faithfulness is measured, unless the settings say how many."""
 CASCADE_STEPS = 4
 """Networks of the cascade, from the head alone to all layers."""
 
@@ -52,7 +54,8 @@ class Extent:
     nulls : bool
         Whether untrained networks and cascades are asked, in one positive scan per fold.
     faithful : bool
-        Whether faithfulness is measured, in one positive scan per fold.
+        Whether faithfulness is measured: all of it in a few positive scans per fold (``[evaluation] scans``),
+        recognition through the map in every one.
     sides : bool
         Whether sides of regions take the tissue of controls.
     """
@@ -79,10 +82,12 @@ class Judge:
     ) -> None:
         self.cohort, self.explanations, self.extent, self.digests = cohort, explanations, extent, digests
         self._controls: Controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
-        firsts: dict[int, Scan] = {}
+        by_fold: dict[int, list[str]] = {}
         for scan in cohort.positive:
-            firsts.setdefault(cohort.fold_of(scan), scan)
-        self._thorough = {scan.scan_id for scan in firsts.values()}
+            by_fold.setdefault(cohort.fold_of(scan), []).append(scan.scan_id)
+        self._first = {scans[0] for scans in by_fold.values()}
+        wanted = cohort.config.evaluation.scans or math.ceil(THOROUGH / max(len(by_fold), 1))
+        self._thorough = {scan for scans in by_fold.values() for scan in scans[:wanted]}
 
     def require_controls(self) -> None:
         """Refuse folds without a training control, if something that is asked compares with controls.
@@ -107,7 +112,6 @@ class Judge:
 
     def _job(self, scan: Scan, steps: Sequence[int]) -> Job:
         cohort, files = self.cohort, self._files(scan)
-        thorough = scan.scan_id in self._thorough
         real = NullNetwork(REAL, self._network(scan, REAL))
         networks = [real]
         names = [shuffled_name(number + 1) for number in range(self.extent.shuffles)]
@@ -115,7 +119,7 @@ class Judge:
         trained = [name for name in names if networks_of(cohort, name).fold(fold).weights not in cohort.untrained]
         networks += [NullNetwork(name, self._network(scan, name)) for name in trained]
         seed = derived_seed(cohort.config.seed, "evaluation", "drawn-anew", fold)
-        if self.extent.nulls and thorough:
+        if self.extent.nulls and scan.scan_id in self._first:
             networks.append(NullNetwork(UNTRAINED, real.network, True, None, seed))
             networks += [NullNetwork(cascade_name(step), real.network, True, step, seed) for step in steps]
         truth = cohort.truth
@@ -123,21 +127,23 @@ class Judge:
         groups = cohort.atlas.regions.groups
         labels = tuple(number for name in truth.groups for number in groups[name]) if known and truth else ()
         marked = truth is not None and any(one.kind == "marker" and scan.name in one.scans for one in truth.distractors)
-        faithful = self.extent.faithful and thorough
+        faithful = self.extent.faithful and scan.scan_id in self._thorough
+        seen, settings = self.extent.faithful and scan in cohort.positive, cohort.config.evaluation
         task = ScanToJudge(
-            scan, files, tuple(networks), self.explanations, cohort.config.training, cohort.atlas, labels, marked,
-            faithful, cohort.config.seed,
+            scan, files, tuple(networks), self.explanations, cohort.config.training, cohort.atlas, labels, marked, seen,
+            faithful, settings, cohort.config.seed,
         )  # fmt: skip
         outputs = {
             "scores": cohort.layout.scores_of_scan(cohort.name, scan.name),
             "sums": cohort.layout.sums_of_scan(cohort.name, scan.name),
         }
-        inputs = dict(zip(("t1w", "brain_mask"), registered_digests(files, self.digests), strict=True))
+        inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
         for one in networks:
             inputs[one.name] = one.network.weights_digest
             inputs |= {f"{one.name} {place}": control.digest for place, control in enumerate(one.network.controls)}
         facts = [
-            scan.name, [asked.version for asked in self.explanations], cohort.atlas.version, labels, marked, faithful,
+            scan.name, [asked.version for asked in self.explanations], cohort.atlas.version, labels, marked, seen,
+            faithful, [settings.steps, settings.samples, settings.replacement],
             [[one.name, one.changed, one.layers, one.seed] for one in networks], cohort.config.seed,
         ]  # fmt: skip
         modules = sorted({asked.module for asked in self.explanations})
@@ -155,7 +161,8 @@ class Judge:
         controls = []
         for control in self._controls.of(fold, scan) if self._controls.by_fold.get(fold) else ():
             own = self._files(control)
-            controls.append(ReferenceScan(own, " ".join(registered_digests(own, self.digests))))
+            digest = f"{self.digests.digest(own.t1w)} {self.digests.digest(own.brain_mask)}"
+            controls.append(ReferenceScan(own, digest))
         return Network(fold, files, self.digests.digest(files.weights), tuple(controls))
 
     def sides(self) -> list[Job]:
@@ -166,7 +173,7 @@ class Judge:
             task = ScanOfSides(
                 files, network, self.cohort.config.cohort.positive, self.cohort.config.training, self.cohort.atlas
             )
-            inputs = dict(zip(("t1w", "brain_mask"), registered_digests(files, self.digests), strict=True))
+            inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
             inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
             facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest]
             outputs = {"sides": self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)}
@@ -211,9 +218,11 @@ def those_judged(cohort: Judged, outcomes: Sequence[Outcome]) -> Judged:
     """
     failed = {one.job.arguments[0].scan.scan_id for one in outcomes if not one.ok}
     left = tuple(scan for scan in cohort.scans if scan.scan_id not in failed)
-    for label in cohort.config.cohort.labels:
+    for label in cohort.task.outputs if not cohort.task.is_number else ():
         if not any(scan.label == label for scan in left):
             raise BadInputError(f"every scan of {label} failed; see {cohort.layout.failures}.")
+    if not left:
+        raise BadInputError(f"every scan failed; see {cohort.layout.failures}.")
     return dataclasses.replace(cohort, scans=left)
 
 

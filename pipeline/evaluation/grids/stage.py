@@ -37,7 +37,6 @@ from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.run.work.registered import registered_digests
 from pipeline.run.work.seeds import generator
 
 log = logging.getLogger("heatlas")
@@ -76,7 +75,7 @@ class GridJobs(Judge):
         )  # fmt: skip
         inputs = {"weights": network.weights_digest}
         for place, one in enumerate(files):
-            inputs[f"cell {place}"] = " ".join(registered_digests(one, self.digests))
+            inputs[f"cell {place}"] = f"{self.digests.digest(one.t1w)} {self.digests.digest(one.brain_mask)}"
         inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
         facts = [
             number, dataclasses.astuple(grid), [one.name for one in scans], every, cohort.config.seed,

@@ -34,7 +34,7 @@ from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job
-from pipeline.run.work.registered import registered_digests
+from pipeline.run.work.registered import require_registered
 from pipeline.run.work.seeds import generator
 from pipeline.training.objectives.known_networks import without_other_runs
 
@@ -190,7 +190,7 @@ def planting_jobs(
         for one in person.copies:
             files = copies.scan(one.participant_id, one.session_id, resolution)
             outputs |= {f"{one.label}_t1w": files.t1w, f"{one.label}_mask": files.brain_mask}
-        inputs = dict(zip(("t1w", "brain_mask"), registered_digests(source, digests), strict=True))
+        inputs = {"t1w": digests.digest(source.t1w), "brain_mask": digests.digest(source.brain_mask)}
         facts = [person.severity, person.unused, person.marked, changes, atlas.source_digest, config.seed, start]
         arguments = (person, source, config.regions.atlas, changes, start, config.seed)
         key = unit_key(inputs, facts, plant_person)
@@ -230,8 +230,9 @@ def read_registered(source: ScanFiles, grid: Grid) -> tuple[NDArray[np.float32],
     Raises
     ------
     BadInputError
-        If one cannot be read, or lies on another grid.
+        If one cannot be read, lies on another grid, or is not the one that was registered.
     """
+    require_registered(source)
     brain = read_brain(source.brain_mask, grid)
     try:
         image: Any = nib.nifti1.Nifti1Image.from_filename(source.t1w)

@@ -39,7 +39,6 @@ from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.run.work.registered import registered_digests
 from pipeline.training.objectives.explanations import BRAIN, annotated_people, mask_of
 from pipeline.training.objectives.known_networks import without_other_runs
 from pipeline.training.objectives.maps_in_training import explained_batch
@@ -178,7 +177,7 @@ def copying_jobs(cohort: Judged, copies: EvaluationLayout, people: Sequence[Scan
         for which in (PLAIN, MARKED):
             files = copies.scan(scan.participant_id, f"ses-{which}", spec.resolution_mm)
             outputs |= {f"{which}_t1w": files.t1w, f"{which}_mask": files.brain_mask}
-        inputs = dict(zip(("t1w", "brain_mask"), registered_digests(source, digests), strict=True))
+        inputs = {"t1w": digests.digest(source.t1w), "brain_mask": digests.digest(source.brain_mask)}
         start = None if spec.box is None else spec.box.start
         key = unit_key(inputs, [start, spec.resolution_mm, MARKER_MM, MARKER_OFFSET], mark_scan)
         jobs.append(Job(STAGE, f"{NAME}_{scan.participant_id}", key, outputs, mark_scan, (source, spec)))

@@ -40,7 +40,6 @@ from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.run.work.registered import registered_digests
 from pipeline.run.work.seeds import derived_seed
 
 log = logging.getLogger("heatlas")
@@ -100,7 +99,7 @@ def judge_backbone(cohort: Judged, scans: Sequence[Scan], executor: Executor, di
     task = BackboneToJudge(tuple(left), files, networks, parts, configured_input(config), config)
     inputs = {f"network {place}": digests.digest(one.weights) for place, one in enumerate(networks)}
     for scan, one in zip(left, files, strict=True):
-        inputs[scan.name] = f"{' '.join(registered_digests(one, digests))} {scan.diagnosis} {scan.site}"
+        inputs[scan.name] = f"{digests.digest(one.t1w)} {digests.digest(one.brain_mask)} {scan.diagnosis} {scan.site}"
     digests.save()
     table = layout.representations
     outputs = {"table": table, "columns": table.with_suffix(".json")}

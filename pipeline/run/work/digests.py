@@ -12,16 +12,14 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.run.documents import known_json
-from pipeline.run.errors import BadInputError
 from pipeline.run.regular_files import require_regular
 from pipeline.run.tables import write_json
 from pipeline.run.work.imports import import_closure, source_of
-from pipeline.run.work.receipts import read_receipt
 
 
 def text_digest(text: str) -> str:
@@ -130,7 +128,6 @@ class DigestCache:
         self._path = path
         self._known: dict[str, Stamp] = dict(known_json(path))  # only a cache
         self._changed = False
-        self._recorded: dict[Path, Stamp] = {}
 
     def stamp(self, path: Path) -> Stamp | None:
         """Stamp of a file; None where it cannot be read."""
@@ -146,34 +143,6 @@ class DigestCache:
         """SHA-256 of a file; "unreadable" where it cannot be read, so that its job reports why."""
         stamp = self.stamp(path)
         return "unreadable" if stamp is None else str(stamp[0])
-
-    def recorded(self, paths: Sequence[Path], root: Path, receipt: Path, remedy: str) -> list[str]:
-        """SHA-256 of files, as `digest`, which must be those in a receipt; compared once while a file is the same.
-
-        Parameters
-        ----------
-        paths : sequence of Path
-        root : Path
-            Folder of the run, from which the receipt names files.
-        receipt : Path
-            Of the unit of work that wrote the files; without one that names them there is nothing to compare with.
-        remedy : str
-            A sentence: what to do if one is another file.
-
-        Raises
-        ------
-        BadInputError
-            If one is another.
-        """
-        stamps = {path: stamp for path in paths if (stamp := self.stamp(path)) is not None}
-        if any(self._recorded.get(path) != stamp for path, stamp in stamps.items()):
-            known = read_receipt(receipt)
-            for path, stamp in stamps.items():
-                written = None if known is None else known.outputs.get(path.relative_to(root).as_posix())
-                if isinstance(written, list) and not same_content(stamp, written):
-                    raise BadInputError(f"{path}: not the file that the run wrote there (SHA-256 differs). {remedy}")
-                self._recorded[path] = stamp
-        return [str(stamps[path][0]) if path in stamps else "unreadable" for path in paths]
 
     def save(self) -> None:
         if self._changed:

@@ -1,4 +1,4 @@
-"""Why a file could not be written: a full disk, a limit of the shell on the size of files, a read-only disk.
+"""Why a file could not be written: a full disk, or a limit of the shell on the size of files.
 
 Libraries differ in what they say: ANTs says nothing and leaves a truncated file, safetensors has an error of its own.
 """
@@ -15,7 +15,6 @@ from resource import RLIM_INFINITY, RLIMIT_FSIZE, getrlimit
 FULL_BYTES = 2**20
 """A disk with less free space is full, and a limit below it too low: what was just written may be cut short."""
 FULL = "no space left on the disk; free some"
-READ_ONLY = "the disk has become read-only; make it writable"
 
 
 def size_limit() -> int | None:
@@ -40,8 +39,6 @@ def why_unwritten(error: BaseException, disk: Path | None = None, written: Path 
         A folder of files just written: whether one has reached the limit of the shell is looked up.
     """
     number = error.errno if isinstance(error, OSError) else None
-    if number == errno.EROFS:
-        return READ_ONLY
     if number in (errno.ENOSPC, errno.EDQUOT) or (disk is not None and is_full(disk)):
         return FULL
     if number == errno.EFBIG or os.strerror(errno.EFBIG) in str(error) or _at_limit(written):

@@ -251,7 +251,9 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
         layout.traceback(job.stage, job.unit).unlink(missing_ok=True)
         return Outcome(job, "done", result)
     except Exception as error:
-        why = why_unwritten(error, layout.root, scratch)
+        read_only = isinstance(error, OSError) and error.errno == errno.EROFS
+        why = "the disk has become read-only; make it writable" if read_only else None
+        why = why or why_unwritten(error, layout.root, scratch)
         if why is not None:
             raise ResumableError(
                 f"{layout.root}: stopped while working on {job.unit}: {why} and run the same command again; finished "

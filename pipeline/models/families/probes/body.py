@@ -47,8 +47,8 @@ def backbone_files(folder: str, fold: int) -> FoldFiles:
             return files
     if not layout.root.is_dir():
         raise UsageError(
-            f"model.backbone: {folder}: no such folder. Put it back there: runs of earlier versions hold no copy of "
-            "the backbone that they stand on. Or repeat the run with another --backbone."
+            f"model.backbone: {folder}: no such folder. Put it back there, or give --backbone the copy that a run of "
+            "probes keeps in models/kept_backbone (runs of earlier versions hold no copy)."
         )
     raise UsageError(
         f"model.backbone: {folder}: no backbone there ({layout.backbone.description.relative_to(layout.root)}), and no "
