@@ -159,7 +159,7 @@ def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles)
 def most_bytes(model: nn.Module) -> int:
     """Size that a file of the weights of a network does not exceed: its tensors, and what is written of each."""
     tensors = model.state_dict().values()
-    return sum(one.numel() * one.element_size() for one in tensors) + 1024 * (len(tensors) + 1024)
+    return int(sum(one.numel() * one.element_size() for one in tensors)) + 1024 * (len(tensors) + 1024)
 
 
 def _build(architecture: Mapping[str, Any], outputs: int) -> tuple[StagedModel, tuple[int, int, int]]:
