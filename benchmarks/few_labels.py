@@ -44,6 +44,7 @@ from pipeline.run.work.jobs import run_jobs
 from pipeline.run.work.seeds import generator
 from pipeline.training.pretraining.stage import pretrain
 from pipeline.training.stage import fold_job, registered_versions
+from workflows.settings import with_backbone
 
 COHORT_SEED, PEOPLE = 7, 120
 CLASSES, RATIO, TEST_SHARE = ("CN", "AD", "MCI"), 5.0, 0.4
@@ -137,13 +138,9 @@ def recipe(model: str, place: Place, seed: int) -> Config:
     if model == "from scratch":
         return load_config("demo", overrides={"seed": seed, "training": training})
     tuned = model == "fine-tuned"
-    return load_config(
-        "demo",
-        overrides={
-            "seed": seed, "training": {**training, "learning_rate": 1e-3 if tuned else 5e-3},
-            "model": {"architecture": "probe", "backbone": str(place.folder), "train_backbone": tuned},
-        },
-    )  # fmt: skip
+    probe = {"architecture": "probe", "backbone": str(place.folder), "train_backbone": tuned}
+    own = {**training, "learning_rate": 1e-3 if tuned else 5e-3}
+    return with_backbone(load_config("demo", overrides={"seed": seed, "training": own, "model": probe}))
 
 
 def study(out: Path, seed: int, epochs: int, executor: Executor) -> None:

@@ -91,7 +91,8 @@ def measured(resolution: float, betas: int, scans: int, repeats: int) -> list[st
         layout = RunLayout(Path(folder))
         cohort = written(layout.root, scans, resolution)
         torch.manual_seed(0)
-        save_model(layout.fold(0), build_network(NETWORK, cohort.spec.shape, 2).eval(), cohort.spec, CLASSES, {})
+        network, nobody = build_network(NETWORK, cohort.spec.shape, 2).eval(), {"train": [], "validation": []}
+        save_model(layout.fold(0), network, cohort.spec, CLASSES, {"participants": nobody})
         config = load_config(overrides={
             "registration": {"resolution_mm": resolution},
             "attribution": {

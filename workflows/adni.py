@@ -51,7 +51,7 @@ from workflows.check import describe_cohort
 from workflows.evaluate import evaluate_command
 from workflows.explain import explain_command
 from workflows.preflight import Ready, preflight, require_settings, stages_until
-from workflows.settings import seed_of, selection_of, settings_of
+from workflows.settings import seed_of, selection_of, settings_of, with_backbone
 from workflows.stages import STAGE_FUNCTIONS, Work
 
 
@@ -190,7 +190,7 @@ def pretrain_command(arguments: argparse.Namespace) -> int:
 def demo_command(arguments: argparse.Namespace) -> int:
     """``heatlas demo``."""
     arguments.preset, arguments.participant_label = "demo", []
-    config = load_config("demo", arguments.config, seed_of(arguments))
+    config = with_backbone(load_config("demo", arguments.config, seed_of(arguments)))
     require_settings(config, stages_until(arguments.stop_after), elsewhere=arguments.executor is not None)
     _require_demo_folder(arguments.out)
     cohort = arguments.out / "cohort"

@@ -6,7 +6,6 @@ Heavy libraries are imported only once a command is known, so ``--help`` is fast
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import os
 import sys
@@ -22,8 +21,10 @@ from pipeline.run.errors import (
     EXIT_RESUMABLE,
     EXIT_USAGE,
     HeatlasError,
+    UsageError,
 )
 from pipeline.run.plain_text import PlainStream, plain
+from pipeline.run.work.disk import FULL_BYTES, size_limit, too_large, why_unwritten
 from pipeline.run.work.executors import import_ahead
 
 _HOMES = {
@@ -33,6 +34,8 @@ _HOMES = {
 """Modules of commands that need neither networks nor ANTs, and start fast without these libraries."""
 WORKER_MODULES = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
 """Modules that workers need, in order; imported by their server while this process imports the rest."""
+_READING = ("check", "models")
+"""Commands that write no large file."""
 _MOST_PROCESSES = 1024
 FIGURE_FORMATS = ("svg", "pdf", "png")
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
@@ -338,7 +341,9 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 def _path(text: str) -> Path:
     """A path that can be resolved; `argparse` names the option in errors."""
     try:
-        Path(text).resolve()
+        str(Path(text).resolve()).encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: its name is not text in UTF-8; rename the folder") from None
     except FileNotFoundError:
         raise argparse.ArgumentTypeError(f"{text!r}: the current folder has been removed") from None
     except (OSError, RuntimeError):  # RuntimeError until Python 3.12
@@ -375,6 +380,9 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
     """
     arguments = build_parser().parse_args(argv)
     try:
+        limit = size_limit()
+        if limit is not None and limit < FULL_BYTES and arguments.command not in _READING:
+            raise UsageError(f"{too_large()} and run the same command again.")
         if arguments.command in ("demo", "run", "pretrain", "explain", "evaluate") and arguments.executor is None:
             import_ahead(WORKER_MODULES)
         home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
@@ -386,8 +394,11 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
     except KeyboardInterrupt:
         return _report("interrupted; run the same command again to continue.", EXIT_INTERRUPTED)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _report("no space left on the disk; free some and run the same command again.", EXIT_RESUMABLE)
+        why = why_unwritten(error)
+        if why is not None:
+            return _report(f"{why} and run the same command again.", EXIT_RESUMABLE)
+        if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+            return _report("no folder for temporary files can be written to; set TMPDIR to one.", EXIT_USAGE)
         if error.errno is None or error.filename is None:
             return _defect(error)
         where = f"{error.filename} -> {error.filename2}" if error.filename2 else error.filename

@@ -24,6 +24,7 @@ from pipeline.run.work.executors import open_executor
 from pipeline.run.work.jobs import clear_stale_scratch
 from pipeline.run.work.lock import run_lock
 from pipeline.run.work.log import open_log
+from pipeline.training.kept_backbone import on_kept_backbone
 from reports.figures.grids import draw_aggregated
 
 WIDTH = 100
@@ -42,7 +43,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     """
     layout = EvaluationLayout(arguments.out.resolve())
     source, request = read_run_input(layout), request_of(arguments)
-    config = read_run_config(layout)
+    config = on_kept_backbone(read_run_config(layout), layout)
     if arguments.config is not None:
         config = with_section(config, arguments.config, "evaluation")
     if not layout.scans.is_file():

@@ -11,7 +11,6 @@ Participants count once: their scans are averaged before participants are.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from scipy import stats
 
 from pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
 from pipeline.run.declared import Table
+from pipeline.run.documents import read_json
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
@@ -214,10 +214,7 @@ def read_planted(path: Path) -> tuple[str, ...]:
     BadInputError
         If the file is missing or does not name groups.
     """
-    try:
-        planted = json.loads(path.read_text(encoding="utf-8"))["planted"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInputError(f'{path}: not a readable truth; it must hold {{"planted": [group, ...]}}.') from error
+    planted = read_json(path, 'It must hold {"planted": [group, ...]}.').get("planted")
     if not isinstance(planted, list) or not planted or len(set(map(str, planted))) < len(planted):
         raise BadInputError(f"{path}: `planted` must name bilateral groups, each once.")
     return tuple(map(str, planted))

@@ -10,7 +10,6 @@ open, and it is not tested. And where an effect was not found before ComBat, tha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.run.declared import Table
+from pipeline.run.documents import read_json
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
@@ -209,13 +209,11 @@ def read_effects(path: Path) -> list[dict[str, Any]]:
         If the file is missing or an effect lacks an entry.
     """
     needed = ("effect", "planted", "variable", "groups", "direction", "magnitude", "magnitude_unit", "expected")
+    remedy = f'It must hold {{"effects": [...]}}, each with {", ".join(needed)}.'
     try:
-        effects = json.loads(path.read_text(encoding="utf-8"))["effects"]
-        return [{name: effect[name] for name in needed} for effect in effects]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInputError(
-            f'{path}: not a readable truth; it must hold {{"effects": [...]}}, each with {", ".join(needed)}.'
-        ) from error
+        return [{name: effect[name] for name in needed} for effect in read_json(path, remedy)["effects"]]
+    except (KeyError, TypeError) as error:
+        raise BadInputError(f"{path}: not a truth. {remedy}") from error
 
 
 def _answer(

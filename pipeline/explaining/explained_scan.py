@@ -140,8 +140,7 @@ def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None)
     means: dict[str, RunningMean] = {}
     for network in task.networks:
         loaded, description = network.load(device), network.files.description
-        if "participants" in loaded.description:
-            require_unseen(loaded.description, str(description), [task.scan.participant_id])
+        require_unseen(loaded.description, str(description), [task.scan.participant_id])
         if first is None:
             first = loaded
             seen = read_network_volume(task.files, loaded.input) if seen is None else seen

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pipeline.attribution.numerics import exact_float32
 from pipeline.attribution.reference.references import Memory, Reference
+from pipeline.cohort.people.unseen import people_of
 from pipeline.models.inputs import NetworkInput, read_network_volume
 from pipeline.models.storage import LoadedModel, load_model
 from pipeline.run.errors import BadInputError
@@ -59,8 +60,8 @@ class Network:
         if not self.controls:
             return None
         loaded, people = self.load(device), tuple(one.files.participant_id for one in self.controls)
-        trained = loaded.description.get("participants")
-        strangers = [] if trained is None else sorted(set(people) - set(trained["train"]))
+        trained = people_of(loaded.description, str(self.files.description), "train")
+        strangers = sorted(set(people) - set(trained))
         if strangers:
             raise BadInputError(
                 f"{self.files.description}: the network was not trained with {strangers[0]}, who must not be a "

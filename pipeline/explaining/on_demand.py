@@ -15,8 +15,10 @@ from pipeline.attribution.network_view import split_layers
 from pipeline.attribution.registry import find_method
 from pipeline.attribution.targets import StartValue
 from pipeline.cohort.candidates import participant_named
+from pipeline.cohort.people.persons import known_among
 from pipeline.cohort.people.splits import PARTS, Split
 from pipeline.cohort.people.tasks import task_of
+from pipeline.cohort.people.unseen import known_to_network
 from pipeline.cohort.records import Scan
 from pipeline.explaining.controls import controls_of
 from pipeline.explaining.explained_scan import map_outputs
@@ -125,8 +127,8 @@ def show_scans(
                 f"{layout.fold(fold).description}: the network sees voxels of {network.input.resolution_mm:g} mm, and "
                 f"those of the run have {config.registration.resolution_mm:g} mm ({layout.config.name}). {REMEDY}"
             )
-    for scan in chosen:
-        _require_unseen(layout, scan, able[scan.scan_id], networks[able[scan.scan_id]])
+    for fold, network in networks.items():
+        _require_unseen(layout, [scan for scan in chosen if able[scan.scan_id] == fold], fold, network)
     first = next(iter(networks))
     if task_of(config.cohort).explained not in networks[first].classes:
         raise BadInputError(
@@ -268,13 +270,13 @@ def _lacking(layout: ExplanationLayout, scan: Scan, config: Config) -> list[Path
     return [path for path in (files.t1w, files.brain_mask) if not path.is_file()]
 
 
-def _require_unseen(layout: ExplanationLayout, scan: Scan, fold: int, loaded: LoadedModel) -> None:
+def _require_unseen(layout: ExplanationLayout, scans: Sequence[Scan], fold: int, loaded: LoadedModel) -> None:
     """The split must not be another one than the network was trained with."""
-    participants, description = loaded.description.get("participants", {}), layout.fold(fold).description
-    seen = participants if isinstance(participants, dict) else {}
-    if any(scan.participant_id in (seen.get(part) or ()) for part in PARTS[:2]):
+    description = layout.fold(fold).description
+    seen = known_among([scan.participant_id for scan in scans], known_to_network(loaded.description, str(description)))
+    if seen:
         raise BadInputError(
-            f"{layout.splits}: {scan.participant_id} neither trains nor validates in fold {fold}, but the network was "
+            f"{layout.splits}: {seen[0]} neither trains nor validates in fold {fold}, but the network was "
             f"trained or selected with it ({description}). {REMEDY}"
         )
 

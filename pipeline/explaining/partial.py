@@ -42,6 +42,7 @@ from pipeline.explaining.explained_scan import (
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import read_network_volume
 from pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
+from pipeline.run.documents import json_object
 from pipeline.run.errors import BadInputError, HeatlasError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_table
@@ -162,18 +163,17 @@ def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[
     try:
         with zipfile.ZipFile(archive) as stored:
             if f"{name}/failure.json" in stored.namelist():
-                failure = json.loads(stored.read(f"{name}/failure.json"))
+                failure = json_object(stored.read(f"{name}/failure.json"))
                 kinds = {kind.__name__: kind for kind in HeatlasError.__subclasses__()}
                 raise kinds.get(failure["kind"], RuntimeError)(failure["message"]) from RuntimeError(
                     failure["traceback"]
                 )
             for short, path in outputs.items():
                 path.write_bytes(stored.read(f"{name}/{short}"))
-            facts: dict[str, Any] = json.loads(stored.read(f"{name}/facts.json"))
-            return facts
+            return json_object(stored.read(f"{name}/facts.json"))
     except FileNotFoundError as error:
         raise BadInputError(f"{archive.name}: the scans of this part failed together; see {STAGE}.") from error
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise BadInputError(f"{archive}: not readable ({error}). Remove it and run the same command again.") from error
 
 

@@ -23,6 +23,7 @@ from pipeline.run.config.networks import ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.work.registered import require_registered
 
 MARGIN_MM = 2.0
 """Kept around the template's brain at least: a registered brain reaches a little beyond it."""
@@ -180,8 +181,10 @@ def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
     Raises
     ------
     BadInputError
-        If a file is missing or unreadable, lies on another grid, or cannot be scaled; names the file.
+        If a file is missing or unreadable, lies on another grid, cannot be scaled, or is not the one that was
+        registered; names the file.
     """
+    require_registered(files)
     volumes = []
     for path in (files.t1w, files.brain_mask):
         try:

@@ -6,7 +6,6 @@ The description holds the digest of the weights, so that weights of another trai
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from atlases.brain_box import Box
 from pipeline.models.contract import StagedModel
@@ -24,12 +24,15 @@ from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, Normalisation
 from pipeline.run.config.files import network_settings
 from pipeline.run.config.networks import ModelConfig
+from pipeline.run.documents import read_json
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import FoldFiles
+from pipeline.run.regular_files import read_regular
 from pipeline.run.tables import write_json
 
 FORMAT = 1
 """Version of the description file."""
+RETRAIN = "Restore the file or train the model again."
 
 
 @dataclass(frozen=True)
@@ -99,15 +102,8 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
     BadInputError
         If a file is missing or unreadable, of an unknown format, or the weights are not those described.
     """
-    try:
-        description = json.loads(files.description.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInputError(f"{files.description}: no readable model ({error}). Train the model again.") from error
-    try:
-        content = files.weights.read_bytes()
-    except OSError as error:
-        raise BadInputError(f"{files.weights}: no readable model ({error}). Train the model again.") from error
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    description = read_json(files.description, RETRAIN)
+    if description.get("format") != FORMAT:
         raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
     try:
         spec = _input_from_json(description["input"])
@@ -125,10 +121,15 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
     except (AttributeError, ArithmeticError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise BadInputError(f"{files.description}: not a usable description ({said}). Train it again.") from error
+    try:
+        content = read_regular(files.weights, most_bytes(model))
+    except OSError as error:
+        raise BadInputError(
+            f"{files.weights}: not the weights of this network ({error.strerror}). {RETRAIN}"
+        ) from error
     if hashlib.sha256(content).hexdigest() != expected:
         raise BadInputError(
-            f"{files.weights}: not the weights that {files.description.name} describes (SHA-256 differs). "
-            "Restore the file or train the model again."
+            f"{files.weights}: not the weights that {files.description.name} describes (SHA-256 differs). {RETRAIN}"
         )
     try:
         model.load_state_dict(safetensors.torch.load(content))
@@ -136,7 +137,7 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
         said = " ".join(str(error).split())
         raise BadInputError(
             f"{files.weights}: not the weights of a {description['architecture']['name']} with the settings in "
-            f"{files.description.name}, but of another network ({said}). Restore the file or train the model again."
+            f"{files.description.name}, but of another network ({said}). {RETRAIN}"
         ) from error
     return LoadedModel(model.to(device).eval(), spec, classes, description)
 
@@ -151,8 +152,14 @@ def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles)
     if loaded.settings.architecture != settings.architecture:
         raise BadInputError(
             f"{files.description}: the network is a {loaded.settings.architecture}, and the run has model.architecture "
-            f'= "{settings.architecture}". Restore the file or train the model again.'
+            f'= "{settings.architecture}". {RETRAIN}'
         )
+
+
+def most_bytes(model: nn.Module) -> int:
+    """Size that a file of the weights of a network does not exceed: its tensors, and what is written of each."""
+    tensors = model.state_dict().values()
+    return int(sum(one.numel() * one.element_size() for one in tensors)) + 1024 * (len(tensors) + 1024)
 
 
 def _build(architecture: Mapping[str, Any], outputs: int) -> tuple[StagedModel, tuple[int, int, int]]:

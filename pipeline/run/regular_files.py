@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from pathlib import Path
 
@@ -26,15 +27,24 @@ def irregular_kind(path: Path | str) -> str | None:
     return _KINDS.get(stat.S_IFMT(Path(path).stat().st_mode))
 
 
-def read_regular(path: Path) -> bytes:
-    """The content of a file.
+def require_regular(path: Path) -> None:
+    """Raise OSError for a path that does not exist or is no file; ``strerror`` says what it is instead."""
+    kind = irregular_kind(path)
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"{kind}, not a file", str(path))
+
+
+def read_regular(path: Path, most: int | None = None) -> bytes:
+    """The content of a file; `most` is the largest number of bytes that is read.
 
     Raises
     ------
     OSError
-        If it cannot be read or is not a file; ``strerror`` says what it is instead.
+        If it cannot be read, is not a file or is too large; ``strerror`` says what it is instead.
     """
-    kind = irregular_kind(path)
-    if kind is not None:
-        raise OSError(errno.EINVAL, f"{kind}, not a file", str(path))
-    return path.read_bytes()
+    require_regular(path)
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if most is not None and size > most:
+            raise OSError(errno.EFBIG, f"{size:,} bytes, more than {most:,}", str(path))
+        return file.read()

@@ -22,7 +22,7 @@ import torch
 
 from pipeline.cohort.people.persons import known_among
 from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.unseen import known_to_backbone, networks_for, require_unseen
+from pipeline.cohort.people.unseen import networks_for, people_of, require_unseen
 from pipeline.cohort.records import Scan
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import read_network_volume
@@ -169,10 +169,10 @@ def apply_networks(
 def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, ...]:
     """Scans of people whom the backbone of a network has not learned from."""
     try:
-        description = load_model(model).description
+        people = people_of(load_model(model).description, str(model.description), "backbone")
     except BadInputError:  # the unit of work of this network says so
         return scans
-    known = known_among([scan.participant_id for scan in scans], known_to_backbone(description))
+    known = known_among([scan.participant_id for scan in scans], people)
     return tuple(scan for scan in scans if scan.participant_id not in known)
 
 

@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from pipeline.run.documents import json_object
 from pipeline.training.selection import Selection
 
 Tensors = Mapping[str, torch.Tensor]
@@ -92,7 +93,7 @@ def read_checkpoint(path: Path, key: str) -> Checkpoint | None:
     """The checkpoint of the training with this key; None if it is missing, damaged or of another training."""
     try:
         with safe_open(path, framework="pt") as file:
-            state = json.loads(file.metadata()["state"])
+            state = json_object(file.metadata()["state"])
             if state["key"] != key:
                 return None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
@@ -112,7 +113,7 @@ def read_history(path: Path) -> tuple[EpochRecord, ...]:
     """Epochs done so far, from the header of the checkpoint; empty if it cannot be read."""
     try:
         with safe_open(path, framework="pt") as file:
-            history = json.loads(file.metadata()["state"])["history"]
+            history = json_object(file.metadata()["state"])["history"]
         return tuple(EpochRecord(**record) for record in history)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return ()

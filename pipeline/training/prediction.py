@@ -9,17 +9,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from pipeline.cohort.people.persons import known_among
 from pipeline.cohort.people.splits import Fold, require_disjoint
 from pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
-from pipeline.cohort.people.unseen import known_to_network
+from pipeline.cohort.people.unseen import require_unseen
 from pipeline.cohort.records import Scan
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import LoadedModel
 from pipeline.run.columns import Form
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.declared import CLASSES, Table
-from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.training.age_gap import GAP_COLUMNS
 from pipeline.training.control import NO_CONTROL
@@ -141,7 +139,7 @@ def predict_test_part(
         If a participant is in two parts of the fold, or the model was trained or selected with one.
     """
     require_disjoint(fold)
-    _require_unseen(loaded, fold)
+    require_unseen(loaded.description, f"fold {fold.index}", fold.test)
     rows = []
     for scan in scans:
         if scan.participant_id not in fold.test:
@@ -169,13 +167,3 @@ def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> 
     shares = [float(one) for one in probabilities(output)[0]]
     cell = outcome(int(target == task.unit), int(unit == task.unit))
     return [target, *logits, *shares, shares[task.unit], name, cell]
-
-
-def _require_unseen(loaded: LoadedModel, fold: Fold) -> None:
-    """Refuse a split other than that of the model's training."""
-    known = known_among(fold.test, known_to_network(loaded.description))
-    if known:
-        raise BadInputError(
-            f"fold {fold.index}: the model was trained or selected with participant {known[0]}, a test participant. "
-            "Train the fold again with the current split."
-        )

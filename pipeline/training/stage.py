@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -23,9 +22,11 @@ from pipeline.models.families.probes.body import with_body
 from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
+from pipeline.run.cells import REMEDY
 from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
+from pipeline.run.documents import read_json
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table, write_table
@@ -37,6 +38,7 @@ from pipeline.training.age_gap import with_corrected_gaps
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from pipeline.training.control import control_of
 from pipeline.training.curve import CurveOnTerminal
+from pipeline.training.kept_backbone import keep_backbone
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.distillation import frozen
 from pipeline.training.objectives.explanations import (
@@ -172,6 +174,8 @@ def train_folds(
     family_of(config.model).require_fits(spec.shape, config.model)
     for fold in split.folds:
         require_disjoint(fold)
+    if isinstance(config.model, ProbeConfig):
+        keep_backbone(layout, config.model, [fold.index for fold in split.folds], digests)
     versions = registered_versions(layout, scans, config, digests)
     repeats = range(1, config.training.repeats + 1)
     jobs = [fold_job(layout, fold, scans, spec, config, versions, repeat) for repeat in repeats for fold in split.folds]
@@ -257,7 +261,7 @@ def train_fold(outputs: dict[str, Path], task: FoldTask, key: str) -> Mapping[st
         _train_fold(ALONE, outputs, task, key)
     else:
         in_processes(config.devices, chosen_device(config), _train_fold, outputs, task, key)
-    description = json.loads(outputs["description"].read_text(encoding="utf-8"))
+    description = read_json(outputs["description"], REMEDY)
     best = description[f"validation_{task.task.kind.score}"]
     return {"epochs": description["epochs"], "best_epoch": description["best_epoch"], "best_score": best}
 

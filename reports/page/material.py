@@ -6,13 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from atlases.spaces import template_grid
 from atlases.templates import load_template
 from pipeline.regions.maps import read_map
+from pipeline.regions.stage import MAPS_STAGE
+from pipeline.run.cells import REMEDY
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.digests import same_content, stamp_of
+from pipeline.run.work.receipts import outputs_of_stage
 from reports.figures.gallery import Gallery
 from reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
 from reports.page.faults import Faults
@@ -95,11 +100,20 @@ class Material:
         if not path.is_file():
             self.faults.add(f"{file}: this map is missing. Repeat the command that made this run.")
             return None
+        written = self._written_maps.get(file)
+        if written is not None and not same_content(stamp_of(path, written), written):
+            self.faults.add(f"{file}: not the map that the run wrote there (SHA-256 differs). {REMEDY}")
+            return None
         try:
             return BrainImage(read_map(path, grid), grid.affine)
         except BadInputError as error:
             self.faults.add(str(error).replace(str(path), file))
             return None
+
+    @cached_property
+    def _written_maps(self) -> dict[str, Any]:
+        """Stamps of the mean maps, by path from the run folder."""
+        return outputs_of_stage(self.run.layout.receipt(MAPS_STAGE, "any").parent)
 
     @cached_property
     def group_views(self) -> dict[tuple[str, str], MapView]:

@@ -9,7 +9,6 @@ the run folder, since they stand on the page.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,7 +23,8 @@ from pipeline.evaluation.planted import read_planted
 from pipeline.regions.tables import ALL
 from pipeline.run.cells import REMEDY
 from pipeline.run.config.settings import Config
-from pipeline.run.errors import HeatlasError
+from pipeline.run.documents import read_json
+from pipeline.run.errors import BadInputError, HeatlasError
 from pipeline.run.layout.folder import RunInput, read_run_config, read_run_input
 from pipeline.run.layout.map_names import GUIDED_MAP, beta_of, map_names
 from pipeline.run.layout.private_paths import without_folders
@@ -336,13 +336,10 @@ def _private(value: Any) -> Any:
 def _json(layout: RunLayout, path: Path, unreadable: dict[str, str]) -> Mapping[str, Any]:
     """Content of a JSON file; empty where there is none, or none that can be read, which is written down."""
     file = path.relative_to(layout.root).as_posix()
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError):
-        content = None
-    if isinstance(content, dict):
-        return {str(key): _private(value) for key, value in content.items()}
-    unreadable[file] = f"{file}: is not a readable JSON object. {REMEDY}"
-    return {}
+    try:
+        return {key: _private(value) for key, value in read_json(path, REMEDY).items()}
+    except BadInputError as error:
+        unreadable[file] = str(error).replace(str(path), file)
+        return {}

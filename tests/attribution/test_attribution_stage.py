@@ -53,6 +53,12 @@ ATLAS = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
 PREDICTIONS = pd.DataFrame({"scan_id": ["I1", "I2", "I3"], "outcome": ["TP", "FN", "TN"]})
 
 
+def trained(index: int) -> dict[str, object]:
+    """What a description says of a fold's people."""
+    fold = SPLIT.folds[index]
+    return {"participants": {"train": list(fold.train), "validation": list(fold.validation)}}
+
+
 @dataclass(frozen=True)
 class SmallRun:
     layout: RunLayout
@@ -79,7 +85,7 @@ def run(tmp_path: Path) -> SmallRun:
         for module in network.modules():
             if isinstance(module, nn.BatchNorm3d):
                 module.bias.data.normal_(0.3, 0.2)
-        save_model(layout.fold(index), network, SPEC, ("CN", "AD"), {})
+        save_model(layout.fold(index), network, SPEC, ("CN", "AD"), trained(index))
         networks.append(network.eval())
     return SmallRun(layout, tuple(networks))
 
@@ -157,7 +163,7 @@ def test_second_run_does_nothing_and_a_new_setting_or_network_redoes_its_scans(r
     before = run.layout.conservation.read_bytes()
     assert {status for _, status in run_stage(run)} == {"unchanged"}
     assert run.layout.conservation.read_bytes() == before
-    save_model(run.layout.fold(1), run.networks[0], SPEC, ("CN", "AD"), {})
+    save_model(run.layout.fold(1), run.networks[0], SPEC, ("CN", "AD"), trained(1))
     assert run_stage(run) == [("sub-1_ses-M000", "unchanged"), ("sub-1_ses-M012", "unchanged"), ("sub-2", "done")]
     settings = replace(CONFIG, attribution=replace(CONFIG.attribution, start_value="probability"))
     assert {status for _, status in run_stage(run, settings)} == {"done"}
@@ -195,7 +201,7 @@ def test_what_cannot_be_explained_is_a_failure_and_the_rest_goes_on(run: SmallRu
 
 
 def test_network_of_another_contrast_is_refused(run: SmallRun) -> None:
-    save_model(run.layout.fold(1), run.networks[1], SPEC, ("young", "old"), {})
+    save_model(run.layout.fold(1), run.networks[1], SPEC, ("young", "old"), trained(1))
     run_stage(run)
     failures = read_table(run.layout.failures)
     assert failures["message"].tolist() == [

@@ -66,6 +66,12 @@ def predictions() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def trained(index: int) -> dict[str, object]:
+    """What a description says of a fold's people."""
+    fold = SPLIT.folds[index]
+    return {"participants": {"train": list(fold.train), "validation": list(fold.validation)}}
+
+
 @pytest.fixture(scope="module")
 def atlas() -> Atlas:
     """A few regions, one without a voxel, one that reaches out of the network's box, one wholly outside."""
@@ -95,7 +101,7 @@ def small_run(folder: Path) -> RunLayout:
                 module.bias.data.normal_(0.3, 0.2)
             if isinstance(module, nn.Linear):
                 module.weight.data.abs_()  # else a unit may have no positive contribution, and beta 0 loses it all
-        save_model(layout.fold(index), network, NetworkInput(4.0, BOX), ("CN", "AD"), {})
+        save_model(layout.fold(index), network, NetworkInput(4.0, BOX), ("CN", "AD"), trained(index))
     return layout
 
 

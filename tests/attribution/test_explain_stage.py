@@ -53,6 +53,12 @@ SCANS = (
 ATLAS = load_atlas("neuromorphometrics-cat12", GRID)
 
 
+def trained(index: int) -> dict[str, object]:
+    """What a description says of a fold's people."""
+    fold = SPLIT.folds[index]
+    return {"participants": {"train": list(fold.train), "validation": list(fold.validation)}}
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> ExplanationLayout:
     layout = ExplanationLayout(tmp_path_factory.mktemp("explain") / "run")
@@ -67,7 +73,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> ExplanationLayout:
     for index in (0, 1):
         torch.manual_seed(index)
         network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
-        save_model(layout.fold(index), network, NetworkInput(4.0, BOX), ("CN", "AD"), {})
+        save_model(layout.fold(index), network, NetworkInput(4.0, BOX), ("CN", "AD"), trained(index))
     return layout
 
 
@@ -201,7 +207,7 @@ def test_a_changed_network_is_another_explanation(whole: ExplanationLayout) -> N
     stored = whole.fold(1).weights.read_bytes(), whole.fold(1).description.read_bytes()
     torch.manual_seed(7)
     network = FoundingCNN(BOX.shape, channels=(3, 4), pools=(2, 3), hidden_units=5)
-    save_model(whole.fold(1), network, NetworkInput(4.0, BOX), ("CN", "AD"), {})
+    save_model(whole.fold(1), network, NetworkInput(4.0, BOX), ("CN", "AD"), trained(1))
     try:
         outcomes = show(whole, "xgrad-cam", scans=("I1",))
         assert [outcome.status for outcome in outcomes] == ["unchanged"]

@@ -28,6 +28,18 @@ def test_a_dataset_without_sessions(bids: BidsTree) -> None:
     assert cohort.notes == ()
 
 
+def test_ids_in_another_letter_case(bids: BidsTree) -> None:
+    """The prefix may be written in any case; labels are people's names, and a difference of case alone is named."""
+    two_people(bids)
+    bids.image("sub-Ab/anat/sub-Ab_T1w.nii")
+    bids.table("participants.tsv", "participant_id age sex", "SUB-01 70 F", "Sub-02 71.5 male", "sub-AB 60 F")
+    cohort = bids.read(**SEX)
+    assert [(scan.name, scan.age) for scan in cohort.table.kept] == [("sub-01", 70.0), ("sub-02", 71.5)]
+    said = "ids in participants.tsv in another case than those of the images, correct them: sub-AB for sub-Ab"
+    assert said in cohort.notes
+    assert "1 participant in participants.tsv without a T1w image: sub-AB" in cohort.notes
+
+
 def test_what_changes_between_visits_comes_from_the_sessions_table(bids: BidsTree) -> None:
     for session in ("M000", "M024"):
         bids.image(f"sub-01/ses-{session}/anat/sub-01_ses-{session}_T1w.nii")

@@ -148,7 +148,7 @@ def test_a_folder_of_someone_else_is_refused(tmp_path: Path) -> None:
         write_demo_cohort(tmp_path / "thesis.txt", SEED, PEOPLE, RESOLUTION)
     (tmp_path / "broken" / "truth").mkdir(parents=True)
     (tmp_path / "broken" / "truth" / "cohort.json").write_text("{")
-    with pytest.raises(UsageError, match="not readable"):
+    with pytest.raises(UsageError, match="not a readable JSON object"):
         write_demo_cohort(tmp_path / "broken", SEED, PEOPLE, RESOLUTION)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from pipeline.cohort.people.splits import Fold
 from pipeline.models.families.exchange import from_file, to_monai
+from pipeline.models.families.probes.body import with_body
 from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import NetworkInput
 from pipeline.run.config.networks import BcosSimpleConfig, DenseNetConfig, ProbeConfig, ResNetConfig
@@ -71,7 +72,7 @@ def test_a_probe_can_stand_on_a_file(tmp_path):
     probe.load_state_dict({**probe.state_dict(), **found})
     assert torch.equal(probe.stages[0][0][0].weight, theirs().conv1.weight)
     with pytest.raises(UsageError, match=r"model\.body, such as"):
-        backbone_weights(ProbeConfig(backbone=str(path)), spec, Fold(0, ("a",), ("b",), ("c",)))
+        with_body(ProbeConfig(backbone=str(path)))
 
 
 class Trap:
@@ -81,6 +82,7 @@ class Trap:
         return print, ("executed",)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch warns of its own odd tensors
 def test_what_is_no_file_of_weights_is_refused(tmp_path, capsys):
     model = build_network(RESNET, SHAPE, 2)
     torch.save({"weight": Trap()}, tmp_path / "trap.pt")
@@ -90,6 +92,34 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path, capsys):
         with pytest.raises(BadInputError, match=name):
             from_file(tmp_path / name, model)
     assert "executed" not in capsys.readouterr().out
+    loop: dict[str, object] = {}
+    loop["model"] = loop
+    plain = torch.ones(2, 2)
+    odd = {
+        "loop": loop,
+        "numbered": {1: plain, "conv1.weight": plain},
+        "sparse": {"conv1.weight": plain.to_sparse()},
+        "quantised": {"conv1.weight": torch.quantize_per_tensor(plain, 0.1, 0, torch.qint8)},
+        "meta": {"conv1.weight": plain.to("meta")},
+        "nested": {"conv1.weight": torch.nested.nested_tensor([plain, plain[:1]])},
+        "complex": {"conv1.weight": plain * 1j},
+        "none": {"conv1.weight": None},
+    }
+    for name, content in odd.items():
+        torch.save(content, tmp_path / f"{name}.pt")
+        with pytest.raises(BadInputError, match=rf"{name}\.pt: [^\n]+$"):
+            from_file(tmp_path / f"{name}.pt", model)
+    torch.save({name: value / 0 for name, value in theirs().state_dict().items()}, tmp_path / "infinite.pt")
+    with pytest.raises(BadInputError, match=r"infinite\.pt: conv1\.weight has values that are no finite numbers"):
+        from_file(tmp_path / "infinite.pt", model)
+    for name in ("endless.pt", "endless.safetensors"):
+        (tmp_path / name).symlink_to("/dev/zero")
+        with pytest.raises(BadInputError, match=rf"{name}: .*a device, not a file"):
+            from_file(tmp_path / name, model)
+    with (tmp_path / "sparse.safetensors").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(BadInputError, match=r"1,099,511,627,776 bytes, more than"):
+        from_file(tmp_path / "sparse.safetensors", model)
     safetensors.torch.save_file({"conv1.weight": torch.zeros(1)}, tmp_path / "small.safetensors")
     with pytest.raises(UsageError, match=r"conv1\.weight has shape"):
         from_file(tmp_path / "small.safetensors", model)

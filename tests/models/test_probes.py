@@ -256,22 +256,32 @@ def test_the_backbone_is_read_from_its_folder_and_then_written_out(tmp_path):
     spec = NetworkInput(4.0, None)
     save_model(RunLayout(tmp_path).backbone, build_network(settings, spec.shape, 1), spec, ("features",), {})
     asked = ProbeConfig(backbone=str(tmp_path), head="bcos-2")
-    assert body_of(asked) == settings
     written = with_body(asked)
     assert (written.backbone, body_of(written), written.head) == ("", settings, "bcos-2")
-    assert family_of(asked).encoding == "pair"
+    assert family_of(written).encoding == "pair"
     nested = replace(asked, backbone="", body=json.dumps({"architecture": "probe"}))
     with pytest.raises(UsageError, match="cannot be the backbone of another"):
         body_of(nested)
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no backbone there"):
-        body_of(ProbeConfig(backbone=str(tmp_path / "nowhere")))
+        with_body(ProbeConfig(backbone=str(tmp_path / "empty")))
     RunLayout(tmp_path).backbone.description.write_text('{"architecture": 3}')
     with pytest.raises(BadInputError, match=r"model\.json: no readable network"):
-        body_of(asked)
+        with_body(asked)
+
+
+def test_looking_a_family_up_opens_no_folder(tmp_path):
+    gone = ProbeConfig(backbone=str(tmp_path / "gone"), body=BCOS)
+    assert family_of(gone).encoding == "pair"
+    with pytest.raises(UsageError, match=r"gone: no such folder.*earlier versions hold no copy"):
+        with_body(replace(gone, body=""))
+    with pytest.raises(UsageError, match=r"model\.body does not say which network"):
+        family_of(replace(gone, body=""))
 
 
 def test_a_run_of_one_conventional_network_can_be_the_backbone(tmp_path):
     settings, spec = FoundingConfig(channels=(2, 3), pools=(2, 2), hidden_units=6), NetworkInput(4.0, None)
     save_model(RunLayout(tmp_path).fold(0), build_network(settings, spec.shape, 2), spec, ("CN", "AD"), {})
-    assert body_of(ProbeConfig(backbone=str(tmp_path))) == settings
-    assert isinstance(build_network(ProbeConfig(backbone=str(tmp_path)), spec.shape, 2).stages[0], Backbone)
+    asked = with_body(ProbeConfig(backbone=str(tmp_path)))
+    assert body_of(asked) == settings
+    assert isinstance(build_network(asked, spec.shape, 2).stages[0], Backbone)

@@ -178,9 +178,9 @@ def test_a_network_of_no_family_cannot_be_stored(tmp_path):
 
 
 def test_missing_files_are_refused(stored, tmp_path):
-    with pytest.raises(BadInputError, match="no readable model"):
+    with pytest.raises(BadInputError, match=r"model\.json: cannot be read"):
         load_model(FoldFiles(tmp_path / "nowhere"))
     files, _ = stored
     files.description.write_text("{")
-    with pytest.raises(BadInputError, match="no readable model"):
+    with pytest.raises(BadInputError, match=r"model\.json: not a readable JSON object"):
         load_model(files)

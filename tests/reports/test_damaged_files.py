@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import html
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,6 +22,7 @@ from pipeline.run.cells import REMEDY
 from pipeline.run.columns import Form
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_json
+from pipeline.run.work.digests import stamp_of
 from reports.cautions.all_cautions import find_cautions
 from reports.content.run.summary import summarise
 from reports.explorer.of_run import _relevance
@@ -238,14 +240,17 @@ def test_a_scan_that_appears_twice_is_named(finished, record, name):
 
 
 @pytest.mark.parametrize("file", ["logs/provenance.json", "models/fold-0/model.json"])
-@pytest.mark.parametrize("content", ["[1, 2]", "{", ""])
+@pytest.mark.parametrize("content", ["[1, 2]", "{", "", '{"a": ' * 5000 + "1" + "}" * 5000])
 def test_a_damaged_description_is_named(finished, file, content):
     path = finished.root / file
     good = path.read_text(encoding="utf-8")
     path.write_text(content, encoding="utf-8")
     found = read_run(finished)
     path.write_text(good, encoding="utf-8")
-    assert found.unreadable == {file: f"{file}: is not a readable JSON object. {REMEDY}"}
+    assert list(found.unreadable) == [file]
+    said = found.unreadable[file]
+    assert said.startswith(f"{file}: not a readable JSON object (")
+    assert said.endswith(f"). {REMEDY}")
 
 
 def fast_material(run: RunRecord, monkeypatch) -> Material:
@@ -368,6 +373,28 @@ def test_a_lost_group_map_leaves_its_place_empty_and_named(finished, record, tmp
     page = html.unescape((finished.root / pages.pages[0]).read_text(encoding="utf-8"))
     assert (file in page) == (label != "TP")
     assert f"of {label}, mean" not in page
+
+
+def test_the_mean_map_of_another_class_is_not_shown(finished, record, tmp_path, monkeypatch):
+    """A copy over the file is a map as good as any; its receipt tells."""
+    path, other = finished.group_map("AD", "lrpB000"), finished.group_map("CN", "lrpB000")
+    kept, receipt = tmp_path / "kept.nii.gz", finished.receipt("group-maps", "lrpB000")
+    shutil.copy(path, kept)
+    names = [one.relative_to(finished.root).as_posix() for one in (path, other)]
+    stamps = dict(zip(names, map(stamp_of, (path, other)), strict=True))
+    write_json(receipt, {"key": "k", "outputs": stamps, "result": {}})
+    try:
+        os.utime(other)  # the same map at another time
+        shutil.copy(other, path)
+        material = fast_material(record, monkeypatch)
+        views = [material.group_view(label, "lrpB000") for label in ("AD", "CN")]
+    finally:
+        shutil.copy(kept, path)
+        receipt.unlink()
+    assert [view is None for view in views] == [True, False]
+    assert list(material.faults.said) == [
+        f"{names[0]}: not the map that the run wrote there (SHA-256 differs). {REMEDY}"
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89PNG", b"\x89PNG\r\n\x1a\n" + b"x" * 5000, b"no picture"])

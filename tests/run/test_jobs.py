@@ -7,10 +7,13 @@ import json
 import logging
 import os
 import platform
+import resource
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ import pytest
 from pipeline.run.errors import BadInputError, ResumableError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
-from pipeline.run.work import jobs
+from pipeline.run.work import disk
 from pipeline.run.work.digests import file_digest
 from pipeline.run.work.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
 
@@ -167,13 +170,35 @@ def test_full_disk_stops_the_run_resumably(layout, executor):
 @pytest.mark.parametrize("unit", ["a", "bad"])
 def test_a_full_disk_that_a_library_does_not_name_stops_the_run_and_keeps_nothing(layout, executor, monkeypatch, unit):
     with monkeypatch.context() as patched:
-        patched.setattr(jobs, "FULL_BYTES", 2**80)
+        patched.setattr(disk, "FULL_BYTES", 2**80)
         with pytest.raises(ResumableError, match="no space left"):
             run_jobs(layout, [job(layout, unit)], executor, "")
     assert is_done(layout, job(layout, unit)) is None
     assert not any(layout.scratch.iterdir())
     assert not job(layout, unit).outputs["out"].exists()
     assert run_jobs(layout, [job(layout, "a")], executor, "")[0].status == "done"
+
+
+def cut_short(outputs: dict[str, Path]) -> None:
+    """Writes as ANTs does, without an error, and then reads what it wrote."""
+    with suppress(OSError):
+        outputs["out"].write_bytes(b"x" * 2**20)
+    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+
+
+def named_by_a_library(outputs: dict[str, Path]) -> None:
+    raise RuntimeError("Error while serializing: I/O error: File too large (os error 27)")
+
+
+@pytest.mark.parametrize("function", [cut_short, named_by_a_library])
+def test_a_limit_on_the_size_of_files_stops_the_run_and_is_named(layout, function):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+    try:
+        with pytest.raises(ResumableError, match=r"working on u: a file may not be larger than 65,536 bytes here"):
+            execute(layout, replace(job(layout, "one"), function=function, arguments=()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def refuse(outputs: dict[str, Path]) -> None:

@@ -165,7 +165,7 @@ def test_predicting_a_participant_the_model_was_trained_with_is_refused(finished
     layout, _ = finished
     loaded = load_model(FoldFiles(layout.fold(0).folder))
     leaking = Fold(0, train=("sub-4",), validation=("sub-7",), test=("sub-1", "sub-3"))
-    with pytest.raises(BadInputError, match="model was trained or selected with participant sub-3"):
+    with pytest.raises(BadInputError, match="network was trained or selected with sub-3"):
         predict_test_part(layout, loaded, task_of(CONFIG.cohort), leaking, labelled_scans(), torch.device("cpu"))
     both = Fold(0, train=("sub-1",), validation=("sub-7",), test=("sub-1",))
     with pytest.raises(BadInputError, match="sub-1"):

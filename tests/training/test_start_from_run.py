@@ -17,6 +17,7 @@ from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.training.objectives.explanations import facts_of
 from pipeline.training.objectives.known_networks import people_of_backbone, require_start, weights_to_start_from
+from workflows.settings import with_backbone
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
 WIDTH = 1 / 64
@@ -79,7 +80,7 @@ def test_what_cannot_be_started_is_named(folder, tmp_path) -> None:
         start(config(folder=folder, width=1 / 32))
     with pytest.raises(UsageError, match="does not become a bcos-simple"):
         start(config("bcos-simple", folder))
-    with pytest.raises(BadInputError, match="no readable model"):
+    with pytest.raises(BadInputError, match=r"model\.json: cannot be read"):
         start(config(folder=tmp_path / "nothing"))
     with pytest.raises(UsageError, match="must not start from networks that know the true"):
         require_start(config(folder=folder, cohort={"shuffle_labels": True}), Split((FOLD,)))
@@ -92,7 +93,7 @@ def test_shuffled_labels_are_not_learned_on_a_backbone_that_knows_the_true_ones(
             "registration": {"resolution_mm": 4.0},
             "model": {"architecture": "probe", "backbone": str(folder)},
         }
-        return load_config(overrides=overrides | sections)
+        return with_backbone(load_config(overrides=overrides | sections))
 
     assert start(probe())
     assert not probe().model.train_backbone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,8 +28,9 @@ from pipeline.models.inputs import NetworkInput
 from pipeline.models.storage import save_model
 from pipeline.run.config.files import load_config
 from pipeline.run.layout.folder import RunInput, prepare_run_folder
-from pipeline.run.layout.run_layout import ExplanationLayout
-from pipeline.run.tables import read_table
+from pipeline.run.layout.run_layout import ExplanationLayout, RunLayout
+from pipeline.run.tables import read_table, write_json
+from pipeline.run.work.digests import stamp_of
 from workflows.command_line import main
 
 GRID = template_grid(4.0)
@@ -161,7 +163,10 @@ CONTENTS = [
         ("architecture.further", 1), ("input", []), ("input.resolution_mm", 0), ("input.resolution_mm", "2"),
         ("input.resolution_mm", 1e-9), ("input.box", [1]), ("input.box.start", [-1, 0, 0]),
         ("input.box.start", [90, 90, 90]), ("input.box.shape", [0, 0, 0]), ("input.normalisation", "weird"),
-        ("weights", None), ("weights.sha256", "00"), ("participants.train", ["sub-1"]),
+        ("weights", None), ("weights.sha256", "00"), ("participants.train", ["sub-1"]), ("participants", None),
+        ("participants", 3), ("participants", ["sub-2"]), ("participants", {"train": ["sub-2"]}),
+        ("participants.train", "sub-2"), ("participants.validation", [1]), ("backbone_participants", {"sub-9": 1}),
+        ("backbone_participants", ["sub-1"]),
     )),
 ]  # fmt: skip
 """Files that are whole, with a cell or entry that no run writes."""
@@ -286,3 +291,61 @@ def test_a_broken_manifest_is_named_by_check_import_and_export(tmp_path, capsys,
         assert main(command) == 65
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"heatlas: {path}: ")
+
+
+DEEP = '{"a": ' * 50_000 + "1" + "}" * 50_000
+
+
+@pytest.mark.parametrize("file", ["model.json", "lock", *KEPT])
+def test_deeply_nested_json_is_refused_or_made_again(run, capsys, file):
+    assert explained(run, "--scan", "sub-1") == 0
+    places = {**FILES, **KEPT, "lock": lambda run: run.lock}
+    places[file](run).write_text(DEEP)
+    capsys.readouterr()
+    code = explained(run, "--scan", "sub-1")
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err + said.out
+    assert code in ((0, 65) if file not in ("model.json", "lock") else (65, 75))
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "sparse"])
+def test_endless_weights_are_not_read(run, capsys, tmp_path, target):
+    weights = run.fold(0).weights
+    weights.unlink()
+    if target == "sparse":
+        with weights.open("wb") as file:
+            file.truncate(2**40)
+    else:
+        weights.symlink_to(target)
+    assert explained(run, "--scan", "sub-1") == 65
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "model.safetensors: not the weights of this network" in line
+
+
+@pytest.fixture
+def registered(run: ExplanationLayout) -> ExplanationLayout:
+    """The run with the receipts that registration writes."""
+    for scan in SCANS:
+        files = run.scan(scan.participant_id, None, 4.0)
+        outputs = {path.relative_to(run.root).as_posix(): stamp_of(path) for path in (files.t1w, files.brain_mask)}
+        content = {"key": "k", "outputs": outputs, "result": {}}
+        write_json(RunLayout(run.root).receipt("registration", files.name), content)
+    return run
+
+
+@pytest.mark.parametrize("kind", ["t1w", "brain_mask"])
+def test_the_image_of_another_person_is_refused(registered, capsys, kind):
+    path = getattr(registered.scan("sub-1", None, 4.0), kind)
+    before = path.read_bytes()
+    assert explained(registered, "--scan", "sub-1") == 0
+    os.utime(path)  # only the time is another
+    assert explained(registered, "--scan", "sub-1") == 0
+    capsys.readouterr()
+    nib.save(nib.Nifti1Image(np.ones(GRID.shape, np.uint8), GRID.affine), path)
+    code = explained(registered, "--scan", "sub-1")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == 65, line
+    assert f"{path.name}: not the file that registration wrote there (SHA-256 differs). Restore it, or" in line
+    assert explained(registered) == 1  # the other scan is explained
+    path.write_bytes(before)
+    assert explained(registered, "--scan", "sub-1") == 0

@@ -214,7 +214,7 @@ OTHER_SETTINGS = [
         '[model]\narchitecture = "bcos-vgg11"\n[registration]\nresolution_mm = 4.0\n',
         "is too small for bcos-vgg11: its last stage needs two voxels along each axis, so each side must",
     ),
-    ('[model]\narchitecture = "bcos-resnet18"\n[training]\nfrom_run = "{folder}"\n', "no readable model"),
+    ('[model]\narchitecture = "bcos-resnet18"\n[training]\nfrom_run = "{folder}"\n', "cannot be read"),
     (
         '[model]\narchitecture = "densenet121"\n[attribution]\nbatch_norm = "fold"\n',
         'attribution.batch_norm = "fold": densenet121 has',

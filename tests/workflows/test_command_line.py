@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import shlex
 import sys
 from pathlib import Path
@@ -156,6 +157,54 @@ def test_a_full_disk_is_no_defect(monkeypatch, capsys, number):
     monkeypatch.setitem(sys.modules, "workflows.check", SimpleNamespace(check_command=fail))
     assert main(["check", "in"]) == 75
     assert "no space left" in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", [["report", "out"], ["run", "in", "out"], ["explain", "out", "--method", "lrp"]])
+def test_a_limit_on_the_size_of_files_is_named_before_any_work(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        code = main(command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2
+    assert "larger than 0 bytes here (ulimit -f); raise the limit" in one_line(capsys.readouterr().err)
+
+
+def test_a_file_that_grows_over_the_limit_is_no_defect(tmp_path, monkeypatch, capsys):
+    def write(_arguments):
+        (tmp_path / "large").write_bytes(b"x" * 2**22)
+
+    monkeypatch.setitem(sys.modules, "workflows.check", SimpleNamespace(check_command=write))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**21, before[1]))
+    try:
+        code = main(["check", "in"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 75
+    assert "larger than 2,097,152 bytes here (ulimit -f); raise the limit and run" in one_line(capsys.readouterr().err)
+
+
+def test_a_machine_without_a_temporary_folder_is_no_defect(monkeypatch, capsys):
+    def fail(_arguments):
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/out']")
+
+    monkeypatch.setitem(sys.modules, "workflows.check", SimpleNamespace(check_command=fail))
+    assert main(["check", "in"]) == 2
+    assert "set TMPDIR" in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", [["report", "{}"], ["run", "in", "{}"], ["check", "{}"]])
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path, capsys, command):
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/out\xff")
+    Path(name).mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main([name if word == "{}" else word for word in command])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert "its name is not text in UTF-8; rename the folder" in said[-1]
 
 
 @pytest.fixture

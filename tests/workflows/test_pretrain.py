@@ -1,20 +1,31 @@
 """``heatlas pretrain`` on scans without labels, and a probe on what it made."""
 
+import dataclasses
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import ScanTable
 from pipeline.evaluation.representations.stage import diagnosed, features, require_frozen
 from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE
-from pipeline.models.inputs import read_network_volume
+from pipeline.models.families.probes.body import knows_labels
+from pipeline.models.inputs import configured_input, read_network_volume
 from pipeline.models.storage import load_model
 from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import UsageError
-from pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
+from pipeline.run.layout.folder import read_run_config
+from pipeline.run.layout.run_layout import EvaluationLayout, ExplanationLayout, RunLayout
 from pipeline.run.tables import read_table
+from pipeline.training.kept_backbone import on_kept_backbone
+from pipeline.training.objectives.explanations import facts_of
+from pipeline.training.objectives.known_networks import weights_to_start_from
 from pipeline.training.pretraining.stage import COLUMNS, PRETRAINING_TABLE
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort
@@ -71,15 +82,63 @@ def test_a_probe_stands_on_it_and_is_explained(folder, capsys):
         theirs = torch.nn.Sequential(*backbone.stages[: len(probe.model.stages[0])]).state_dict()
         assert all(torch.equal(value, theirs[name]) for name, value in probe.model.stages[0].state_dict().items())
     assert len(read_table(layout.evidence)) > 0
-    (folder / "backbone").rename(folder / "elsewhere")  # what is trained needs it no longer
+
+
+def test_a_finished_run_needs_its_backbone_no_longer(folder, tmp_path):
+    """After the test above: a copy of its run, without the backbone's folder, is reported and explained alike."""
+
+    def made(run: Path) -> dict[str, bytes]:
+        assert main(["explain", str(run), "--method", "grad-cam", "--n-procs", "1"]) == 0
+        assert main(["report", str(run), "--n-procs", "1"]) == 0
+        tables = (run / "explanations").glob("*.tsv")
+        return {path.name: path.read_bytes() for path in [*run.glob("*.html"), *tables]}
+
+    for name in ("here", "away"):
+        shutil.copytree(folder / "run", tmp_path / name / "run")
+        (tmp_path / name / "input").symlink_to(folder / "input")
+    there = made(tmp_path / "here" / "run")
+    (folder / "backbone").rename(folder / "elsewhere")
     try:
-        assert main(["explain", str(folder / "run"), "--method", "grad-cam", "--n-procs", "1"]) == 0
+        assert made(tmp_path / "away" / "run") == there
+        regions = ExplanationLayout(folder / "run").regions("gradCam").name
+        assert {"report.html", "report-methods.html", regions} <= there.keys()
+        layout = RunLayout(tmp_path / "away" / "run")
+        config = read_run_config(layout)
+        assert not Path(config.model.backbone).exists()
+        spec, task, fold = configured_input(config), task_of(config.cohort), Split.read(layout.splits).folds[0]
+        own = on_kept_backbone(config, layout)
+        kept = weights_to_start_from(own, task, spec, fold)  # as evaluate starts networks on other labels
+        trained = load_model(layout.fold(0)).model.state_dict()
+        assert kept
+        assert all(torch.equal(value, trained[name]) for name, value in kept.items())  # the backbone was frozen
+        assert not knows_labels(own.model)
+        digests = [facts_of(one, fold)[1]["backbone"] for one in (own, replace_backbone(own, folder / "elsewhere"))]
+        assert digests[0] == digests[1]
+        shutil.rmtree(layout.kept_backbone)  # a run of an earlier version
+        with pytest.raises(UsageError, match=r"backbone: no such folder\. .*earlier versions hold no copy"):
+            weights_to_start_from(on_kept_backbone(config, layout), task, spec, fold)
+        without = "\n".join(line for line in layout.config.read_text().split("\n") if not line.startswith("body"))
+        layout.config.write_text(without)
+        layout.settings.write_text(without)
+        assert read_run_config(layout).model == config.model  # read from the description of a network
     finally:
         (folder / "elsewhere").rename(folder / "backbone")
 
 
+def replace_backbone(config: Config, path: Path) -> Config:
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, backbone=str(path)))
+
+
 def test_what_the_backbone_knows_is_measured_on_people_it_has_not_seen(folder):
-    """After the test above, whose run it evaluates."""
+    """After the tests above, whose run it evaluates; the backbone itself is not needed."""
+    (folder / "backbone").rename(folder / "elsewhere")
+    try:
+        _measured(folder)
+    finally:
+        (folder / "elsewhere").rename(folder / "backbone")
+
+
+def _measured(folder):
     assert main(["evaluate", str(folder / "run"), "--parts", "representations", "--n-procs", "1"]) == 0
     layout = EvaluationLayout(folder / "run")
     require_as_declared(layout, REPRESENTATIONS_TABLE)
@@ -91,7 +150,7 @@ def test_what_the_backbone_knows_is_measured_on_people_it_has_not_seen(folder):
     assert set(own["n_participants"].dropna()) <= {6, 0}  # two of six of each of three classes
     change = whole.loc[("backbone", "knn_1"), "estimate"] - whole.loc[("untrained", "knn_1"), "estimate"]
     assert whole.loc[("backbone", "knn_1"), "difference"] == pytest.approx(change)
-    own = load_model(RunLayout(folder / "backbone").backbone)
+    own = load_model(RunLayout(folder / "elsewhere").backbone)
     scans = diagnosed(ScanTable.read(layout.scans).kept, frozenset({"sub-09"}))
     assert {scan.participant_id for scan in scans} == {f"sub-{one}" for one in LABELLED[1:]}
     files = [layout.scan(scan.participant_id, scan.session_id, own.input.resolution_mm) for scan in scans[:2]]

@@ -180,9 +180,15 @@ def _unmatched(tables: BidsTables, candidates: Sequence[Candidate]) -> list[str]
     people = {candidate.scan.participant_id for candidate in candidates}
     visits = {(candidate.scan.participant_id, candidate.scan.session_id) for candidate in candidates}
     absent = [person for person in tables.participants if person not in people]
+    folders = {person.casefold(): person for person in people if person not in tables.participants}
+    otherwise = [f"{person} for {folders[person.casefold()]}" for person in absent if person.casefold() in folders]
     unseen = [" ".join(visit) for visit in tables.sessions if visit not in visits]
     rowless = sorted(f"{p} {s}" for p, s in visits if s is not None and (p, s) not in tables.sessions)
     notes = []
+    if otherwise:
+        notes.append(
+            f"ids in {PARTICIPANTS} in another case than those of the images, correct them: {listed(otherwise)}"
+        )
     if absent:
         notes.append(f"{counted(len(absent), 'participant')} in {PARTICIPANTS} without a T1w image: {listed(absent)}")
     if unseen:

@@ -30,6 +30,7 @@ from atlases.templates import load_template
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.images.headers import read_raw_header
 from pipeline.cohort.images.orientation import Orientation, choose_orientation
+from pipeline.run.documents import LARGEST_JSON
 from pipeline.run.layout.group_layout import TEMPLATE
 from pipeline.run.regular_files import read_regular
 
@@ -73,7 +74,7 @@ def read_sidecar(image: Path) -> dict[str, Any]:
     """JSON sidecar beside an image, empty without one; a malformed one raises ValueError."""
     path = image.with_name(image.name.removesuffix(".gz").rpartition(".")[0] + ".json")
     try:
-        content = json.loads(read_regular(path).decode("utf-8-sig"), object_pairs_hook=_once)
+        content = json.loads(read_regular(path, LARGEST_JSON).decode("utf-8-sig"), object_pairs_hook=_once)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

@@ -177,7 +177,9 @@ def _visit(person: str, cells: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _prefixed(entity: str, label: str) -> str:
-    return f"{entity}-" + label.removeprefix(f"{entity}-")
+    """A label with its entity before it, in whatever case it is written: ``SUB-01`` is ``sub-01``."""
+    begun = label[: len(entity) + 1].lower() == f"{entity}-"
+    return f"{entity}-{label[len(entity) + 1 :] if begun else label}"
 
 
 def _without_root(error: BadInputError, root: Path) -> str:

@@ -7,7 +7,6 @@ volumes per scan, a map of the disease, the planted groups), which no reader of 
 from __future__ import annotations
 
 import errno
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, as_completed
@@ -25,7 +24,8 @@ from pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHORT, EFFEC
 from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
 from pipeline.cohort.demo.people import Person, Visit, draw_people
 from pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
-from pipeline.run.errors import ResumableError, UsageError
+from pipeline.run.documents import read_json
+from pipeline.run.errors import BadInputError, ResumableError, UsageError
 from pipeline.run.tables import write_json, write_table, write_text
 from pipeline.run.work.digests import unit_key
 from pipeline.run.work.progress import Progress
@@ -245,19 +245,20 @@ def _claim(folder: Path, settings: Mapping[str, float], key: str) -> bool:
 
     Remains of an interrupted call or an older version are removed; any other content is refused.
     """
-    try:
-        receipt = json.loads(_receipt(folder).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not _receipt(folder).is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder}: is not empty and not a demo cohort. Choose a new folder.") from None
-    except ValueError as error:
-        raise UsageError(f"{_receipt(folder)}: not readable ({error}). Choose a new folder.") from error
+            raise UsageError(f"{folder}: is not empty and not a demo cohort. Choose a new folder.")
     else:
-        if receipt["settings"] != settings:
-            raise UsageError(
-                f"{folder}: holds a demo cohort with other settings, {receipt['settings']}. Choose a new folder."
-            )
-        if receipt["key"] == key and receipt["files"] and receipt["files"].items() <= _sizes(folder).items():
+        try:
+            receipt = read_json(_receipt(folder), "Choose a new folder.")
+        except BadInputError as error:
+            raise UsageError(str(error)) from error
+        files, made = receipt.get("files"), receipt.get("settings")
+        if made != settings:
+            raise UsageError(f"{folder}: holds a demo cohort with other settings, {made}. Choose a new folder.")
+        sizes = _sizes(folder)
+        whole = isinstance(files, dict) and files and all(sizes.get(name) == size for name, size in files.items())
+        if receipt.get("key") == key and whole:
             return True
         shutil.rmtree(folder / "ADNI", ignore_errors=True)
     write_json(_receipt(folder), {"synthetic": True, "settings": settings, "key": key, "files": {}})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import os
 import subprocess
 import tempfile
@@ -26,10 +25,12 @@ from pipeline.cohort.images.dicom import DicomSeries, series_of
 from pipeline.cohort.images.orientation import by
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import dicom_files, is_nifti
+from pipeline.run.documents import LARGEST_JSON, json_object
 from pipeline.run.errors import BadInputError, MissingDataError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import sidecar
 from pipeline.run.plain_text import counted
+from pipeline.run.regular_files import read_regular
 from pipeline.run.tables import read_table, write_json, write_table
 from pipeline.run.work.digests import unit_key
 from pipeline.run.work.jobs import FAILURE_COLUMNS, Job, Outcome, run_jobs
@@ -204,11 +205,10 @@ def _run_dcm2niix(root: Path, series: DicomSeries, scratch: Path, source: str) -
             f"{source}: dcm2niix did not finish within {TIMEOUT_S} s. Convert the series by hand and give it as NIfTI."
         ) from error
     volumes = sorted(target.glob("*.nii"))
-    try:
-        sidecar_content = json.loads((target / "scan.json").read_text(encoding="utf-8", errors="replace"))
+    try:  # names in it may be in any encoding
+        return volumes, json_object(read_regular(target / "scan.json", LARGEST_JSON).decode(errors="replace"))
     except (OSError, ValueError):
-        sidecar_content = {}
-    return volumes, sidecar_content if isinstance(sidecar_content, dict) else {}
+        return volumes, {}
 
 
 def _one_volume(volumes: Sequence[Path], source: str, series: DicomSeries) -> tuple[np.ndarray, np.ndarray]:

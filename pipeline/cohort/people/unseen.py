@@ -50,20 +50,8 @@ def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tu
     return {scan_id: tuple(map(int, str(named[scan_id]).split(";"))) for scan_id in scan_ids}
 
 
-def known_to_backbone(description: Mapping[str, Any]) -> Sequence[str]:
-    """Participants that the backbone of a network has learned from; none for a network without a backbone."""
-    known: Sequence[str] = description.get("backbone_participants", ())
-    return known
-
-
-def known_to_network(description: Mapping[str, Any]) -> list[str]:
-    """Participants with whom a network, or its backbone, was trained or selected; sorted."""
-    parts = description["participants"]
-    return sorted({*parts["train"], *parts["validation"], *known_to_backbone(description)})
-
-
-def require_unseen(description: Mapping[str, Any], where: str, participants: Sequence[str]) -> None:
-    """Refuse to predict someone with whom the network was trained or selected, whatever the split in memory says.
+def people_of(description: Mapping[str, Any], where: str, part: str) -> Sequence[str]:
+    """Participants of a part of a network: ``train``, ``validation``, or ``backbone`` (nobody without one).
 
     Parameters
     ----------
@@ -71,15 +59,41 @@ def require_unseen(description: Mapping[str, Any], where: str, participants: Seq
         Of the network, as it was saved.
     where : str
         Names the network in messages.
+    part : str
 
     Raises
     ------
     BadInputError
-        Naming the participant; or if the description does not say whom the network has seen.
+        If the description does not say so: then nobody knows whom the network may not predict.
     """
-    if description.get("participants") is None:
-        raise BadInputError(f"{where}: does not say with whom the network was trained. Train it again.")
-    overlap = known_among(participants, known_to_network(description))
+    if part == "backbone":
+        found = description.get("backbone_participants", [])
+    else:
+        parts = description.get("participants")
+        found = parts.get(part) if isinstance(parts, dict) else None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise BadInputError(
+            f"{where}: does not say with whom the network was trained ({part}). Restore the file or train it again."
+        )
+    return found
+
+
+def known_to_network(description: Mapping[str, Any], where: str) -> list[str]:
+    """Participants with whom a network, or its backbone, was trained or selected; sorted. Raises as `people_of`."""
+    return sorted(
+        {name for part in ("train", "validation", "backbone") for name in people_of(description, where, part)}
+    )
+
+
+def require_unseen(description: Mapping[str, Any], where: str, participants: Sequence[str]) -> None:
+    """Refuse to predict someone with whom the network was trained or selected, whatever the split in memory says.
+
+    Raises
+    ------
+    BadInputError
+        Naming the participant; also as `people_of`.
+    """
+    overlap = known_among(participants, known_to_network(description, where))
     if overlap:
         raise BadInputError(
             f"{where}: the network was trained or selected with {overlap[0]} and must not predict them. Train the "

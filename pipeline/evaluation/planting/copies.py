@@ -34,6 +34,7 @@ from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job
+from pipeline.run.work.registered import require_registered
 from pipeline.run.work.seeds import generator
 from pipeline.training.objectives.known_networks import without_other_runs
 
@@ -230,8 +231,9 @@ def read_registered(source: ScanFiles, grid: Grid) -> tuple[NDArray[np.float32],
     Raises
     ------
     BadInputError
-        If one cannot be read, or lies on another grid.
+        If one cannot be read, lies on another grid, or is not the one that was registered.
     """
+    require_registered(source)
     brain = read_brain(source.brain_mask, grid)
     try:
         image: Any = nib.nifti1.Nifti1Image.from_filename(source.t1w)

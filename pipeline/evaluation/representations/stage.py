@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from pipeline.cohort.people.unseen import people_of
 from pipeline.cohort.records import Scan
 from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.representations.long_tail import LongTailedParts, by_class, long_tailed_parts
@@ -24,13 +25,15 @@ from pipeline.evaluation.representations.probes import PROBES
 from pipeline.evaluation.representations.recognised import ALL
 from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE, judged
 from pipeline.models.families.probes.backbone import Backbone, kept_stages
-from pipeline.models.families.probes.body import body_of
+from pipeline.models.families.probes.body import body_of, with_body
 from pipeline.models.families.probes.network import backbone_of
 from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from pipeline.models.storage import load_model
+from pipeline.run.cells import REMEDY
 from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.settings import Config
+from pipeline.run.documents import read_json
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.layout.scan_files import ScanFiles
@@ -38,7 +41,6 @@ from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
 from pipeline.run.work.seeds import derived_seed
-from pipeline.training.objectives.known_networks import people_of_backbone
 
 log = logging.getLogger("heatlas")
 STAGE = "representations"
@@ -79,7 +81,11 @@ def judge_backbone(cohort: Judged, scans: Sequence[Scan], executor: Executor, di
         If there are too few people.
     """
     config, layout = cohort.config, cohort.layout
-    left = diagnosed(scans, frozenset(people_of_backbone(require_frozen(config), 0)))
+    settings, known = require_frozen(config), set[str]()
+    for fold in cohort.tested_folds:
+        description = layout.fold(fold.index).description
+        known |= {*people_of(read_json(description, REMEDY), str(description), "backbone")}
+    left = diagnosed(scans, frozenset(known))
     class_of = {scan.participant_id: str(scan.diagnosis) for scan in left}
     sizes = list(map(len, by_class(class_of).values()))
     if len(sizes) < 2:
@@ -98,7 +104,12 @@ def judge_backbone(cohort: Judged, scans: Sequence[Scan], executor: Executor, di
     table = layout.representations
     outputs = {"table": table, "columns": table.with_suffix(".json")}
     job = Job(
-        STAGE, BACKBONE, unit_key(inputs, [config.model, config.seed], write_judged), outputs, write_judged, (task,)
+        STAGE,
+        BACKBONE,
+        unit_key(inputs, [with_body(settings), config.seed], write_judged),
+        outputs,
+        write_judged,
+        (task,),
     )
     outcomes = run_jobs(layout, [job], executor, "representations")
     if outcomes[0].ok:

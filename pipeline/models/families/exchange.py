@@ -5,20 +5,21 @@ Files are safetensors, or PyTorch files that hold nothing but tensors.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from pipeline.models.contract import StagedModel
 from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.regular_files import require_regular
 
 WRAPPED = ("state_dict", "model", "network")
 """Entries of a PyTorch file below which weights often lie."""
+LARGEST = 8 * 2**30
+"""Bytes of a file of weights; those of a network that can be trained here take a tenth."""
 PARALLEL = "module."
 """What data-parallel training puts before every name."""
 
@@ -75,25 +76,42 @@ def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
                 f"{tuple(value.shape)}; give model.body the settings that the weights were made with."
             )
         found[name] = given[known[0]].to(value)
+        if not bool(torch.isfinite(found[name]).all()):
+            raise BadInputError(f"{path}: {known[0]} has values that are no finite numbers.")
     return found
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:
     try:
+        require_regular(path)
+        if (size := path.stat().st_size) > LARGEST:
+            raise ValueError(f"{size:,} bytes, more than {LARGEST:,}")
         content = safetensors.torch.load_file(path) if path.suffix == ".safetensors" else _tensors(path)
-    except (OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
-        said = " ".join(str(error).split())[:200]
+    except Exception as error:  # a foreign file can raise anything
+        said = " ".join(f"{error}".split())[:200] or type(error).__name__
         raise BadInputError(
             f"{path}: no weights that can be read safely ({said}). Save them as safetensors, or with torch.save as a "
             "dictionary of tensors."
         ) from error
-    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
         raise BadInputError(f"{path}: holds something other than named tensors; save the network's state_dict().")
+    for name, value in content.items():
+        if not _is_plain(value):
+            raise BadInputError(f"{path}: {name} is no plain tensor of real numbers; save the state_dict() as float32.")
     return content
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether a tensor has a real number per place: it is no meta, sparse, nested, quantised or complex tensor."""
+    odd = value.is_meta or value.is_quantized or value.is_nested or value.is_complex()
+    return value.layout == torch.strided and not odd
 
 
 def _tensors(path: Path) -> Mapping[str, Tensor]:
     content = torch.load(path, map_location="cpu", weights_only=True)
-    while isinstance(content, Mapping) and (inner := next((name for name in WRAPPED if name in content), None)):
-        content = content[inner]
+    for _ in WRAPPED:
+        inner = next((name for name in WRAPPED if isinstance(content, Mapping) and name in content), None)
+        content = content if inner is None else content[inner]
     return content  # type: ignore[no-any-return]

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
+from pipeline.cohort.bids.derivatives import read_sidecar
 from pipeline.registration.images.given_masks import read_mask
 from pipeline.registration.images.synthstrip import synthstrip_mask
 from pipeline.registration.images.t1w import T1wImage
@@ -112,13 +112,9 @@ def stated_skull_stripped(path: Path) -> bool | None:
     if not sidecar.is_file():
         return None
     try:
-        content = json.loads(sidecar.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"{sidecar}: not readable as JSON ({error}). Correct or remove it.") from error
-    stated = content.get("SkullStripped") if isinstance(content, dict) else None
-    if stated is not None and not isinstance(stated, bool):
-        raise BadInputError(f"{sidecar}: SkullStripped is {stated!r}; it must be true or false.")
-    return stated
+        return read_sidecar(path).get("SkullStripped")
+    except ValueError as error:
+        raise BadInputError(f"{sidecar}: {error}. Correct or remove it.") from error
 
 
 def sidecar_of(path: Path) -> Path:

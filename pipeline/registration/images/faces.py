@@ -9,7 +9,6 @@ head.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from pipeline.registration.images.brain_extraction import BRAIN_LITRES, find_bra
 from pipeline.registration.images.given_masks import mask_path
 from pipeline.registration.images.t1w import load_t1w
 from pipeline.run.config.settings import RegistrationConfig
+from pipeline.run.documents import read_json
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.private_paths import shown_as
 from pipeline.run.layout.scan_files import ScanFiles
@@ -97,7 +97,7 @@ def convert_without_face(
     nib.Nifti1Image(stored, image.affine, image.header).to_filename(path)  # type: ignore[no-untyped-call]
     voxels: Any = nib.Nifti1Image(brain.mask.astype(np.uint8), head.affine)  # type: ignore[no-untyped-call]
     voxels.to_filename(outputs["brain_mask"])
-    sidecar = json.loads(outputs["sidecar"].read_text(encoding="utf-8"))
+    sidecar = read_json(outputs["sidecar"], "Run registration again.")
     sidecar["SkullStripped"] = brain.source == "stripped"
     sidecar["FaceRemoved"] = f"voxels farther than {MARGIN_MM:g} mm from the brain ({brain.source}) are 0"
     write_json(outputs["sidecar"], sidecar)

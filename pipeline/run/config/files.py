@@ -7,7 +7,6 @@ configuration is written to the run folder and repeats the run.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -16,8 +15,8 @@ from pipeline.run.config.nearest import did_you_mean, nearest, nearest_setting
 from pipeline.run.config.networks import NETWORKS, ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.config.typed_values import is_control, typed_value
+from pipeline.run.documents import read_toml
 from pipeline.run.errors import UsageError
-from pipeline.run.regular_files import read_regular
 
 Record = TypeVar("Record")
 
@@ -129,12 +128,12 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_regular(path).decode("utf-8-sig"))
+        return read_toml(path)
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such configuration file.") from error
     except OSError as error:
         raise UsageError(f"{path}: this configuration file cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:  # besides its own errors tomllib passes on int's, of too many digits
+    except ValueError as error:  # besides its own errors tomllib passes on int's, of too many digits
         raise UsageError(f"{path}: not valid TOML in UTF-8 ({error}).") from error
 
 

@@ -305,7 +305,7 @@ class StatisticsConfig:
                 100 <= self.bootstrap_samples <= MOST_REPEATS,
                 f"statistics.bootstrap_samples must lie between 100 and {MOST_REPEATS:,}",
             ),
-            (0.5 < self.confidence < 1, "statistics.confidence must lie between 0.5 and 1"),
+            (0.5 < self.confidence <= 0.9999, "statistics.confidence must be above 0.5 and at most 0.9999"),
             *self.primary.checks(),
             *self.associations.checks(),
             *self.group_comparisons.checks(),

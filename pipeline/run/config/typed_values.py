@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tomllib
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
+from pipeline.run.documents import toml_document
 from pipeline.run.errors import UsageError
 
 LARGEST = 2**53
@@ -64,8 +64,8 @@ def is_plain(kind: Any) -> bool:
 
 def from_text(text: str) -> Any:
     """A value typed as in TOML (``20``, ``0.5``, ``true``, ``[16, 16, 8]``); anything else is text."""
-    with contextlib.suppress(ValueError, RecursionError):  # not TOML, too many digits or brackets
-        return tomllib.loads(f"value = {text}")["value"]
+    with contextlib.suppress(ValueError):  # not TOML, too many digits or brackets
+        return toml_document(f"value = {text}")["value"]
     return text
 
 

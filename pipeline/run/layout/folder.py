@@ -7,13 +7,14 @@ import hashlib
 import hmac
 import os
 import secrets
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.run.config.files import config_to_toml, read_config, toml_value
+from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.settings import Config
+from pipeline.run.documents import known_json, read_toml
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.private_paths import relative_to_folder
 from pipeline.run.layout.run_layout import RunLayout
@@ -132,7 +133,7 @@ def read_run_config(layout: RunLayout) -> Config:
     """
     config = read_config(layout.config)
     if not layout.settings.is_file():  # written by an earlier version
-        return config
+        return _with_own_body(layout, config)
     made = _results_depend_on(read_config(layout.settings))
     for name, value in _results_depend_on(config).items():
         if value != made[name]:
@@ -140,6 +141,18 @@ def read_run_config(layout: RunLayout) -> Config:
                 f"{layout.config}: {name} = {toml_value(value)}, but the run was made with {toml_value(made[name])}. "
                 "Put that back, or give this file to `heatlas run --config`, which redoes what depends on it."
             )
+    return _with_own_body(layout, config)
+
+
+def _with_own_body(layout: RunLayout, config: Config) -> Config:
+    """The settings of a run of probes with the architecture of the backbone, which the networks hold in any case."""
+    if not isinstance(config.model, ProbeConfig) or config.model.body:
+        return config
+    for path in sorted(layout.root.glob("models/fold-*/model.json")):
+        architecture = known_json(path).get("architecture")
+        body = architecture.get("body") if isinstance(architecture, dict) else None
+        if isinstance(body, str) and body:
+            return dataclasses.replace(config, model=dataclasses.replace(config.model, body=body))
     return config
 
 
@@ -164,7 +177,7 @@ def read_run_input(layout: RunLayout) -> RunInput:
         If the folder is not a run.
     """
     try:
-        section = tomllib.loads(layout.config.read_text(encoding="utf-8"))["run"]
+        section = read_toml(layout.config)["run"]
         return RunInput((layout.root / section["input"]).resolve(), section["preset"], str(section.get("key", "")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(

@@ -30,6 +30,11 @@ class RunLayout(GroupFiles):
         return FoldFiles(self.root / "models" / "backbone")
 
     @property
+    def kept_backbone(self) -> Path:
+        """Copy of what the probes of a run stand on, as a folder that ``heatlas run --backbone`` can be given."""
+        return self.root / "models" / "kept_backbone"
+
+    @property
     def config(self) -> Path:
         return self.root / "config.toml"
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.run.documents import known_json
+from pipeline.run.regular_files import require_regular
 from pipeline.run.tables import write_json
 from pipeline.run.work.imports import import_closure, source_of
 
@@ -25,7 +27,8 @@ def text_digest(text: str) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """SHA-256 of a file's bytes; raises OSError for what is no file, such as a device, which may be endless."""
+    require_regular(path)
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
@@ -97,7 +100,7 @@ def stamp_of(path: Path, known: Any = None) -> Stamp | None:
         if isinstance(known, list) and known[1:] == marks:
             return known
         return [file_digest(path), *marks]
-    except OSError:
+    except (OSError, ValueError):  # no file has such a name
         return None
 
 
@@ -123,14 +126,8 @@ class DigestCache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, Stamp] = {}
+        self._known: dict[str, Stamp] = dict(known_json(path))  # only a cache
         self._changed = False
-        try:
-            known = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            known = {}  # only a cache
-        if isinstance(known, dict):
-            self._known = known
 
     def stamp(self, path: Path) -> Stamp | None:
         """Stamp of a file; None where it cannot be read."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import glob
-import json
 import os
 import platform
 import shutil
@@ -35,7 +34,9 @@ from pipeline.run.plain_text import plain
 from pipeline.run.tables import read_table, write_json, write_table, write_text
 from pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
 from pipeline.run.work.digests import log_remade, same_content, stamp_of
+from pipeline.run.work.disk import is_full, why_unwritten
 from pipeline.run.work.progress import Progress
+from pipeline.run.work.receipts import read_receipt
 
 FAILURE_COLUMNS = {
     "stage": "Stage that failed",
@@ -53,8 +54,6 @@ NETWORK_STAGES = frozenset({
     "sides", "grids", "marker", "objective", "retraining", "training-maps", "consensus-maps", "pretraining",
 })  # fmt: skip
 """Stages whose units compute with networks, on a GPU where there is one."""
-FULL_BYTES = 2**20
-"""A disk with less free space is full: what was just written may be cut short."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +109,10 @@ def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
     An output that has changed since it was written is named in the log.
     """
     path = layout.receipt(job.stage, job.unit)
-    try:
-        receipt = json.loads(path.read_text(encoding="utf-8"))
-        if receipt["key"] != job.key:
-            return None
-        result, known = dict(receipt["result"]), dict(receipt["outputs"])
-    except (OSError, ValueError, KeyError, TypeError):
+    receipt = read_receipt(path)
+    if receipt is None or receipt.key != job.key:
         return None
-    now = {}
+    known, now = receipt.outputs, {}
     for output in job.outputs.values():
         name = output.relative_to(layout.root).as_posix()
         stamped = stamp_of(output, known.get(name))
@@ -127,16 +122,14 @@ def is_done(layout: RunLayout, job: Job) -> Mapping[str, Any] | None:
         now[name] = stamped
     if now != known:  # moved or copied: avoids reading them again the next time
         with suppress(OSError):
-            write_json(path, {**receipt, "outputs": now})
-    return result
+            write_json(path, {**receipt.content, "outputs": now})
+    return receipt.result
 
 
 def receipt_key(layout: RunLayout, stage: str, unit: str) -> str | None:
     """Key of a finished unit, which identifies its outputs without reading them; None without a receipt."""
-    try:
-        return str(json.loads(layout.receipt(stage, unit).read_text(encoding="utf-8"))["key"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    receipt = read_receipt(layout.receipt(stage, unit))
+    return None if receipt is None else receipt.key
 
 
 def run_jobs(
@@ -236,7 +229,7 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
         scratch.mkdir(parents=True, exist_ok=True)
         paths = {name: scratch / path.name for name, path in job.outputs.items()}
         result = dict(job.function(paths, *job.arguments) or {})
-        if _full(layout.root):
+        if is_full(layout.root):
             raise OSError(errno.ENOSPC, "no space left")
         receipt = layout.receipt(job.stage, job.unit)
         receipt.unlink(missing_ok=True)  # if killed between two renames, mixed outputs must not count as finished
@@ -258,27 +251,18 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
         layout.traceback(job.stage, job.unit).unlink(missing_ok=True)
         return Outcome(job, "done", result)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.EROFS:
+        read_only = isinstance(error, OSError) and error.errno == errno.EROFS
+        why = "the disk has become read-only; make it writable" if read_only else None
+        why = why or why_unwritten(error, layout.root, scratch)
+        if why is not None:
             raise ResumableError(
-                f"{layout.root}: the disk has become read-only while working on {job.unit}. Make it writable and run "
-                "the same command again; finished work is kept."
-            ) from error
-        if (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)) or _full(layout.root):
-            raise ResumableError(
-                f"{layout.root}: no space left on the disk while working on {job.unit}. Free some and run the same "
-                "command again; finished work is kept."
+                f"{layout.root}: stopped while working on {job.unit}: {why} and run the same command again; finished "
+                "work is kept."
             ) from error
         message = str(error) if isinstance(error, HeatlasError) else f"{type(error).__name__}: {error}"
         return Outcome(job, "failed", {}, type(error).__name__, message, traceback.format_exc())
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _full(folder: Path) -> bool:
-    """Whether the disk is full, which ANTs does not report and safetensors reports as an error of its own."""
-    with suppress(OSError):
-        return shutil.disk_usage(folder).free < FULL_BYTES
-    return False
 
 
 def record_failures(layout: RunLayout, outcomes: Sequence[Outcome], stages: Collection[str] = ()) -> None:

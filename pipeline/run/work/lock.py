@@ -16,7 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipeline.run.documents import json_object
 from pipeline.run.errors import ResumableError, UsageError
+from pipeline.run.regular_files import read_regular
+
+LARGEST = 2**16
+"""Bytes of a lock file that are read."""
 
 
 @contextmanager
@@ -92,7 +97,7 @@ def _created(path: Path, text: str) -> bool:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, LARGEST).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
 
@@ -113,14 +118,14 @@ def _replaced(path: Path, mine: str) -> str:
         claim.unlink(missing_ok=True)
         raise ResumableError(f"{path.parent}: another program has just begun to work there. Try again.")
     claim.replace(path)
-    held = json.loads(theirs)
+    held = json_object(theirs)
     return f"Continuing a run that was killed (process {held['pid']}, started {held['started']})."
 
 
 def _require_gone(path: Path, text: str) -> None:
     """Refuse unless the process that wrote this lock is known to have ended."""
     try:
-        held = json.loads(text)
+        held = json_object(text)
         host, pid, started = str(held["host"]), int(held["pid"]), str(held["started"])
         process = held["process"]
     except (ValueError, KeyError, TypeError) as error:

@@ -253,7 +253,9 @@ def read_config(path: Path) -> Any:
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is left beside the file
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # it is code of any kind
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(f"--executor {path}: cannot be run ({_where(error, path)}{reason}).") from error
     finally:

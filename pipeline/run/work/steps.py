@@ -6,7 +6,6 @@ interrupted step has none and is repeated.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_json
 from pipeline.run.work.digests import Code, DigestCache, file_digest, log_remade, unit_key
+from pipeline.run.work.receipts import read_receipt
 
 
 def run_step(
@@ -60,10 +60,8 @@ def step_outputs(layout: RunLayout) -> list[Path]:
     """Files that the steps of a run have written, by their receipts, without those of the report."""
     found: list[Path] = []
     for receipt in sorted(layout.receipt("steps", "any").parent.glob("*.json")):
-        try:
-            found += [layout.root / name for name in json.loads(receipt.read_text(encoding="utf-8"))["outputs"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # without a readable receipt the step is done again
+        known = read_receipt(receipt)  # without a readable one the step is done again
+        found += [layout.root / name for name in known.outputs] if known else []
     return [path for path in found if path.is_relative_to(layout.group)]
 
 
@@ -73,14 +71,10 @@ def _named(layout: RunLayout, path: Path) -> str:
 
 
 def _is_valid(layout: RunLayout, receipt: Path, key: str, digests: DigestCache) -> bool:
-    try:
-        known = json.loads(receipt.read_text(encoding="utf-8"))
-        same, outputs = known["key"] == key, known["outputs"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    known = read_receipt(receipt)
+    if known is None or known.key != key:
         return False
-    if not same:
-        return False
-    for name, digest in outputs:
+    for name, digest in known.outputs.items():
         stamp = digests.stamp(layout.root / name)
         if stamp is None or stamp[0] != digest:
             log_remade(name, stamp)

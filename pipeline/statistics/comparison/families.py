@@ -6,9 +6,9 @@ Nothing is computed again: what a run did not measure is missing, and the note n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from pipeline.run.documents import known_json
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 from pipeline.run.work.seeds import generator
@@ -126,12 +127,9 @@ def _costs(run: Run, layout: RunLayout) -> dict[str, Any]:
     }
 
 
-def _entry(path: Any, name: str) -> float | None:
+def _entry(path: Path, name: str) -> float | None:
     """A number of a JSON file; None where there is no such file or number."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8")).get(name)
-    except (OSError, ValueError, AttributeError):
-        return None
+    value = known_json(path).get(name)
     return value if isinstance(value, int | float) else None
 
 

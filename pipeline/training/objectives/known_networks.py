@@ -78,7 +78,7 @@ def _require_usable(setting: str, files: FoldFiles, loaded: LoadedModel, spec: N
             f"{setting}: {files.weights}: it sees {_in_words(loaded.input)}, this run {_in_words(spec)}; choose "
             "the same resolution, field of view, network sizes and control."
         )
-    seen = known_among(fold.test, known_to_network(loaded.description))
+    seen = known_among(fold.test, known_to_network(loaded.description, str(files.description)))
     if seen:
         remedy = (
             "leave them out (heatlas pretrain --without OUT, with the folder of this run)"
@@ -106,7 +106,8 @@ def people_of_backbone(settings: ModelConfig, fold: int) -> list[str]:
     """
     if not isinstance(settings, ProbeConfig) or Path(settings.backbone).is_file():
         return []
-    return known_to_network(load_model(backbone_files(settings.backbone, fold)).description)
+    files = backbone_files(settings.backbone, fold)
+    return known_to_network(load_model(files).description, str(files.description))
 
 
 def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.run.config.files import network_settings
 from pipeline.run.config.networks import ModelConfig, ProbeConfig, ResNetConfig
+from pipeline.run.documents import json_object, read_json
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from pipeline.run.work.digests import file_digest
@@ -44,6 +45,11 @@ def backbone_files(folder: str, fold: int) -> FoldFiles:
     for files in (layout.backbone, layout.fold(fold)):
         if files.description.is_file():
             return files
+    if not layout.root.is_dir():
+        raise UsageError(
+            f"model.backbone: {folder}: no such folder. Put it back there, or give --backbone the copy that a run of "
+            "probes keeps in models/kept_backbone (runs of earlier versions hold no copy)."
+        )
     raise UsageError(
         f"model.backbone: {folder}: no backbone there ({layout.backbone.description.relative_to(layout.root)}), and no "
         f"network of fold {fold}. Make one with `heatlas pretrain`, or name the folder of a finished run."
@@ -51,30 +57,33 @@ def backbone_files(folder: str, fold: int) -> FoldFiles:
 
 
 def knows_labels(settings: ProbeConfig) -> bool:
-    """Whether the backbone is the network of a run, which learned from labels."""
-    folder = Path(settings.backbone)
-    return folder.is_dir() and not RunLayout(folder).backbone.description.is_file()
-
-
-def body_of(settings: ProbeConfig) -> ModelConfig:
-    """Architecture and settings of the backbone, with the field of view of the probe.
+    """Whether the backbone is the network of a run, which learned from labels.
 
     Raises
     ------
     UsageError
-        If the folder has no backbone, or the backbone is a probe itself.
-    BadInputError
-        If its description cannot be read.
+        As `backbone_files`.
     """
-    if Path(settings.backbone).is_file() and not settings.body:
-        raise UsageError(
-            f"model.backbone: {settings.backbone}: a file of weights does not say of which network. Name it in "
-            """model.body, such as body = '{"architecture": "resnet18"}'."""
-        )
+    if not settings.backbone or Path(settings.backbone).is_file():
+        return False
+    return backbone_files(settings.backbone, 0) != RunLayout(Path(settings.backbone)).backbone
+
+
+def body_of(settings: ProbeConfig) -> ModelConfig:
+    """Architecture and settings of the backbone, with the field of view of the probe; opens no file.
+
+    Raises
+    ------
+    UsageError
+        If they are not written out (`with_body`), or the backbone is a probe itself.
+    """
     if settings.body:
-        found = network_settings(json.loads(settings.body), "model.body")
+        found = network_settings(json_object(settings.body), "model.body")
     elif settings.backbone:
-        found = _described(backbone_files(settings.backbone, 0))
+        raise UsageError(
+            f"model.body does not say which network the backbone {settings.backbone} is. Repeat `heatlas run` with "
+            "--backbone, which writes it out."
+        )
     else:
         found = UNTRAINED
     if isinstance(found, ProbeConfig):
@@ -83,15 +92,32 @@ def body_of(settings: ProbeConfig) -> ModelConfig:
 
 
 def with_body(settings: ProbeConfig) -> ProbeConfig:
-    """The settings with the backbone written out, and without its place."""
+    """The settings with the backbone written out, and without its place.
+
+    Raises
+    ------
+    UsageError
+        If the folder has no backbone, the backbone is a probe itself, or a file of weights of an unknown network.
+    BadInputError
+        If its description cannot be read.
+    """
+    if not settings.body and Path(settings.backbone).is_file():
+        raise UsageError(
+            f"model.backbone: {settings.backbone}: a file of weights does not say of which network. Name it in "
+            """model.body, such as body = '{"architecture": "resnet18"}'."""
+        )
+    if not settings.body and settings.backbone:
+        found = _described(backbone_files(settings.backbone, 0))
+        settings = replace(settings, body=json.dumps({"architecture": found.architecture, **found.own}))
     body = body_of(settings)
     return replace(settings, backbone="", body=json.dumps({"architecture": body.architecture, **body.own}))
 
 
 def _described(files: FoldFiles) -> ModelConfig:
+    remedy = "Train it again."
     try:
-        values: dict[str, Any] = dict(json.loads(files.description.read_text(encoding="utf-8"))["architecture"])
+        values: dict[str, Any] = dict(read_json(files.description, remedy)["architecture"])
         values.pop("input_shape")
         return network_settings({"architecture": values.pop("name"), **values}, str(files.description))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInputError(f"{files.description}: no readable network ({error}). Train it again.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInputError(f"{files.description}: no readable network ({error}). {remedy}") from error

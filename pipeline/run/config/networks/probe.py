@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.run.config.networks.base import ModelConfig
+from pipeline.run.documents import json_object
 
 Head = Literal["linear", "mlp-2", "mlp-3", "bcos-1", "bcos-2", "bcos-3", "coda", "ca-stream"]
 
@@ -50,6 +50,6 @@ class ProbeConfig(ModelConfig):
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        return bool(json_object(text))
+    except ValueError:
         return False

@@ -1,0 +1,138 @@
+"""JSON and TOML read within bounds: size, depth and kind, so that no file of a run or of a user is a surprise later.
+
+Python's own readers recurse, and one of TOML takes time that grows with the square of the parts of a key. A document
+that is too large, too deep or of another kind is refused here, by one line that names the file and the remedy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.run.errors import BadInputError
+from pipeline.run.regular_files import read_regular
+
+LARGEST_JSON = 256 * 2**20
+"""Bytes of a JSON file; the digests of 100,000 scans take half of it."""
+LARGEST_TOML = 2**20
+DEEPEST = 32
+"""Levels of objects and lists, or parts of a TOML key; files of a run have less than ten."""
+
+_PART = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{DEEPEST}}}")
+
+
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """The object that a JSON text holds.
+
+    Raises
+    ------
+    ValueError
+        If it is not UTF-8 or not JSON, holds NaN or infinity, is nested deeper than `DEEPEST`, or is no object.
+
+    Examples
+    --------
+    >>> json_object('{"format": 1}')
+    {'format': 1}
+    """
+    text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+    try:
+        found = json.loads(text, parse_constant=_refused)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    if not _is_shallow(found):
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    if "\\ud" in text.lower():  # half a character, which no file can hold
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Parameters
+    ----------
+    path : Path
+    remedy : str
+        A sentence: what to do if it cannot be read.
+
+    Raises
+    ------
+    BadInputError
+        If the file is missing, no regular file, larger than `LARGEST_JSON`, or not as `json_object` wants it.
+    """
+    try:
+        return json_object(read_regular(path, LARGEST_JSON))
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read ({error.strerror}). {remedy}") from error
+    except ValueError as error:
+        raise BadInputError(f"{path}: not a readable JSON object ({' '.join(str(error).split())}). {remedy}") from error
+
+
+def known_json(path: Path) -> Mapping[str, Any]:
+    """The object in a JSON file that can be done without; empty where there is none that can be read."""
+    try:
+        return read_json(path, "")
+    except BadInputError:
+        return {}
+
+
+def toml_document(text: str) -> dict[str, Any]:
+    r"""What a TOML text holds.
+
+    Raises
+    ------
+    ValueError
+        If it is not TOML, longer than `LARGEST_TOML`, or has values or keys of more than `DEEPEST` levels.
+
+    Examples
+    --------
+    >>> toml_document("[training]\ndropout = 0.5")
+    {'training': {'dropout': 0.5}}
+    """
+    if len(text) > LARGEST_TOML:
+        raise ValueError(f"it is longer than {LARGEST_TOML:,} characters")
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") >= DEEPEST and _LONG_KEY.search(line):
+            raise ValueError(f"line {number} has a key of more than {DEEPEST} parts")
+    try:
+        found = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not _is_shallow(found):
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    return found
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file in UTF-8 holds.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, is no regular file or is longer than `LARGEST_TOML` bytes.
+    ValueError
+        As `toml_document`.
+    """
+    return toml_document(read_regular(path, LARGEST_TOML).decode("utf-8-sig"))
+
+
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _is_shallow(found: Any) -> bool:
+    """Whether objects and lists are nested at most `DEEPEST` deep."""
+    level = [found]
+    for _ in range(DEEPEST):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+        if not level:
+            return True
+    return False

@@ -1,0 +1,47 @@
+"""Receipts: what a finished unit of work or step over the group wrote, and from what. A damaged one counts as none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.run.documents import known_json
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Content of a receipt.
+
+    Parameters
+    ----------
+    key : str
+        Digest of inputs, parameters and code.
+    outputs : mapping of str to object
+        By path from the run folder: the stamp of a file (`pipeline.run.work.digests.Stamp`), of a step its digest.
+    result : mapping of str to object
+        What the unit returned.
+    content : mapping of str to object
+        All of it.
+    """
+
+    key: str
+    outputs: Mapping[str, Any]
+    result: Mapping[str, Any]
+    content: Mapping[str, Any]
+
+
+def outputs_of_stage(folder: Path) -> dict[str, Any]:
+    """Stamps of the files that the units of a stage wrote, by path from the run folder; `folder` has their receipts."""
+    known = [read_receipt(path) for path in sorted(folder.glob("*.json"))]
+    return {name: stamp for receipt in known if receipt for name, stamp in receipt.outputs.items()}
+
+
+def read_receipt(path: Path) -> Receipt | None:
+    """The receipt in a file; None where there is none that can be read."""
+    content = known_json(path)
+    key, outputs, result = content.get("key"), content.get("outputs"), content.get("result", {})
+    if not isinstance(key, str) or not isinstance(outputs, dict) or not isinstance(result, dict):
+        return None
+    return Receipt(key, outputs, result, content)
