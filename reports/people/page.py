@@ -13,6 +13,7 @@ from markupsafe import Markup
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.findings import Caution
 from reports.cautions.method_cautions import cautions_of_maps
+from reports.content.run.registration import mostly_flagged
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
@@ -118,8 +119,12 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
         found.append(Caution("serious", "The network is wrong here.", text))
     flags = shortened("; ".join(sorted(set(_flags(material, visits).values()))), LONGEST_TEXT)
     if flags:
-        text = f"{flags}. Relevance may be counted in the wrong regions."
-        found.append(Caution("serious", "Registration is doubtful.", text, "quality"))
+        if mostly_flagged(material.run):
+            text = f"{flags}. Most scans of this run are flagged, so this tells little about this one; look below."
+            found.append(Caution("note", "Registration is flagged.", text, "quality"))
+        else:
+            text = f"{flags}. Relevance may be counted in the wrong regions."
+            found.append(Caution("serious", "Registration is doubtful.", text, "quality"))
     unsure = visits[visits["probability"].between(0.35, 0.65)]
     if len(unsure):
         found.append(Caution("note", "The network is not sure.", f"{count(len(unsure), 'scan')} with a probability "
