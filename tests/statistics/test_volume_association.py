@@ -32,7 +32,12 @@ def associate(scans, relevance=None, predictions=None, has_region=True):
 
 def test_coefficients_by_hand():
     points, table = associate(people())
-    own = points[points["map"] == "gb"]
+    false_positives = points[(points["map"] == "gb") & (points["outcome"] == "FP")]
+    assert set(false_positives["participant_id"]) == {"sub-004"}  # drawn beside the true ones, correlated nowhere
+    assert set(false_positives["hippocampus_mm3"]) == {
+        scan.hippocampus_mm3 for scan in people() if scan.participant_id == "sub-004"
+    }
+    own = points[(points["map"] == "gb") & (points["outcome"] == "TP")]
     assert set(own["participant_id"]) == {f"sub-{i:03d}" for i in range(1, 16, 2)} - {"sub-003"}
     means = own.groupby("participant_id")[["relevance_sum", "hippocampus_mm3", "hippocampus_per_tiv"]].mean()
     for volume, column in (("hippocampus_mm3", "hippocampus_mm3"), ("hippocampus/tiv", "hippocampus_per_tiv")):
