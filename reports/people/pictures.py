@@ -64,8 +64,8 @@ def _portrait(material: Material, people: People, row: Mapping[Any, Any]) -> Por
         "", material.address(files.portrait), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
         f"{name}: {titles} on this person's own brain in template space, smoothed with a Gaussian of "
         f"{SMOOTHED_MM:g} mm (full width at half maximum) for this picture only. {_SCALE}. The second row has every "
-        f"region in the colour of its {what} by {leading}; less than {percent(FAINT, 0)} of the largest is not drawn. Outlined, {why}: "
-        f"{numbered}. Left is left.{again if outdated else ''}", *_size_of(content),
+        f"region in the colour of its {what} by {leading}; less than {percent(FAINT, 0)} of the largest is not drawn. "
+        f"Outlined, {why}: {numbered}. Left is left.{again if outdated else ''}", *_size_of(content),
     )  # fmt: skip
     raw = material.picture(files.unsmoothed_portrait)
     unsmoothed = None if raw is None else Picture(
