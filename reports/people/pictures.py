@@ -95,7 +95,7 @@ def _numbered(material: Material, people: People, row: Mapping[Any, Any], groups
         table["below"] = _below(controls, scan)
         columns += [numeric("mean", f"Mean of {run.negative}", measure.form),
                     numeric("score", "Standard deviations from it", fixed),
-                    Column("below", "More than", hint="how many controls have less")]  # fmt: skip
+                    Column("below", "Controls below")]  # fmt: skip
         caption += f", beside {controls.who} (this person is not among them)"
     if table["size"].notna().any():
         columns.append(Column("size", "Small region"))
