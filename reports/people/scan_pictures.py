@@ -78,7 +78,8 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
         if not units or not files.t1w.is_file():
             continue
         shown = regions.get(scan_id, ScanRegions(pd.Series(dtype=float), ()))
-        coloured = RegionColours(title, region_unit, shown.values.to_dict(), shown.named)
+        values = {str(group): float(value) for group, value in shown.values.items()}
+        coloured = RegionColours(title, region_unit, values, shown.named)
         made_from = _made_from(run, files, [files.t1w, *map(files.relevance_map, units)])
         cautions = cautions_of_maps(run, shown.named)
         said = [(one.level, one.title, one.text) for one in cautions]
