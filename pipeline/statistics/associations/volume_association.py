@@ -164,14 +164,14 @@ def volume_association(
 ) -> pd.DataFrame:
     """Correlations for every map, volume, unit and estimator; columns of `ASSOCIATION_COLUMNS`.
 
-    `points` come from `volume_points`; the true positives count. `has_region` says whether the atlas has the bilateral
+    `points` are the true positives of `volume_points`; `has_region` says whether the atlas has the bilateral
     group `REGION`. A row without a value has the reason in its note.
     """
     rows = []
     for volume, column in ((VOLUME, "hippocampus_mm3"), (ADJUSTED, "hippocampus_per_tiv")):
         for unit in UNITS:
             for name in maps:
-                rows_of_map = points[(points["map"] == name) & (points["outcome"] == "TP")]
+                rows_of_map = points[points["map"] == name]
                 known = rows_of_map[rows_of_map[column].notna() & rows_of_map["relevance_sum"].notna()]
                 note = _note(rows_of_map, known, column, has_region)
                 # One random stream per volume and unit: all maps and both estimators share permutations.
@@ -189,7 +189,8 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataF
     """Tables ``volume_points`` and ``volume_association``."""
     values, settings = inputs.values, inputs.config.statistics
     points = volume_points(values, inputs.scans)
-    table = volume_association(points, values.maps, REGION in values.groups, settings, inputs.seed)
+    true = points[points["outcome"] == "TP"]
+    table = volume_association(true, values.maps, REGION in values.groups, settings, inputs.seed)
     return {"volume_points": inputs.as_named(points), "volume_association": table}
 
 
