@@ -101,7 +101,8 @@ def without(**facts):
         (without(hippocampus_mm3=None), {"biomarker": "hippocampus/tiv"}, "hippocampus/tiv: no scan has a value"),
         (without(tiv_mm3=None), {"biomarker": "hippocampus/tiv"}, "hippocampus/tiv: no scan has a value"),
         (
-            without(hippocampus_mm3=None, mmse=None), {},
+            without(hippocampus_mm3=None, mmse=None),
+            {},
             "hippocampus/tiv: no scan has a value, nor one of hippocampus, nwbv or mmse.",
         ),
         (without(hippocampus_mm3=6000.0, tiv_mm3=1e6), {}, "hippocampus/tiv"),  # constant
