@@ -52,7 +52,8 @@ def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | No
     for name in settings.associations.biomarkers:
         _require_biomarker("statistics.associations.biomarkers", name, frame, known, groups)
     primary, maps = settings.primary, set(map_names(config.attribution))
-    _require_biomarker("statistics.primary.biomarker", primary.biomarker, frame, known, groups)
+    if primary.biomarker != PrimaryConfig.biomarker:  # the default takes what is there
+        _require_biomarker("statistics.primary.biomarker", primary.biomarker, frame, known, groups)
     # An atlas without the region of the default gives a row with the reason.
     region = () if primary.region == PrimaryConfig.region else (primary.region,)
     for setting, names, choice in (

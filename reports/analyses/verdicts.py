@@ -71,11 +71,12 @@ def primary(run: RunRecord) -> Verdict | None:
     if is_missing(row["p"]):
         return Verdict("Not known.", f"{named} {sentence_case(shortened(row['note'], LONGEST_TEXT))}")
     bounds = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
+    note = "" if is_missing(row["note"]) else f" {sentence_case(shortened(row['note'], LONGEST_TEXT))}."
     shown = "A correlation." if row["p"] < CLEAR else "No clear correlation."
     return Verdict(
         shown, f"{named} r\xa0=\xa0{fixed(row['r'])} ({bounds}), {p_value(row['p'])}, "
         f"{count(int(row['n_participants']), 'participant')}, {count(int(row['n_scans']), 'scan')}. Permutations "
-        f"exchange {row['exchanged']}.",
+        f"exchange {row['exchanged']}.{note}",
     )  # fmt: skip
 
 

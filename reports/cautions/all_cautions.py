@@ -5,6 +5,8 @@ Each check is a function of the run that gives a caution or None. A new check is
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,7 +18,7 @@ from reports.cautions.audit_cautions import AUDIT_CHECKS
 from reports.cautions.findings import Caution, Check, in_words, performance_estimate
 from reports.cautions.method_cautions import METHOD_CHECKS
 from reports.content.relevance.conservation import LOSSES, shares
-from reports.content.run.registration import outlying_scans, registered
+from reports.content.run.registration import mostly_flagged, outlying_scans, registered
 from reports.page.faults import Faults
 from reports.read.run_record import KEYS, OUTCOMES, RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
@@ -183,6 +185,8 @@ def _registration(run: RunRecord) -> Caution | None:
     bad = good[outlying_scans(good)]
     if bad.empty:
         return None
+    if mostly_flagged(run):
+        return _mostly_flagged(len(good), bad)
     dropped = int((bad["decision"] == "drop").sum())
     return Caution(
         "note" if dropped == len(bad) else "serious",
@@ -190,6 +194,20 @@ def _registration(run: RunRecord) -> Caution | None:
         f"Doubtful: {number(len(bad))} of {count(len(good), 'scan')}, the worst of them "
         f"{shortened(bad.sort_values('correlation')['participant_id'].iloc[0])}; {number(dropped)} dropped, "
         f"{number(len(bad) - dropped)} kept. The relevance of kept scans may be counted in the wrong regions.",
+        "registration",
+    )
+
+
+def _mostly_flagged(scans: int, bad: pd.DataFrame) -> Caution:
+    """Flags that most scans have: no reason to doubt one scan more than another."""
+    what = Counter(re.split(r" [\d.]", reason)[0] for flags in bad["flags"] for reason in str(flags).split("; "))
+    reason, times = what.most_common(1)[0]
+    return Caution(
+        "note",
+        "Most registrations are flagged.",
+        f"{number(len(bad))} of {count(scans, 'scan')}, most often for: {shortened(reason)} ({number(times)}). So many "
+        "flags do not tell a bad scan from a good one: either the limits, which come from other images, do not fit the "
+        "preparation of these, or all were registered badly in the same way. A few of the overviews show which.",
         "registration",
     )
 

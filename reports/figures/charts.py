@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -23,17 +24,21 @@ def draw_volume_scatter(
     units: Mapping[str, str],
     volume_title: str,
     centred: Collection[str] = (),
+    beside: Mapping[str, pd.DataFrame] = MappingProxyType({}),
 ) -> Figure:
     """Relevance of the hippocampus against its volume, one panel per map, one point per participant.
 
     `points`: title of a panel to columns ``volume`` and ``relevance``. `texts`: coefficient, interval, p and n of each
     panel. `units`: of the relevance in each. `volume_title`: with its unit. `centred`: titles of the panels whose
-    values are deviations from the means of test folds.
+    values are deviations from the means of test folds. `beside`: false positives, which neither r nor the line has.
     """
     figure = new_figure(4.3 * len(points), 3.6)
     axes = figure.subplots(1, len(points), squeeze=False)[0]
     for ax, (title, frame) in zip(axes, points.items(), strict=True):
         ax.scatter(frame["volume"], frame["relevance"], s=26, color=VERMILION, alpha=0.8, linewidths=0)
+        others = beside.get(title, pd.DataFrame())
+        if len(others):
+            ax.scatter(others["volume"], others["relevance"], s=30, marker="D", facecolors="none", edgecolors=BLUE)
         _fit_line(ax, frame["volume"].to_numpy(float), frame["relevance"].to_numpy(float))
         ax.set_title(f"{title}\n{texts[title]}", fontsize=8.5, fontweight="normal")
         ax.xaxis.set_major_locator(MaxNLocator(4))

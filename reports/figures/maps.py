@@ -132,8 +132,16 @@ def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str) -> None:
 
 
 def tick(value: float) -> str:
-    """A value beside a colour bar."""
-    return f"{value:.1e}".replace("-", "−").replace("e−0", "e−").replace("e+00", "")
+    """A value beside a colour bar.
+
+    Examples
+    --------
+    >>> tick(-0.67), tick(5.06), tick(8.3e-4)
+    ('−0.67', '5.1', '8.3e−4')
+    """
+    if 0.01 <= abs(value) < 100:
+        return f"{value:.2g}".replace("-", "−")
+    return f"{value:.1e}".replace("-", "−").replace("e−0", "e−").replace("e+0", "e").replace("e0", "")
 
 
 def group_rows(

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 import io
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 from scipy.spatial import cKDTree
 
 from reports.figures.style import cool, warm
@@ -24,11 +27,26 @@ _WARM, _COOL, _GREY, _WHITE = 104, 56, 80, 16
 _BITS_LEFT_OUT = 2
 
 
-def png(sheet: Image.Image) -> bytes:
-    """The bytes of a picture in the colours of the palette; the same picture gives the same bytes."""
-    buffer = io.BytesIO()
-    reduced(sheet).save(buffer, format="PNG")
+def png(sheet: Image.Image, shows: Mapping[str, Sequence[str]] | None = None) -> bytes:
+    """The bytes of a picture in the colours of the palette; the same picture gives the same bytes.
+
+    `shows`: lists of words that are kept in the file, for captions: see `shown_in`.
+    """
+    buffer, kept = io.BytesIO(), PngInfo()
+    for name, words in (shows or {}).items():
+        kept.add_text(name, json.dumps(list(words)))
+    reduced(sheet).save(buffer, format="PNG", pnginfo=kept)
     return buffer.getvalue()
+
+
+def shown_in(picture: bytes, name: str) -> tuple[str, ...]:
+    """What a PNG says that it shows; empty if it says nothing."""
+    try:
+        with Image.open(io.BytesIO(picture)) as sheet:
+            words = json.loads(sheet.info.get(name, "[]"))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return ()
+    return tuple(map(str, words)) if isinstance(words, list) else ()
 
 
 def reduced(picture: Image.Image) -> Image.Image:

@@ -39,7 +39,12 @@ MAP_CUTS = (*HIPPOCAMPAL_CUTS, *OVERVIEW_CUTS)  # all slices any figure of maps 
 
 GROUP_PERCENTILES = (50.0, 99.5)
 """Colour scale of group maps: set on the mean map of the positive class (founding study)."""
-PERSON_PERCENTILES = (90.0, 99.5)  # colour scale of single scans: set on the scan's own map (founding study)
+PERSON_PERCENTILES = (90.0, 99.5)
+"""Colour scale of single scans. The founding study sets it on the mean map of the positive class, as figure 7 does
+here; other pictures set it on the scan's own map, so that each shows where, not how much."""
+SMOOTHED_MM = 8.0
+"""Full width at half maximum of pictures for the eye: voxels of a gradient differ from one to the next, what regions
+share does not."""
 
 BRAIN_MM: tuple[tuple[float, float], ...] = ((-74.0, 74.0), (-109.0, 74.0), (-72.0, 86.0))
 """The brain of the template along x, y and z: what a panel shows."""
@@ -135,6 +140,14 @@ def view_of(image: BrainImage, cuts: Sequence[Cut], brain: np.ndarray | None) ->
     )
 
 
+def smoothed(image: BrainImage, fwhm_mm: float = SMOOTHED_MM) -> BrainImage:
+    """An image after a Gaussian filter, by nilearn."""
+    from nilearn.image import smooth_img  # late: it takes a second that only these pictures need
+
+    nifti = nib.Nifti1Image(image.values, image.affine)  # type: ignore[no-untyped-call]
+    return BrainImage(smooth_img(nifti, fwhm_mm).get_fdata(dtype=np.float32), image.affine)
+
+
 @dataclass(frozen=True)
 class Backdrop:
     """The template brain under the maps; intensities at `ceiling` and above are drawn lightest."""
@@ -218,11 +231,13 @@ def grey_panel(plan: Plan, anatomy: BrainImage, ceiling: float, lightest: tuple[
     return np.asarray(np.array(NIGHT) + shade * np.subtract(lightest, NIGHT), dtype=np.uint8)
 
 
-def with_map(picture: Pixels, plan: Plan, image: BrainImage | MapView, scale: ColourScale) -> Pixels:
-    """The panel with a map above its threshold in colour, interpolated before the threshold is applied."""
+def with_map(
+    picture: Pixels, plan: Plan, image: BrainImage | MapView, scale: ColourScale, order: int = 1
+) -> Pixels:  # fmt: skip
+    """The panel with a map above its threshold in colour, interpolated (`Plan.sample`) before that is applied."""
     if scale.empty:
         return picture
-    colours = coloured(plan.sample(image), scale)
+    colours = coloured(plan.sample(image, order), scale)
     return np.where(colours[..., 3:] > 0, (255 * colours[..., :3]).astype(np.uint8), picture)
 
 

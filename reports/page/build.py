@@ -89,7 +89,7 @@ def _pictures_of_scans(layout: RunLayout) -> list[Path]:
     resolution, found = read_config(layout.config).registration.resolution_mm, []
     for participant, session in table[["participant_id", "session_id"]].drop_duplicates().itertuples(index=False):
         files = layout.scan(participant, None if is_missing(session) else session, resolution)
-        found += [path for path in (files.overview, files.portrait) if path.is_file()]
+        found += [path for path in (files.overview, files.portrait, files.unsmoothed_portrait) if path.is_file()]
     return sorted(found)
 
 

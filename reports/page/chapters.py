@@ -13,6 +13,8 @@ from itertools import groupby
 
 INDEX = "report.html"
 PROVENANCE = "report-provenance.html"
+PARTICIPANTS = f"{INDEX}#participants"
+REGIONS = "report-regions.html"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ CHAPTERS: Sequence[Chapter] = (
     ),
     Chapter("report-maps.html", "Where does it look?", "Statistics", ("maps", "patients", "beta", "agreement")),
     Chapter(
-        "report-regions.html", "Which regions?", "Statistics", ("regions", "region-table", "comparisons", "effects"),
+        REGIONS, "Which regions?", "Statistics", ("regions", "region-table", "comparisons", "effects"),
     ),
     Chapter(
         "report-clinical.html", "Does it follow the disease?", "Statistics",
@@ -70,7 +72,7 @@ def menu(index: str) -> list[tuple[str, list[tuple[str, str]]]]:
         (topic, [(one.title, up + one.file) for one in pages])
         for topic, pages in groupby(CHAPTERS, key=lambda one: one.topic)
     ]
-    return [topics[0], ("Participants", [("Participants", f"{up}{INDEX}#participants")]), *topics[1:]]
+    return [topics[0], ("Participants", [("Participants", f"{up}{PARTICIPANTS}")]), *topics[1:]]
 
 
 def anchors_of(html: str) -> set[str]:

@@ -39,6 +39,7 @@ class Frame:
     components: Sequence[Component] = ()  # interactive parts on the page
     index: str = ""  # address of the report, from a page of it; empty on the report itself
     file: str = ""  # of a page of the menu, which marks it there
+    within: str = ""  # address of the page of the menu that leads here, which the menu marks instead
     of_a_run: bool = True  # whether it belongs to the report of a run, with its menu
 
     @property

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import write_text
 from reports.figures.style import house_style
+from reports.page.chapters import INDEX, PARTICIPANTS, REGIONS
 from reports.page.components import Component
 from reports.page.links import PAGES
 from reports.page.machine_readable import facts_of
@@ -99,9 +100,15 @@ def _region_page(shared: RegionMaterial, group: str, around: Mapping[str, Naviga
     content = region_content(shared, group)
     parts = [*_REGION_PARTS, ("tests", "Tests")] if content["tables"] else _REGION_PARTS
     frame = Frame(
-        f"{shortened(group)} · {shortened(material.run.config.report.title)}", _anchors(parts), viewer, links.index
-    )
+        f"{shortened(group)} · {shortened(material.run.config.report.title)}", _anchors(parts), viewer, links.index,
+        within=_beside(links.index, REGIONS),
+    )  # fmt: skip
     return render("region.html.j2", frame, **content, **around)
+
+
+def _beside(index: str, file: str) -> str:
+    """Address of another page of the menu, from a page with this address of the index."""
+    return index.removesuffix(INDEX) + file
 
 
 def _page_of_fault(index: str, heading: str, wrong: str) -> str:
@@ -123,7 +130,7 @@ def people_pages(material: Material) -> Made:
 
 def _person_page(material: Material, people: People, participant: str) -> str:
     title, index = f"{shortened(participant)} · {shortened(material.run.config.report.title)}", material.links.index
-    frame = Frame(title, _anchors(_PERSON_PARTS), index=index)
+    frame = Frame(title, _anchors(_PERSON_PARTS), index=index, within=_beside(index, PARTICIPANTS))
     return render("participant.html.j2", frame, **person_content(material, people, participant))
 
 

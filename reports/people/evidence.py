@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from reports.cautions.evidence import leading_evidence
+from reports.people.regions import ScanRegions, regions_of_scans
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, listing, mid_sentence, percent, shortened, signed
-
-NAMED = 3  # regions with the largest parts of a scan's evidence that are named
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,12 @@ def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
     """
     if not run.leads_with_evidence:
         return []
-    accounts = {name: _of_leading_map(run, name) for name in ("evidence", "evidence_applied")}
-    sums = {name: _of_leading_map(run, name) for name in ("relevance", "relevance_applied")}
-    found = []
+    accounts = [_of_leading_map(run, name) for name in ("evidence", "evidence_applied")]
+    regions, found = regions_of_scans(run), []
     for scan in visits["scan_id"]:
-        account, parts = ([table.loc[[scan]] for table in tables.values() if scan in table.index]
-                          for tables in (accounts, sums))  # fmt: skip
-        if account and parts:
-            found.append(_sentence(run, str(scan), account[0].iloc[0], parts[0].set_index("group")["sum"].dropna()))
+        account = [table.loc[[scan]] for table in accounts if scan in table.index]
+        if account and str(scan) in regions:
+            found.append(_sentence(run, str(scan), account[0].iloc[0], regions[str(scan)]))
     return found
 
 
@@ -60,16 +56,14 @@ def _of_leading_map(run: RunRecord, table: str) -> pd.DataFrame:
     return rows[rows["map"] == run.leading_map].set_index("scan_id")
 
 
-def _sentence(run: RunRecord, scan: str, account: pd.Series, parts: pd.Series) -> str:
+def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegions) -> str:
     above = account["evidence"] - account["reference_evidence"]
-    unit = run.evidence_unit
+    unit, parts = run.evidence_unit, regions.values
     what = f"predicted {run.task.column}" if run.task.is_number else f"evidence for {run.task.explained}"
-    largest = parts.sort_values(ascending=above < 0, kind="stable").index[:NAMED]
-    headline = [group for group in leading_evidence(run, run.leading_map, 1).regions if group in parts.index]
-    named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in largest]
+    named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in regions.largest]
     leader = [f"the region that differs most between the classes, {mid_sentence(group)}, {signed(parts[group])}"
-              for group in headline if group not in largest]  # fmt: skip
-    rest = above + account["completeness_error"] - parts[list(dict.fromkeys([*largest, *headline]))].sum()
+              for group in regions.headline]  # fmt: skip
+    rest = above + account["completeness_error"] - parts[list(regions.named)].sum()
     return (
         f"Scan {shortened(scan)}: the {what} is {signed(account['evidence'])} {unit}. "
         f"The {count(int(account['n_reference']), 'training control')} that the map compares it with have "

@@ -13,13 +13,14 @@ from markupsafe import Markup
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.findings import Caution
 from reports.cautions.method_cautions import cautions_of_maps
+from reports.content.run.registration import mostly_flagged
 from reports.figures.style import OUTCOME_NAMES
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
 from reports.people.cohort import People
 from reports.people.evidence import Measure, evidence_sentences, measure_of
 from reports.people.pictures import overview_of, portraits_of, viewers_of
-from reports.people.portrait import OUTLINED
+from reports.people.regions import regions_of_scans
 from reports.read.run_record import RunRecord
 from reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, ScoreRow, draw_fingerprint, draw_visits
 from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
@@ -56,7 +57,7 @@ def person_content(material: Material, people: People, participant_id: str) -> M
         ),
         "course": _course(material, people, visits),
         "fingerprints": [found for found in fingerprints if found is not None],
-        "portraits": portraits_of(material, visits),
+        "portraits": portraits_of(material, people, visits),
         "viewers": viewers_of(material, visits),
         "overviews": [found for found in (overview_of(material, row) for row in rows_of(visits)) if found is not None],
         "keeps_maps": run.keeps_single_maps,
@@ -118,8 +119,12 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
         found.append(Caution("serious", "The network is wrong here.", text))
     flags = shortened("; ".join(sorted(set(_flags(material, visits).values()))), LONGEST_TEXT)
     if flags:
-        text = f"{flags}. Relevance may be counted in the wrong regions."
-        found.append(Caution("serious", "Registration is doubtful.", text, "quality"))
+        if mostly_flagged(material.run):
+            text = f"{flags}. Most scans of this run are flagged, so this tells little about this one; look below."
+            found.append(Caution("note", "Registration is flagged.", text, "quality"))
+        else:
+            text = f"{flags}. Relevance may be counted in the wrong regions."
+            found.append(Caution("serious", "Registration is doubtful.", text, "quality"))
     unsure = visits[visits["probability"].between(0.35, 0.65)]
     if len(unsure):
         found.append(Caution("note", "The network is not sure.", f"{count(len(unsure), 'scan')} with a probability "
@@ -132,9 +137,9 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
             text = f"The explained output of {count(below, 'scan')} is below 0, which reverses the sign of the maps."
             found.append(Caution("note", "Maps have reversed signs.", text))
     if material.run.has("relevance"):
-        densest = [material.run.densest_groups.get(str(scan), ())[:OUTLINED] for scan in visits["scan_id"]]
-        leading = dict.fromkeys(group for groups in densest for group in groups)
-        found += cautions_of_maps(material.run, leading)
+        regions = regions_of_scans(material.run)
+        named = [regions[scan].named for scan in map(str, visits["scan_id"]) if scan in regions]
+        found += cautions_of_maps(material.run, dict.fromkeys(group for groups in named for group in groups))
     return found
 
 

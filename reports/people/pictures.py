@@ -3,49 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
 
 from pipeline.run.layout.map_names import map_title
+from pipeline.statistics.normative.controls import Controls
 from reports.cautions.findings import small_regions
 from reports.figures.gallery import Picture
+from reports.figures.pictures import shown_in
+from reports.figures.slices import SMOOTHED_MM
 from reports.page.material import Material
-from reports.people.portrait import CUTS, OUTLINED
-from reports.words.numbers import count, is_missing, listing, shortened
+from reports.page.tables import Column, PageTable, numeric, page_table
+from reports.people.cohort import People
+from reports.people.evidence import measure_of
+from reports.people.portrait import CUTS, FAINT, MAPS, REGIONS
+from reports.people.regions import regions_of_scans
+from reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, percent, shortened
 
 FLICKER = " Point at the picture or tap it, and it alternates with the template."
+_SCALE = (
+    "Colours run from the 90th to the 99.5th percentile of the scan's own map, purple to yellow above 0 and blue to "
+    "white below"
+)
 
 
-def portraits_of(material: Material, visits: pd.DataFrame) -> list[Picture]:
+@dataclass(frozen=True)
+class Portrait:
+    """One scan's maps on its own brain."""
+
+    smoothed: Picture
+    unsmoothed: Picture | None
+    regions: PageTable | None  # those that are numbered, with the person's place among controls
+
+
+def portraits_of(material: Material, people: People, visits: pd.DataFrame) -> list[Portrait]:
     """The scans' relevance on their own brains; empty where the run keeps no maps of single scans."""
-    run = material.run
-    if not run.keeps_single_maps:  # a picture of an earlier setting may still lie there
+    if not material.run.keeps_single_maps:  # a picture of an earlier setting may still lie there
         return []
-    pictures, small = [], small_regions(run) if run.has("relevance") else {}
-    for row in visits.to_dict("records"):
-        path = run.files_of(row).portrait
-        content = material.picture(path)
-        if content is None:
-            continue
-        groups = run.densest_groups.get(str(row["scan_id"]), ())[:OUTLINED]
-        name = _name_of(row)
-        titles = listing([map_title(map_name) for map_name in run.main_maps])
-        outlined = "; ".join(
-            f"{place} {shortened(group)}{_size(small, group)}" for place, group in enumerate(groups, start=1)
-        )
-        pictures.append(
-            Picture(
-                "", material.address(path), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
-                f"{name}: {titles} (rows) on this person's own brain in template space. Colours run from the 90th to "
-                f"the 99.5th percentile of the scan's own map, purple to yellow above 0 and blue to white "
-                f"below; not smoothed. Outlined, the regions with the highest density "
-                f"(relevance per voxel; the text above names the largest sums) of {map_title(run.main_maps[0])}: "
-                f"{outlined}. Left is left.", *_size_of(content),
-            )
-        )  # fmt: skip
-    return pictures
+    found = [_portrait(material, people, row) for row in visits.to_dict("records")]
+    return [one for one in found if one is not None]
+
+
+def _portrait(material: Material, people: People, row: Mapping[Any, Any]) -> Portrait | None:
+    run, files, name = material.run, material.run.files_of(row), _name_of(row)
+    content = material.picture(files.portrait)
+    if content is None:
+        return None
+    maps, groups = shown_in(content, MAPS) or run.main_maps, shown_in(content, REGIONS)
+    titles, leading = listing([map_title(one) for one in maps]), mid_sentence(map_title(maps[0]))
+    numbered = "; ".join(f"{place} {shortened(group)}" for place, group in enumerate(groups, start=1))
+    what = "evidence" if maps[0] in run.evidence_maps else "density"
+    why = "those named above" if run.leads_with_evidence else "those with the highest density"
+    of_page = regions_of_scans(run).get(str(row["scan_id"]))
+    outdated = maps[0] != run.leading_map or of_page is None or groups != of_page.named
+    again = " This picture is older than the numbers of this page; the command that made this run draws it again."
+    smoothed = Picture(
+        "", material.address(files.portrait), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
+        f"{name}: {titles} on this person's own brain in template space, smoothed with a Gaussian of "
+        f"{SMOOTHED_MM:g} mm (full width at half maximum) for this picture only. {_SCALE}. The second row has every "
+        f"region in the colour of its {what} by {leading}; less than {percent(FAINT, 0)} of the largest is not drawn. "
+        f"Outlined, {why}: {numbered}. Left is left.{again if outdated else ''}", *_size_of(content),
+    )  # fmt: skip
+    raw = material.picture(files.unsmoothed_portrait)
+    unsmoothed = None if raw is None else Picture(
+        "", material.address(files.unsmoothed_portrait), f"{len(CUTS)} slices of {name}, not smoothed: {titles}.",
+        f"{name}: the same maps as they are. {_SCALE}.", *_size_of(raw),
+    )  # fmt: skip
+    table = _numbered(material, people, row, groups) if groups and not outdated else None
+    return Portrait(smoothed, unsmoothed, table)
+
+
+def _numbered(material: Material, people: People, row: Mapping[Any, Any], groups: tuple[str, ...]) -> PageTable | None:
+    """The numbered regions of a scan, with its place among controls."""
+    run, name = material.run, material.run.leading_map
+    wide, controls = people.values(name), people.controls(name, str(row["participant_id"]))
+    if row["scan_id"] not in wide.index:
+        return None
+    scan, measure, small = wide.loc[row["scan_id"]].reindex(list(groups)), measure_of(run, name), small_regions(run)
+    table = pd.DataFrame({"place": range(1, len(groups) + 1), "group": groups, "value": scan.to_numpy()})
+    table["page"] = pd.Series([material.links.region(group) for group in groups], dtype=object)
+    table["size"] = pd.Series([f"only {count(small[one], 'voxel')}" if one in small else None for one in groups])
+    columns = [Column("place", "In the picture"), Column("group", "Region", link="page"),
+               numeric("value", measure.title, measure.form)]  # fmt: skip
+    caption = f"The numbered regions of {_name_of(row)}"
+    if controls is not None:
+        table["mean"] = controls.mean.reindex(list(groups)).to_numpy()
+        table["score"] = controls.scores(scan).reindex(list(groups)).to_numpy()
+        table["below"] = _below(controls, scan)
+        columns += [numeric("mean", f"Mean of {run.negative}", measure.form),
+                    numeric("score", "Standard deviations from it", fixed),
+                    Column("below", "Controls below")]  # fmt: skip
+        caption += f", beside {controls.who} (this person is not among them)"
+    if table["size"].notna().any():
+        columns.append(Column("size", "Small region"))
+    return page_table(table, tuple(columns), f"{caption}.")
 
 
 def _name_of(row: Mapping[Any, Any]) -> str:
@@ -53,9 +107,11 @@ def _name_of(row: Mapping[Any, Any]) -> str:
     return f"{shortened(row['participant_id'])}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
 
 
-def _size(small: Mapping[str, int], group: str) -> str:
-    """How few voxels a small region has, to stand after its name."""
-    return f" (only {count(small[group], 'voxel')})" if group in small else ""
+def _below(controls: Controls, scan: pd.Series) -> list[str]:
+    """How many controls have less than a scan, by region of the scan."""
+    known = controls.values.reindex(columns=scan.index).notna().sum()
+    below = controls.values.reindex(columns=scan.index).lt(scan, axis=1).sum()
+    return [f"{below[group]} of {known[group]}" for group in scan.index]
 
 
 def viewers_of(material: Material, visits: pd.DataFrame) -> list[tuple[str, str]]:

@@ -1,15 +1,16 @@
-"""A scan's relevance on its own brain: slices in a row per map, the leading regions outlined and numbered."""
+"""A scan's relevance on its own brain: slices in a row per map, regions in colour, the named ones outlined."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
 from atlases.labels import Atlas
-from pipeline.run.layout.map_names import map_title
 from reports.figures import slices
 from reports.figures.maps import tick
 from reports.figures.pictures import NIGHT, png, width_of, write
@@ -17,20 +18,48 @@ from reports.figures.pictures import NIGHT, png, width_of, write
 CUTS: tuple[slices.Cut, ...] = (
     ("sagittal", -26.0), ("coronal", -20.0), ("axial", -28.0), ("axial", -16.0), ("axial", 8.0), ("axial", 34.0),
 )  # fmt: skip
-OUTLINED = 5
 PIXELS, HEAD, GAP = 170, 18, 4
 BAR, BAR_HEIGHT = 140, 9
 SIDES = {"sagittal": ("P", "A"), "coronal": ("L", "R"), "axial": ("L", "R")}
+FAINT = 0.1
+"""Share of the largest value of a region below which a region is not in colour."""
+MAPS, REGIONS = "maps", "regions"
+"""Under which names a portrait keeps the maps of its rows and the regions that it numbers."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of slices."""
+
+    title: str
+    view: slices.MapView | slices.BrainImage
+    scale: slices.ColourScale
+    unit: str
+    order: int = 1  # of the interpolation; 0 for values that hold for whole regions
+
+
+def region_row(title: str, values: pd.Series, unit: str, atlas: Atlas) -> Row:
+    """Every voxel of a region in the colour of the region's value.
+
+    `values`: by bilateral group.
+    """
+    by_label = np.zeros(int(atlas.labels.max()) + 1)
+    for group, value in values.items():
+        labels = [label for label in atlas.regions.groups.get(str(group), ()) if label < len(by_label)]
+        by_label[labels] = value
+    highest = float(np.abs(by_label).max())
+    scale = slices.ColourScale(FAINT * highest, highest, signed=bool((by_label < 0).any()))
+    image = slices.BrainImage(by_label[atlas.labels].astype(np.float32), np.asarray(atlas.grid.affine))
+    return Row(title, image, scale, unit, 0)
 
 
 def draw_portrait(
-    brain: slices.BrainImage, maps: Mapping[str, slices.MapView], units: Mapping[str, str], groups: Sequence[str],
-    atlas: Atlas,
+    brain: slices.BrainImage, rows: Sequence[Row], groups: Sequence[str], atlas: Atlas, maps: Sequence[str]
 ) -> bytes:  # fmt: skip
-    """One row of slices per map over the person's own brain, the leading regions outlined and numbered.
+    """Rows of slices over the person's own brain, the named regions outlined and numbered.
 
-    `brain`: in template space, background 0. `maps`: by map name, with the slices of `CUTS`. `units`: of their values.
-    `groups`: bilateral groups to outline; the first is number 1. Returns a PNG; equal input gives equal bytes.
+    `brain`: in template space, background 0. `groups`: bilateral groups to outline; the first is number 1. `maps`:
+    names of the maps shown, which the file keeps. Returns a PNG; equal input gives equal bytes.
     """
     inside = brain.values > 0
     ceiling = float(np.percentile(brain.values[inside], 99.5)) if inside.any() else 1.0
@@ -43,16 +72,15 @@ def draw_portrait(
     bodies = [slices.outlined_bodies(plan, labels, numbers) for plan in plans]
     places = [slices.middle_of(found) for found in bodies]
     width, row_height = len(CUTS) * (PIXELS + GAP), HEAD + PIXELS + GAP
-    sheet = Image.new("RGB", (width, row_height * len(maps)), NIGHT)
-    for row, (name, view) in enumerate(maps.items()):
-        scale = view.scale(slices.PERSON_PERCENTILES)
-        write(sheet, (4, row * row_height + 2), map_title(name))
-        _write_colour_bar(sheet, row * row_height + 2, scale, units[name])
+    sheet = Image.new("RGB", (width, row_height * len(rows)), NIGHT)
+    for place, row in enumerate(rows):
+        write(sheet, (4, place * row_height + 2), row.title)
+        _write_colour_bar(sheet, place * row_height + 2, row.scale, row.unit)
         for column, (plan, anatomy) in enumerate(zip(plans, under, strict=True)):
-            panel = slices.with_map(anatomy, plan, view, scale)
-            corner = (column * (PIXELS + GAP), row * row_height + HEAD)
+            panel = slices.with_map(anatomy, plan, row.view, row.scale, row.order)
+            corner = (column * (PIXELS + GAP), place * row_height + HEAD)
             sheet.paste(named(slices.with_outlines(panel, bodies[column]), places[column], plan.cut), corner)
-    return png(sheet)
+    return png(sheet, {MAPS: maps, REGIONS: groups})
 
 
 def coronal_slice(portrait: bytes) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Portrait and viewer page of every scan: one unit of work each, made by the workers of a run.
+"""Portraits and viewer page of every scan: one unit of work each, made by the workers of a run.
 
 Reading the images and coding them is what takes time, so it is done once per scan, when its maps are new, and never by
 ``heatlas report``: the maps of a thousand scans make a gigabyte of pages. The page of a participant only leads there.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from atlases.images import UNREADABLE
@@ -28,14 +30,17 @@ from pipeline.run.work.digests import file_digest, unit_key
 from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from reports.cautions.findings import Caution
 from reports.cautions.method_cautions import cautions_of_maps
-from reports.figures.slices import PERSON_PERCENTILES, BrainImage, MapView, view_of
+from reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of
+from reports.page.chapters import INDEX, PARTICIPANTS
 from reports.page.components import Component
 from reports.page.links import participant_file
 from reports.page.pages import TEMPLATES, Frame, render
-from reports.people.portrait import CUTS, OUTLINED, draw_portrait
+from reports.people.portrait import CUTS, Row, draw_portrait, region_row
+from reports.people.regions import ScanRegions, regions_of_scans
 from reports.read.run_record import RunRecord
 from reports.viewer.atlas import ViewingSpace, atlas_component
 from reports.viewer.component import SCALE, ViewerMap, viewer_component, viewing_space
+from reports.words.numbers import mid_sentence
 
 STAGE = "scan-pictures"
 _TEMPLATES = (
@@ -46,7 +51,7 @@ _TEMPLATES = (
 
 
 def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
-    """Make portrait and viewer page of every scan that has maps of its own; what is up to date is left alone.
+    """Make portraits and viewer page of every scan that has maps of its own; what is up to date is left alone.
 
     Parameters
     ----------
@@ -64,18 +69,25 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
     if not run.keeps_single_maps or not run.has("relevance"):
         return []
     looks = [file_digest(path) for path in _TEMPLATES]
-    jobs = []
+    regions, jobs = regions_of_scans(run), []
+    what = "Evidence" if run.leads_with_evidence else "Density"
+    title = f"{what} of regions, {mid_sentence(map_title(run.leading_map))}"
+    region_unit = run.map_unit(run.leading_map) + (" per voxel" if what == "Density" else "")
     for scan_id, files in _scans(run).items():
         units = {name: run.map_unit(name) for name in run.main_maps if files.relevance_map(name).is_file()}
         if not units or not files.t1w.is_file():
             continue
-        groups = run.densest_groups.get(scan_id, ())[:OUTLINED]
+        shown = regions.get(scan_id, ScanRegions(pd.Series(dtype=float), ()))
+        values = {str(group): float(value) for group, value in shown.values.items()}
+        coloured = RegionColours(title, region_unit, values, shown.named)
         made_from = _made_from(run, files, [files.t1w, *map(files.relevance_map, units)])
-        cautions = cautions_of_maps(run, groups)
+        cautions = cautions_of_maps(run, shown.named)
         said = [(one.level, one.title, one.text) for one in cautions]
-        key = unit_key(made_from, [resolution, atlas, units, groups, looks, said], draw_portrait, scan_page)
-        outputs = {"portrait": files.portrait, "viewer": files.viewer}
-        jobs.append(Job(STAGE, files.name, key, outputs, draw_one, (files, units, groups, resolution, atlas, cautions)))
+        parameters = [resolution, atlas, units, asdict(coloured), SMOOTHED_MM, looks, said]
+        key = unit_key(made_from, parameters, draw_portrait, scan_page)
+        outputs = {"portrait": files.portrait, "unsmoothed": files.unsmoothed_portrait, "viewer": files.viewer}
+        arguments = (files, units, coloured, resolution, atlas, cautions)
+        jobs.append(Job(STAGE, files.name, key, outputs, draw_one, arguments))
     return run_jobs(run.layout, jobs, executor, "pictures") if jobs else []
 
 
@@ -98,11 +110,21 @@ def _made_from(run: RunRecord, files: ScanFiles, images: Sequence[Path]) -> Mapp
     return {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns}" for path in images}
 
 
+@dataclass(frozen=True)
+class RegionColours:
+    """The row of a portrait that shows regions."""
+
+    title: str
+    unit: str
+    values: Mapping[str, float]  # by bilateral group
+    named: tuple[str, ...]  # outlined in every row, in the order of their numbers
+
+
 def draw_one(
-    outputs: Mapping[str, Path], files: ScanFiles, units: Mapping[str, str], groups: Sequence[str],
+    outputs: Mapping[str, Path], files: ScanFiles, units: Mapping[str, str], regions: RegionColours,
     resolution_mm: float, atlas: str, cautions: Sequence[Caution],
 ) -> None:  # fmt: skip
-    """Job: draw one scan and make its page.
+    """Job: draw one scan, its maps smoothed and as they are, and make its page.
 
     `units`: of the values of each map, by its name, in the order to show.
 
@@ -113,12 +135,30 @@ def draw_one(
     if space is None:
         raise BadInputError(f"{files.name}: the template or the atlas {atlas!r} is not at hand on this machine.")
     brain = _brain(files.t1w, grid)
-    maps = {name: read_map(files.relevance_map(name), grid) for name in units}
-    views = {name: view_of(BrainImage(values, grid.affine), CUTS, brain > 0) for name, values in maps.items()}
-    own = BrainImage(brain, grid.affine)
+    own, inside = BrainImage(brain, grid.affine), brain > 0
     labels = space.atlas if space.side == 1 else _atlas(atlas, resolution_mm)
-    outputs["portrait"].write_bytes(draw_portrait(own, views, units, groups, labels))
+    maps = {name: read_map(files.relevance_map(name), grid) for name in units}
+    images = {name: BrainImage(values, grid.affine) for name, values in maps.items()}
+    views = {name: view_of(image, CUTS, inside) for name, image in images.items()}
+    smooth = {name: view_of(_inside(smoothed(image), inside), CUTS, inside) for name, image in images.items()}
+    first, *others = _rows(smooth, units, ", smoothed")
+    of_regions = region_row(regions.title, pd.Series(regions.values, dtype=float), regions.unit, labels)
+    for output, rows in (("portrait", [first, of_regions, *others]), ("unsmoothed", _rows(views, units))):
+        outputs[output].write_bytes(draw_portrait(own, rows, regions.named, labels, list(units)))
     write_text(outputs["viewer"], scan_page(files, brain, maps, views, units, space, cautions))
+
+
+def _inside(image: BrainImage, brain: NDArray[np.bool_]) -> BrainImage:
+    """An image that ends where the brain does, which a filter spreads it over."""
+    return BrainImage(np.where(brain, image.values, 0), image.affine)
+
+
+def _rows(views: Mapping[str, MapView], units: Mapping[str, str], how: str = "") -> list[Row]:
+    """Rows of maps, each on its own colour scale; `how`: what was done to them, for the titles."""
+    return [
+        Row(f"{map_title(name)}{how}", view, view.scale(PERSON_PERCENTILES), units[name])
+        for name, view in views.items()
+    ]
 
 
 @functools.cache
@@ -164,7 +204,8 @@ def scan_page(
         )  # fmt: skip
     viewer = viewer_component(space, shown, f"Relevance maps of {files.name}", caption, {files.name: brain})
     up = "../" * len(files.viewer.parent.relative_to(files.root).parts)
-    frame = Frame(f"{files.name} · viewer", [], [viewer, _labels_of(space)], f"{up}report.html")
+    components = [viewer, _labels_of(space)]
+    frame = Frame(f"{files.name} · viewer", [], components, up + INDEX, within=up + PARTICIPANTS)
     person = up + participant_file(files.participant_id)
     return render(
         "scan_viewer.html.j2",

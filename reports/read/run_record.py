@@ -218,19 +218,6 @@ class RunRecord:
         )
 
     @cached_property
-    def densest_groups(self) -> Mapping[str, tuple[str, ...]]:
-        """Bilateral groups of each scan in which its leading map is positive, densest first."""
-        found: dict[str, tuple[str, ...]] = {}
-        for name in ("relevance", "relevance_applied"):
-            if self.has(name):
-                rows = self.tables[name]
-                rows = rows[(rows["map"] == self.main_maps[0]) & (rows["density"] > 0)]
-                rows = rows.sort_values(["density", "group"], ascending=[False, True], kind="stable")
-                groups = rows.groupby("scan_id", sort=False)["group"]
-                found.update({str(scan): tuple(map(str, names)) for scan, names in groups})
-        return found
-
-    @cached_property
     def region_values(self) -> pd.DataFrame:
         """Relevance per scan, map and bilateral group, with the label and outcome of the scan."""
         predictions = self.explained

@@ -78,7 +78,8 @@ def _axis(
     at: float | None,
 ) -> Axis:  # fmt: skip
     """Scale that holds all rows, with its ticks, title, and the line of no effect."""
-    values = [v for row in rows for v in (row.estimate, row.low, row.high, row.by_chance) if not is_missing(v)]
+    ends = [end for row in rows for end in (row.estimate, row.low, row.high, row.by_chance, -row.by_chance)]
+    values = [value for value in ends if not is_missing(value)]
     axis = Axis.around(values, left, right, at)
     drawing.value_axis(axis, top, bottom, title)
     if at is not None:

@@ -110,8 +110,11 @@ def test_the_index_can_be_read_at_one_go(visit, report):
 def test_the_page_of_a_participant_is_light_and_flickers_between_scan_and_template(visit, report):
     assert pages_of(report)["participant"].stat().st_size <= PERSON_BYTES
     page = opened(visit, report, "participant")
-    portrait, scan, template = page.locator("figure.dark img").all()
-    for picture in (portrait, scan, template):
+    portrait, unsmoothed, scan, template = page.locator("figure.dark img").all()
+    assert not unsmoothed.is_visible()
+    page.get_by_text("The same maps, not smoothed").click()
+    assert unsmoothed.is_visible()
+    for picture in (portrait, unsmoothed, scan, template):
         picture.evaluate("one => { one.loading = 'eager'; return one.decode(); }")
         assert picture.evaluate("one => one.naturalWidth") > 400
     assert scan.bounding_box()["width"] == template.bounding_box()["width"]

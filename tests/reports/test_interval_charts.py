@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import pandas as pd
+import pytest
 
 from reports.analyses.charts import Intervals, chart_of
-from reports.vector.intervals import IntervalRow, draw_intervals
+from reports.vector.intervals import BAND, IntervalRow, draw_intervals
 
 SPEC = Intervals(("group", "scan_group", "map"), "r", "low", "high", "correlation")
 ROWS = pd.DataFrame({
@@ -40,3 +41,17 @@ def test_long_names_and_figures_leave_the_chart_as_wide_as_the_page():
     width = re.search(r'viewBox="0 0 (\d+)', draw_intervals(rows, "difference", "alt", 0.0))
     assert width is not None
     assert int(width[1]) <= 916
+
+
+def test_the_band_of_chance_lies_around_0_and_is_cut_at_neither_end():
+    """Its left end was cut where no estimate was below 0: what is as wide on both sides looked one-sided."""
+    rows = [
+        IntervalRow("Hippocampus", "", 3.0, 2.0, 4.3, by_chance=1.4),
+        IntervalRow("Amygdala", "", 0.9, 0.2, 1.8, by_chance=1.4),
+    ]
+    chart = draw_intervals(rows, "g", "alt", 0.0)
+    bands = re.findall(rf'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]*fill="{BAND}"', chart)
+    zeros = [float(x) for x in re.findall(r'd="M([\d.]+) [\d.]+L\1 [\d.]+" stroke="#4a5766"', chart)]
+    assert (len(bands), len(zeros)) == (4, 2)  # on a screen and on a phone
+    for (left, width), zero in zip(bands, [zeros[0]] * 2 + [zeros[1]] * 2, strict=True):
+        assert float(left) + float(width) / 2 == pytest.approx(zero, abs=0.2)

@@ -11,8 +11,21 @@ from PIL import Image
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from reports.figures.mosaic import LINE, Tile, draw_mosaic
+from reports.figures.pictures import shown_in
 from reports.figures.slices import PERSON_PERCENTILES, BrainImage, ColourScale, MapView, coloured
-from reports.people.portrait import BAR, BAR_HEIGHT, CUTS, GAP, HEAD, PIXELS, coronal_slice, draw_portrait
+from reports.people.portrait import (
+    BAR,
+    BAR_HEIGHT,
+    CUTS,
+    GAP,
+    HEAD,
+    MAPS,
+    PIXELS,
+    REGIONS,
+    Row,
+    coronal_slice,
+    draw_portrait,
+)
 
 
 def portrait(shade: int) -> bytes:
@@ -52,7 +65,10 @@ def test_a_row_of_a_portrait_says_what_its_colours_mean(signed):
         dict(zip(PERSON_PERCENTILES, (0.2, 0.8), strict=True)),
         0.5 * signed,
     )
-    sheet = draw_portrait(BrainImage(brain, grid.affine), {"gb": view}, {"gb": "unit"}, (), atlas)
+    row = Row("Guided backpropagation", view, view.scale(PERSON_PERCENTILES), "unit")
+    sheet = draw_portrait(BrainImage(brain, grid.affine), [row], (), atlas, ["gb"])
+    assert shown_in(sheet, MAPS) == ("gb",)
+    assert shown_in(sheet, REGIONS) == ()
     pixels = np.asarray(Image.open(io.BytesIO(sheet)).convert("RGB")).astype(int)
     line = pixels[2 + 3 + BAR_HEIGHT // 2]
     expected = (255 * coloured(scale.ramp(BAR // 2), scale)[:, :3]).astype(int)

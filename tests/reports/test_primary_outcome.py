@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from run_factory import EVIDENCE, RunPlan, make_run
 
@@ -62,6 +64,23 @@ def test_an_outcome_that_could_not_be_computed_says_why(record):
     found = primary(RunRecord(record.layout, record.config, record.source, {"primary": blank}, {}, {}, {}, {}))
     assert found.answer == "Not known."
     assert found.grounds.endswith("Hippocampus: no value.")
+
+
+def test_a_report_does_not_begin_with_what_is_not_known(record):
+    assert summarise(record).answers[0].question == "What is the primary outcome?"
+    blank = record.tables["primary"].assign(r=None, p=None, note="hippocampus/tiv: no scan has a value.")
+    answers = summarise(replace(record, tables={**record.tables, "primary": blank})).answers
+    assert answers[0].question == "How good is the classifier?"
+    assert answers[-1].question == "What is the primary outcome?"
+    assert not any(one.text.startswith("Not known") for one in answers[:-1])
+
+
+def test_an_outcome_that_another_measure_stands_in_for_says_so(record):
+    note = "hippocampus/tiv: no scan has a value, so mmse takes its place"
+    table = record.tables["primary"].assign(biomarker="mmse", note=note)
+    found = primary(replace(record, tables={**record.tables, "primary": table}))
+    assert found.grounds.endswith(" Hippocampus/tiv: no scan has a value, so mmse takes its place.")
+    assert "in the hippocampus with MMSE" in found.grounds
 
 
 def test_every_caption_of_tests_names_role_family_and_correction(run):

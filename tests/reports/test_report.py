@@ -26,7 +26,10 @@ from reports.cautions.method_cautions import UNSEEN_SHARE
 from reports.content.run.summary import summarise
 from reports.page.build import build_report, report_inputs, written_files
 from reports.page.chapters import CHAPTERS
+from reports.page.material import Material
 from reports.page.sections import SECTIONS
+from reports.people.cohort import People
+from reports.people.page import person_content
 from reports.read.run_record import read_run
 from reports.words.numbers import fixed, number, percent
 
@@ -571,6 +574,25 @@ def test_relevance_lost_on_the_way_is_serious_once_it_is_most_of_it(lost, level,
     write_table(layout.conservation, table.assign(**empty, absorbed_by_bias=0.0, stabiliser=0.0))
     levels = {caution.title: caution.level for caution in find_cautions(read_run(layout))}
     assert levels.get("Part of the relevance never reaches the image.") == level
+
+
+@pytest.mark.parametrize(("flagged", "level"), [(13, "serious"), (14, "note"), (26, "note")])
+def test_flags_of_most_scans_say_little_of_each_and_do_not_come_first(flagged, level, tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="registration", visits=(1,) * 26, people=13))
+    table = read_table(layout.registration_quality)
+    reasons = ["correlation with the template 0.41 is below 0.45; part dark as a lesion (ml) 11 is above 10"] * flagged
+    flags = [*reasons, *[None] * (len(table) - flagged)]
+    write_table(layout.registration_quality, table.assign(flags=flags, decision=None))
+    (found,) = (one for one in find_cautions(read_run(layout)) if one.section == "registration")
+    assert found.level == level
+    if level == "note":
+        assert found.title == "Most registrations are flagged."
+        assert f"{flagged} of 27 scans, most often for: correlation with the template ({flagged})." in found.text
+    else:
+        assert found.text.startswith("Doubtful: 13 of 27 scans")
+    material = Material.of(layout)
+    levels = {one.title: one.level for one in person_content(material, People(material.run), "sub-AD000")["cautions"]}
+    assert levels["Registration is flagged." if level == "note" else "Registration is doubtful."] == level
 
 
 def test_empty_maps_have_no_leading_region(run):

@@ -44,6 +44,29 @@ def test_the_points_drawn_are_those_that_r_is_of(run, name):
     assert "minus" not in figure.axes[1].get_xlabel()
 
 
+def test_false_positives_stand_beside_the_true_ones_on_the_same_axes(run):
+    """Figure 8 of the founding study has both."""
+    record = read_run(run)
+    table, name = record.tables["volume_points"], "lrpB000"
+    table = table[table["map"] == name]
+    assert set(table["outcome"]) == {"TP", "FP"}
+    people = table.groupby(["outcome", "participant_id"])[["hippocampus_per_tiv", "relevance_sum", "fold"]].mean()
+    base = people.loc["TP"].groupby("fold").mean()
+    expected = people.loc["FP"]
+    points = participant_points(record, name, "FP")
+    for column, of_table in (("volume", "hippocampus_per_tiv"), ("relevance", "relevance_sum")):
+        less = base.loc[expected["fold"], of_table].to_numpy()
+        assert points[column].tolist() == pytest.approx((expected[of_table] - less).tolist(), rel=1e-9)
+    own = participant_points(record, name)
+    figure = draw_volume_scatter({"A": own}, {"A": ""}, {"A": "logits"}, "volume", ["A"], {"A": points})
+    filled, opened = figure.axes[0].collections
+    np.testing.assert_allclose(opened.get_offsets(), points[["volume", "relevance"]])
+    assert len(filled.get_offsets()) == len(own)
+    assert len(opened.get_facecolors()) == 0
+    caption = build(Material.of(run))["scatter"].caption
+    assert f"open, {len(points)} false positives" in caption
+
+
 def test_points_are_as_they_are_where_fold_is_not_held(run):
     path = run.statistics("volume_association")
     before = path.read_bytes()

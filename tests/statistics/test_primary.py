@@ -98,8 +98,13 @@ def without(**facts):
 @pytest.mark.parametrize(
     ("scans", "asked", "reason"),
     [
-        (without(hippocampus_mm3=None), {}, "hippocampus/tiv: no scan has a value"),
-        (without(tiv_mm3=None), {}, "hippocampus/tiv: no scan has a value"),
+        (without(hippocampus_mm3=None), {"biomarker": "hippocampus/tiv"}, "hippocampus/tiv: no scan has a value"),
+        (without(tiv_mm3=None), {"biomarker": "hippocampus/tiv"}, "hippocampus/tiv: no scan has a value"),
+        (
+            without(hippocampus_mm3=None, mmse=None),
+            {},
+            "hippocampus/tiv: no scan has a value, nor one of hippocampus, nwbv or mmse.",
+        ),
         (without(hippocampus_mm3=6000.0, tiv_mm3=1e6), {}, "hippocampus/tiv"),  # constant
         (people(), {"biomarker": "cdrsb"}, "cdrsb: no such column"),
         (people(), {"biomarker": "volume of Hippocampus/tiv"}, "group/volumes.tsv: missing or empty"),
@@ -115,6 +120,29 @@ def test_a_primary_outcome_that_cannot_be_computed_is_a_row_with_the_reason(scan
     assert row[["r", "ci_low", "ci_high", "p"]].isna().all()
     assert reason in row["note"]
     assert row["group"] == asked.get("region", "Hippocampus")
+
+
+@pytest.mark.parametrize(
+    ("missing", "clinical", "taken"),
+    [
+        ({}, {"nwbv": 0.7}, "hippocampus/tiv"),
+        ({"tiv_mm3": None}, {"nwbv": 0.7}, "hippocampus"),
+        ({"hippocampus_mm3": None}, {"nwbv": 0.7}, "nwbv"),
+        ({"hippocampus_mm3": None}, {}, "mmse"),
+    ],
+)
+def test_images_without_volumes_are_compared_with_what_is_there(missing, clinical, taken):
+    """Images that enter registered: the first answer of the report was "not known" though MMSE was in the table."""
+    scans = [dataclasses.replace(scan, mmse=29.0 - place % 5) for place, scan in enumerate(without(**missing))]
+    columns = {name: value + 0.001 * (np.arange(len(scans)) % 7) for name, value in clinical.items()}
+    known = pd.DataFrame({"scan_id": [scan.scan_id for scan in scans], **columns}).set_index("scan_id")
+    row = primary_of(inputs_of(scans, settings(), clinical=known))
+    own = primary_of(inputs_of(scans, settings(primary={"biomarker": taken}), clinical=known))
+    assert row["biomarker"] == taken
+    pd.testing.assert_series_equal(row.drop("note"), own.drop("note"))
+    assert np.isfinite([row["r"], row["p"]]).all()
+    said = f"hippocampus/tiv: no scan has a value, so {taken} takes its place"
+    assert (said in str(row["note"])) == bool(missing)
 
 
 def test_relevance_without_variation_has_no_p():

@@ -25,14 +25,20 @@ def associate(scans, relevance=None, predictions=None, has_region=True):
     relevance = relevance_of(scans) if relevance is None else relevance
     predictions = predictions_of(scans) if predictions is None else predictions
     points = volume_points(RelevanceValues.of(relevance, predictions), scans)
-    table = volume_association(points, MAPS, has_region, FAST.statistics, 3)
+    true = points[points["outcome"] == "TP"]
+    table = volume_association(true, MAPS, has_region, FAST.statistics, 3)
     assert len(table) == len(MAPS) * 2 * (2 + 2 + 1)  # units, estimators of each
     return points, table.set_index(KEYS)
 
 
 def test_coefficients_by_hand():
     points, table = associate(people())
-    own = points[points["map"] == "gb"]
+    false_positives = points[(points["map"] == "gb") & (points["outcome"] == "FP")]
+    assert set(false_positives["participant_id"]) == {"sub-004"}  # drawn beside the true ones, correlated nowhere
+    assert set(false_positives["hippocampus_mm3"]) == {
+        scan.hippocampus_mm3 for scan in people() if scan.participant_id == "sub-004"
+    }
+    own = points[(points["map"] == "gb") & (points["outcome"] == "TP")]
     assert set(own["participant_id"]) == {f"sub-{i:03d}" for i in range(1, 16, 2)} - {"sub-003"}
     means = own.groupby("participant_id")[["relevance_sum", "hippocampus_mm3", "hippocampus_per_tiv"]].mean()
     for volume, column in (("hippocampus_mm3", "hippocampus_mm3"), ("hippocampus/tiv", "hippocampus_per_tiv")):
@@ -170,6 +176,7 @@ def test_participants_who_cannot_be_exchanged_have_no_p_over_scans():
 def test_change_within_participants_is_the_repeated_measures_correlation():
     """r of Bakdash and Marusich: from t of the slope beside one intercept for each person with several scans."""
     points, table = associate(people(per_class=12))
+    points = points[points["outcome"] == "TP"]
     own = points[(points["map"] == "gb") & points.groupby(["map", "participant_id"])["scan_id"].transform("size").gt(1)]
     fitted = smf.ols("relevance_sum ~ C(participant_id) + hippocampus_mm3", own).fit()
     t = fitted.tvalues["hippocampus_mm3"]

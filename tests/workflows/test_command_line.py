@@ -17,6 +17,7 @@ import pytest
 from other_user import nobody
 
 import workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
+from pipeline.attribution.registry import METHODS
 from pipeline.models.families.registry import FAMILIES
 from pipeline.run.config.files import load_config
 from pipeline.run.config.settings import Config
@@ -371,6 +372,12 @@ def test_examples_are_found():
     found = [words for page in (ROOT / "README.md", ROOT / "docs" / "evaluation.md") for words in commands_of(page)]
     assert len(found) > 12
     assert ["run", "BIDS", "OUT", "--target", "age"] in found
+
+
+def test_numbers_of_methods_in_the_documentation_are_those_of_the_program():
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    said = [n for page in pages for n in re.findall(r"(\d+) attribution methods", page.read_text(encoding="utf-8"))]
+    assert set(said) == {str(len(METHODS))}
 
 
 def toml_of(page: Path) -> list[str]:

@@ -72,6 +72,7 @@ RANGES = {
     "amyloid_pet": Range(0.1, 10, ("av45",)),
     "fdg_pet": Range(0.1, 20, ("fdg",)),
     "education": Range(0, 40, ("pteducat", "educationyears", "yearsofeducation", "educationlevel")),
+    "nwbv": Range(0.3, 1),
 }
 """Columns of numbers in ``scans.tsv`` and ``clinical.tsv``, and those they are computed from.
 

@@ -39,6 +39,7 @@ MEASURES = {
     "amyloid_pet": "Florbetapir (AV45) uptake relative to the cerebellum",
     "fdg_pet": "FDG uptake in the regions of ADNI's composite",
     "education": "Years of education",
+    "nwbv": "Volume of the whole brain as a share of the intracranial volume (nWBV of OASIS)",
 }
 """Columns that are copied if the source has them."""
 

@@ -31,8 +31,9 @@ class PrimaryConfig:
     """As in the file names. Empty: the first evidence map of the run; without one, its first map."""
     metric: Literal["auto", "density", "sum", "gain", "share"] = "auto"
     """``auto``: the sum of an evidence map, the region's share of any other."""
-    biomarker: str = "hippocampus/tiv"
-    """As in associations; one number per scan, so not ``own volume`` but ``volume of GROUP``."""
+    biomarker: str = "auto"
+    """As in associations; one number per scan, so not ``own volume`` but ``volume of GROUP``. ``auto``: the first of
+    ``hippocampus/tiv``, ``hippocampus``, ``nwbv`` and ``mmse`` that any explained scan has, whatever its values are."""
     scan_group: str = "all"
     """As in associations. Over all scans of the classes, the class is held."""
 

@@ -121,8 +121,13 @@ class ScanFiles:
 
     @property
     def portrait(self) -> Path:
-        """The leading relevance maps of the scan on its brain, with regions outlined (PNG)."""
+        """The leading relevance maps of the scan on its brain, smoothed, and its regions coloured (PNG)."""
         return self.folder / "figures" / f"{self._space}_desc-relevance_T1w.png"
+
+    @property
+    def unsmoothed_portrait(self) -> Path:
+        """The same maps as they are (PNG)."""
+        return self.folder / "figures" / f"{self._space}_desc-unsmoothed_T1w.png"
 
     @property
     def viewer(self) -> Path:

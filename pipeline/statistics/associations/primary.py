@@ -2,7 +2,9 @@
 
 By default the evidence of the hippocampus (without an evidence map, its share of the run's first map) with hippocampal
 volume divided by intracranial volume, over the participants of all classes, with the class, the test fold and the
-covariates held. The correlation, its permutations and its interval are those of `associations`: a row of
+covariates held. Images that enter registered bring no volume of the hippocampus: then the first other measure that is
+there (`FALLBACKS`). The choice looks at which columns have values, never at the values, so it is still made before any
+result. The correlation, its permutations and its interval are those of `associations`: a row of
 ``associations.tsv`` that asks the same has the same numbers. It is one test, so its p needs no correction.
 """
 
@@ -15,13 +17,17 @@ from pipeline.run.declared import Inference, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, points_of, rows_of, unusable
-from pipeline.statistics.associations.biomarkers import biomarker_of
+from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of
 from pipeline.statistics.associations.main_effects import CLASS
 from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.members import label_of, members_of
 from pipeline.statistics.linear.fold_effect import FOLD
 
+AUTO = "auto"
+FALLBACKS = ("hippocampus/tiv", "hippocampus", "nwbv", "mmse")
+"""What ``biomarker = "auto"`` stands for: the first that any explained scan has; volumes before scores."""
 EXCHANGED = "residuals of participants given the covariates (Freedman-Lane)"
 _SAME = (
     "map", "metric", "group", "biomarker", "scan_group", "covariates", "r", "ci_low", "ci_high", "interval", "slope",
@@ -50,24 +56,48 @@ def primary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     name = asked.map or next(iter((*inputs.values.evidence, *inputs.values.maps)), None)
     usual = "sum" if name in inputs.values.evidence else "share"
     metric = usual if asked.metric == "auto" else asked.metric
+    chosen, why = FALLBACKS[0] if asked.biomarker == AUTO else asked.biomarker, None
     try:
-        row = _row(inputs, name, metric)
+        _require_defined(inputs, name)
+        biomarker, why = _biomarker(asked.biomarker, inputs)
+        chosen = biomarker.name
+        row = _row(inputs, str(name), metric, biomarker)
     except BadInputError as error:
-        row = unusable(asked.biomarker, str(error).replace("_biomarker", asked.biomarker)).assign(exchanged=None)
-    named = {"map": name, "metric": metric, "group": asked.region, "biomarker": asked.biomarker}
-    return row.assign(**named, scan_group=label_of(inputs, asked.scan_group))[list(PRIMARY_COLUMNS)]
+        row = unusable(chosen, str(error).replace("_biomarker", chosen)).assign(exchanged=None)
+    named = {"map": name, "metric": metric, "group": asked.region, "biomarker": chosen}
+    row = row.assign(**named, scan_group=label_of(inputs, asked.scan_group), note=joined(why, row["note"].iloc[0]))
+    return row[list(PRIMARY_COLUMNS)]
 
 
-def _row(inputs: StatisticsInputs, name: str | None, metric: str) -> pd.DataFrame:
-    settings = inputs.config.statistics
-    asked = settings.primary
+def _require_defined(inputs: StatisticsInputs, name: str | None) -> None:
+    """Refuse a task, region or map for which there is no such correlation."""
+    region = inputs.config.statistics.primary.region
     if task_of(inputs.config.cohort).is_number:
         raise BadInputError("not defined where a number is predicted: there is no class to hold.")
-    if asked.region not in inputs.values.groups:
-        raise BadInputError(f"the atlas has no bilateral group named {asked.region}. Set statistics.primary.region.")
+    if region not in inputs.values.groups:
+        raise BadInputError(f"the atlas has no bilateral group named {region}. Set statistics.primary.region.")
     if name not in inputs.values.maps:
         raise BadInputError(f"no map named {name} in group/relevance_bilateral.tsv. Set statistics.primary.map.")
-    biomarker = biomarker_of(asked.biomarker, inputs)
+
+
+def _biomarker(asked: str, inputs: StatisticsInputs) -> tuple[Biomarker, str | None]:
+    """The biomarker of the settings, or the first of `FALLBACKS` that has a value, and why it is not the first."""
+    if asked != AUTO:
+        return biomarker_of(asked, inputs), None
+    absent = []
+    for name in FALLBACKS:
+        try:
+            found = biomarker_of(name, inputs)
+        except BadInputError as error:
+            absent.append(str(error).removesuffix("."))
+            continue
+        return found, f"{absent[0]}, so {name} takes its place" if absent else None
+    raise BadInputError(f"{absent[0]}, nor one of {', '.join(FALLBACKS[1:-1])} or {FALLBACKS[-1]}.")
+
+
+def _row(inputs: StatisticsInputs, name: str, metric: str, biomarker: Biomarker) -> pd.DataFrame:
+    settings = inputs.config.statistics
+    asked = settings.primary
     held = [term.strip() for term in settings.covariates.split("+") if term.strip() not in ("", CLASS)]
     covariates = " + ".join([CLASS, *held] if asked.scan_group == "all" else held)
     every = RelevanceColumns.of(inputs.values, (metric,))

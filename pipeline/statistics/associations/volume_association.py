@@ -1,5 +1,7 @@
 """Hippocampal volume against hippocampal relevance in true positives (Böhle et al. 2019, figure 8), by participant.
 
+False positives stand beside the true ones among the points, as in that figure; no correlation has them.
+
 The primary analysis has one point per participant: the means of both variables over their true-positive scans. Each
 fold's maps come from its own network, so both variables are centred within test folds and participants are permuted
 within folds (`pipeline.statistics.linear.fold_effect`). Means over different numbers of scans differ in precision, so
@@ -85,7 +87,8 @@ VOLUME_ASSOCIATION_TABLE = Table(
 POINT_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",
     "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source; true-positive scans only",
+    "scan_id": "Identifier of the image in its source; scans predicted to be of the positive class",
+    "outcome": "TP, of which the correlations are, or FP, drawn beside them",
     "fold": "Test fold, whose maps come from one network",
     "map": "Relevance map",
     "relevance_sum": "Sum of the map over both hippocampi",
@@ -96,7 +99,7 @@ POINT_COLUMNS = {
 }
 VOLUME_POINTS_TABLE = Table(
     "volume_points", POINT_COLUMNS, "participant and map", "The points behind volume_association",
-    filled=("participant_id", "map", "fold"), finite=True,
+    filled=("participant_id", "map", "fold", "outcome"), finite=True,
 )  # fmt: skip
 
 
@@ -135,16 +138,16 @@ class Points:
 
 
 def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFrame:
-    """Relevance and volume of the hippocampi in true-positive scans, one row per scan and map.
+    """Relevance and volume of the hippocampi in true- and false-positive scans, one row per scan and map.
 
     Unknown volumes are NaN; an atlas without the bilateral group `REGION` gives no rows.
     """
-    true_positive = np.flatnonzero(values.scans["outcome"] == "TP")
-    if REGION not in values.groups or not len(true_positive):
+    positive = np.flatnonzero(values.scans["outcome"].isin(["TP", "FP"]))
+    if REGION not in values.groups or not len(positive):
         return pd.DataFrame(columns=list(POINT_COLUMNS))
-    sums = values.sums[true_positive, :, values.groups.index(REGION)]
-    keys = ["participant_id", "session_id", "scan_id", "fold"]
-    identity = values.scans.iloc[true_positive][keys].reset_index(drop=True)
+    sums = values.sums[positive, :, values.groups.index(REGION)]
+    keys = ["participant_id", "session_id", "scan_id", "outcome", "fold"]
+    identity = values.scans.iloc[positive][keys].reset_index(drop=True)
     by_id = {scan.scan_id: scan for scan in scans}
     records = [by_id.get(scan_id) for scan_id in identity["scan_id"]]
     for name in ("hippocampus_mm3", "tiv_mm3", "hippocampus_source"):
@@ -161,8 +164,8 @@ def volume_association(
 ) -> pd.DataFrame:
     """Correlations for every map, volume, unit and estimator; columns of `ASSOCIATION_COLUMNS`.
 
-    `points` come from `volume_points`; `has_region` says whether the atlas has the bilateral group `REGION`. A row
-    without a value has the reason in its note.
+    `points` are the true positives of `volume_points`; `has_region` says whether the atlas has the bilateral
+    group `REGION`. A row without a value has the reason in its note.
     """
     rows = []
     for volume, column in ((VOLUME, "hippocampus_mm3"), (ADJUSTED, "hippocampus_per_tiv")):
@@ -186,7 +189,8 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataF
     """Tables ``volume_points`` and ``volume_association``."""
     values, settings = inputs.values, inputs.config.statistics
     points = volume_points(values, inputs.scans)
-    table = volume_association(points, values.maps, REGION in values.groups, settings, inputs.seed)
+    true = points[points["outcome"] == "TP"]
+    table = volume_association(true, values.maps, REGION in values.groups, settings, inputs.seed)
     return {"volume_points": inputs.as_named(points), "volume_association": table}
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 
 from atlases.labels import load_atlas
@@ -22,8 +21,10 @@ from reports.figures.slices import (
     MAP_CUTS,
     OVERVIEW_CUTS,
     PERSON_PERCENTILES,
+    SMOOTHED_MM,
     BrainImage,
     Cut,
+    smoothed,
     view_of,
 )
 from reports.figures.style import OUTCOME_NAMES
@@ -43,8 +44,6 @@ SPACES = (
     "point of the glass brain shows the strongest value along the line of sight. L and R are the person's sides."
 )
 """What readers should know about the views of `reports.figures.surfaces`."""
-SMOOTHED_MM = 8.0
-"""Of the difference on the index: voxels of a gradient differ from one to the next, what regions share does not."""
 
 
 def block_title(material: Material, group: str, short: bool = False) -> str:
@@ -92,18 +91,10 @@ def class_difference(material: Material, name: str, smoothed_mm: float = 0.0) ->
     title = f"{map_title(name)}, mean of {groups[0]} minus mean of {groups[1]}"
     scale = replace(positive.scale, signed=True)
     if smoothed_mm:
-        image = BrainImage(smoothed(image, smoothed_mm), image.affine)
+        image = smoothed(image, smoothed_mm)
         brain = None if material.backdrop is None else material.backdrop.mask
         scale = replace(view_of(image, (), brain).scale(PERSON_PERCENTILES), signed=True)
     return GroupMap(title, image, scale, positive.unit)
-
-
-def smoothed(image: BrainImage, fwhm_mm: float) -> np.ndarray:
-    """Values after a Gaussian filter, by nilearn."""
-    from nilearn.image import smooth_img
-
-    found: np.ndarray = smooth_img(nib.Nifti1Image(image.values, image.affine), fwhm_mm).get_fdata(dtype=np.float32)  # type: ignore[no-untyped-call]
-    return found
 
 
 def surface_pictures(material: Material) -> list[Picture]:
@@ -162,7 +153,8 @@ def mosaic(material: Material) -> Picture | None:
         f"The first map of the pages of {count(len(tiles), 'participant')}{part}, on their own brains, one scan each "
         "(that with "
         f"the highest probability of {run.positive}), by class and then by this probability, which stands above. "
-        "Colours run from the 90th to the 99.5th percentile of each scan's own map, so they show where, not how much. "
+        f"Smoothed with a Gaussian of {SMOOTHED_MM:g} mm for this picture only. Colours run from the 90th to the "
+        "99.5th percentile of each scan's own smoothed map, so they show where, not how much. "
         "Numbered outlines are those of the person's page. Left is left.",
     )  # fmt: skip
 

@@ -87,22 +87,28 @@ def _name(row: pd.Series) -> str:
 
 
 def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names: list[str]) -> Picture | None:
-    """Slices of the two scans' own maps, each on its own colour scale."""
+    """Slices of the two scans' own maps as they are, on the colour scale of the mean map of their class, as the study.
+
+    Each on its own scale where that map is missing.
+    """
     if not material.run.keeps_single_maps:  # a map of an earlier setting may still lie there
         return None
     rows, unit = [], f"{material.run.map_unit(map_name)} per voxel"
+    mean = material.group_view(material.run.positive, map_name)
     for number_, person in enumerate(people, start=1):
         first = person.iloc[0]
         view = material.view(material.run.files_of(first).relevance_map(map_name))
         if view is None:
             return None
-        rows.append(MapRow(f"Patient {number_}", view.scale(PERSON_PERCENTILES), unit, [view]))
+        scale = view.scale(PERSON_PERCENTILES) if mean is None else mean.scale(PERSON_PERCENTILES, [view])
+        rows.append(MapRow(f"Patient {number_}", scale, unit, [view]))
     figure = draw_map_grid(
         rows, [map_title(map_name)], (*HIPPOCAMPAL_CUTS, *_MORE_CUTS), material.backdrop, material.gallery.density
     )
+    whose = "the scan's own map" if mean is None else f"the mean map of {material.run.positive}"
     caption = (
         f"{map_title(map_name)} maps of patient 1, {names[0]}, and patient 2, {names[1]}; n = 1 scan each. "
-        "Colours run from the 90th to the 99.5th percentile of the scan's own map."
+        f"Colours run from the 90th to the 99.5th percentile of {whose}; not smoothed."
     )
     alt = f"Brain slices with the individual maps of {names[0]} and {names[1]}."
     return material.gallery.add(figure, f"bohle2019-07a_patients_{map_name}", alt, caption, "png")

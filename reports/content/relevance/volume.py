@@ -43,6 +43,7 @@ _UNITS = {
     "signs of participants' changes in relevance.",
 }
 """What each unit of the table means."""
+_CENTRED = "The mean of the true positives of the test fold is subtracted from both; r is within test folds. "
 _CAPTION = "Correlation of hippocampal relevance with hippocampal volume in true positives"
 _COLUMNS = (
     "map", "volume", "unit", "estimator", "r", "fold_held", "ci_low", "ci_high", "p", "p_fdr", "n_participants",
@@ -105,31 +106,38 @@ def _survivors(rows: pd.DataFrame) -> str:
     )
 
 
-def participant_points(run: RunRecord, map_name: str) -> pd.DataFrame:
-    """One row per participant: mean relevance and mean primary volume of their true-positive scans.
+def participant_points(run: RunRecord, map_name: str, outcome: str = "TP") -> pd.DataFrame:
+    """One row per participant: mean relevance and mean primary volume of their scans of an outcome.
 
-    Where r is a correlation within test folds, the mean of the participant's test fold is subtracted from both.
+    Where r is a correlation within test folds, the mean of the true positives of the participant's test fold is
+    subtracted from both; a fold without true positives gives no points.
     """
     points = run.tables["volume_points"]
     column = "hippocampus_per_tiv" if primary_volume(run) == ADJUSTED else "hippocampus_mm3"
     points = points[(points["map"] == map_name) & points[column].notna() & points["relevance_sum"].notna()]
-    of_participants = points.groupby("participant_id")
-    means = of_participants[[column, "relevance_sum"]].mean()
-    estimate = volume_estimate(run, map_name)
+    values = [column, "relevance_sum"]
+
+    def means_of(one: str) -> pd.DataFrame:
+        people = points[points["outcome"] == one].groupby("participant_id")
+        return people[values].mean().assign(fold=people["fold"].first())
+
+    means, estimate = means_of(outcome), volume_estimate(run, map_name)
     if estimate is not None and estimate.fold_held:
-        means -= means.groupby(of_participants["fold"].first()).transform("mean")
-    return means.rename(columns={column: "volume", "relevance_sum": "relevance"})
+        of_folds = means_of("TP").groupby("fold")[values].mean()
+        means[values] -= of_folds.reindex(means["fold"]).set_axis(means.index)
+    return means[values].dropna().rename(columns={column: "volume", "relevance_sum": "relevance"})
 
 
 def _scatter(material: Material) -> Picture | None:
     run = material.run
-    points, texts, units, centred = {}, {}, {}, []
+    points, beside, texts, units, centred = {}, {}, {}, {}, []
     for name in run.main_maps:
         estimate = volume_estimate(run, name)
         if estimate is None or not run.has("volume_points"):
             continue
         title = map_title(name)
         points[title], units[title] = participant_points(run, name), run.map_unit(name)
+        beside[title] = participant_points(run, name, "FP")
         bounds = interval(estimate.low, estimate.high, 2, run.config.statistics.confidence)
         if estimate.fold_held:
             centred.append(title)
@@ -140,16 +148,18 @@ def _scatter(material: Material) -> Picture | None:
     if not points:
         return None
     adjusted = primary_volume(run) == ADJUSTED
+    drawn = max(map(len, beside.values()))
+    false_positives = f"open, {count(drawn, 'false positive')}" if drawn else "there is no false positive to draw"
     source = volume_sources.hippocampal_source(run)
     axis = "hippocampal ÷ intracranial volume" if adjusted else "hippocampal volume, mm³"
     return material.gallery.add(
-        draw_volume_scatter(points, texts, units, f"{axis}\n({source})", centred),
+        draw_volume_scatter(points, texts, units, f"{axis}\n({source})", centred, beside),
         "bohle2019-08_volume-scatter",
         f"Scatter of hippocampal relevance against {axis}: " + "; ".join(f"{t}, {texts[t]}" for t in points) + ".",
-        "Relevance summed over both hippocampi against their volume, true positives, one point per "
-        f"participant. Volumes: {source}. {'They are divided by intracranial volume. ' if adjusted else ''}"
-        f"{'The mean of the test fold is subtracted from both; r is within test folds. ' if centred else ''}Corrected "
-        "p accounts for all maps (false discovery rate); uncorrected p is in the table. The line is a linear fit.",
+        "Relevance summed over both hippocampi against their volume, one point per participant: filled, true "
+        f"positives, of which r is; {false_positives}. Volumes: {source}. "
+        f"{'They are divided by intracranial volume. ' if adjusted else ''}{_CENTRED if centred else ''}Corrected p "
+        "accounts for all maps (false discovery rate); uncorrected p is in the table. The line is a linear fit.",
     )
 
 

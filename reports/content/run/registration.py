@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from pipeline.registration.quality.flags import MIN_COHORT
 from reports.figures.charts import draw_registration
 from reports.figures.gallery import Picture
 from reports.page.material import Material
@@ -37,6 +38,7 @@ _COLUMNS = (
     Column("brain_extraction", "Brain extraction"),
 )
 _SUMMARY = ("correlation", "dice", "min_jacobian")
+MOST = 0.5  # share of flagged scans above which a flag no longer tells one scan from another
 SHOWN = 6  # doubtful scans whose overview is on the page; the others are linked
 
 
@@ -49,6 +51,14 @@ def registered(run: RunRecord) -> pd.DataFrame:
     """Rows of registration that succeeded."""
     quality = run.tables["registration"]
     return quality[quality["status"] == "registered"]
+
+
+def mostly_flagged(run: RunRecord) -> bool:
+    """Whether most registered scans are flagged: that says more about the limits, or about all, than about each."""
+    if not run.has("registration"):
+        return False
+    good = registered(run)
+    return len(good) >= MIN_COHORT and bool(outlying_scans(good).mean() > MOST)
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -72,6 +82,7 @@ def build(material: Material) -> Mapping[str, Any]:
         "n": len(good),
         "failed": int((quality["status"] != "registered").sum()),
         "outlying": int(outlying.sum()),
+        "mostly": mostly_flagged(material.run),
         "medians": {name: fixed(good[name].median(), 3) for name in _SUMMARY} if len(good) else {},
         "figure": picture,
         "overviews": _overviews(ordered[ordered["flags"].notna()], material),

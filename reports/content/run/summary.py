@@ -61,8 +61,9 @@ def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
         if not unusable:
             found, unusable = faults.attempt(f"The answer to “{question}”", partial(answer, run))
         if unusable:
-            found = Answer(question, f"Not known. {unusable}")
+            found = Answer(question, f"{_NOT_KNOWN}. {unusable}")
         answers += [found] if found is not None else []
+    answers.sort(key=lambda one: one.text.startswith(_NOT_KNOWN))  # no report begins with what is not known
     found_in_short, _ = faults.attempt("What was found", partial(_found, run))
     return Summary(_source(run), _asked(run), found_in_short or "", _trust(run), tuple(answers))
 
@@ -84,6 +85,7 @@ def _primary(run: RunRecord) -> Answer | None:
 
 
 _PRIMARY = "What is the primary outcome?"
+_NOT_KNOWN = "Not known"
 _SPELLED = {"AD": "Alzheimer's disease (AD)", "CN": "cognitively normal (CN)", "MCI": "mild cognitive impairment (MCI)"}
 _HOW_GOOD, _ATROPHY = "How good is the classifier?", "Does it agree with atrophy?"
 _HOW_PREDICTED = "How good is the prediction?"
