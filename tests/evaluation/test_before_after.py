@@ -25,6 +25,7 @@ from pipeline.run.errors import UsageError
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache
+from pipeline.training.objectives.map_settings import MapSettings
 from tests.evaluation.block_run import CONFIG, block_cohort, split, train_run
 from tests.training.run_of_folds import Inline
 
@@ -43,15 +44,16 @@ def test_measures_of_a_linear_network_by_hand() -> None:
     model = linear(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))
     line = lambda *found: np.array([[[bool(one) for one in found]]])  # noqa: E731
     places = Places(line(1, 0, 0), line(1, 1, 0), line(0, 0, 1))
-    values, found = measured(model, volume, 0, ObjectiveConfig(kind="guided"), places, None)
+    input_x_gradient = MapSettings(1.0, "input-x-gradient", 0)
+    values, found = measured(model, volume, 0, "guided", input_x_gradient, places, None)
     assert values.ravel().tolist() == [1.0, -2.0, 3.0]  # evidence w_0 - w_1 = (1, -1, 1), times the input
     assert found == {"correct": 1.0, "epg": 0.25, "iou": 0.0, "on_object_epg": 1.0}
     teacher = linear(torch.tensor([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]))
-    values, found = measured(model, volume, 1, ObjectiveConfig(kind="distilled", teacher="t"), None, teacher)
+    values, found = measured(model, volume, 1, "distilled", input_x_gradient, None, teacher)
     assert found["correct"] == 0.0
     assert found["agrees"] == 1.0  # both find the first class
     assert found["teacher_cosine"] == pytest.approx((4 + 9) / np.sqrt((1 + 4 + 9) * (4 + 9)))
-    values, found = measured(model, volume, 0, ObjectiveConfig(kind="readable-gradients"), None, None)
+    values, found = measured(model, volume, 0, "readable-gradients", input_x_gradient, None, None)
     assert found["guided_cosine"] == pytest.approx(1 / np.sqrt(3))  # of -(1, -1, 1), the ReLU passes the second alone
     assert values.ravel() / values.ravel()[0] == pytest.approx([1, 1, 1])
 
