@@ -296,6 +296,15 @@ def study(cohort: Cohort, out: Path, seeds: Sequence[int], wanted: Sequence[Cond
                 )
 
 
+def kept(rows: pd.DataFrame) -> pd.DataFrame:
+    """What the tables need: answers, and measures of the masks of the conditions that are there."""
+    masks = {one.mask for one in conditions() if one.name in set(rows["condition"])}
+    columns = ["condition", "seed", "fold", "part", "person", "positive", "marked", "correct", "on_marker_brain"]
+    columns += [f"{name}_{mask}" for mask in sorted(masks) for name in ("epg", "iou")]
+    columns += [name for name in ("agrees", "cosine") if name in rows]
+    return rows[columns].assign(correct=rows["correct"].astype(int))
+
+
 def main() -> int:
     """Train, measure, write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -309,7 +318,8 @@ def main() -> int:
     torch.set_num_threads(1)
     study(load(arguments.run), arguments.out, arguments.seeds, wanted)
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
-    rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.4g")
+    rows = kept(rows)
+    rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.3g")
     text = tables(rows, conditions())
     (arguments.out / "guidance_study.md").write_text(text, encoding="utf-8")
     print(text)

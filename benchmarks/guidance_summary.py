@@ -25,7 +25,6 @@ from pipeline.evaluation.scores.pareto import chosen, pareto_front
 if TYPE_CHECKING:
     from guidance_study import Condition
 
-MEASURES = ("epg", "on_marker")
 GROUPED = ("against_training", "mean_accuracy", "as_in_training")
 
 
@@ -48,11 +47,11 @@ def per_person(rows: pd.DataFrame, name: str) -> pd.Series:
 def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     """Markdown: one table of values and one of paired differences."""
     by_name = dict(list(rows.groupby("condition", sort=False)))
-    lines = [
-        "| condition | EPG | on marker | worst group | by seed | chance | mean of four | against training "
-        "| as in training | cosine | agreement ID | OOD |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    students = ["cosine", "agreement ID", "OOD"] if any(one.teacher and one.name in by_name for one in wanted) else []
+    lines = _head(
+        "condition", "EPG", "on marker", "worst group", "by seed", "chance", "mean of four", "against training",
+        "as in training", *students,
+    )  # fmt: skip
     for one in wanted:
         own = by_name.get(one.name)
         if own is None:
@@ -60,7 +59,7 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
         by_seed, answers = worst_by_seed(own), tested(own)
         people = [int((answers.of_class == label).sum()) for label in (False, True)]
         chance = chance_of_worst(people, len(by_seed), one.reversed)
-        cells = [one.name, *(f"{own[f'{name}_{one.mask}'].mean():.3f}" for name in MEASURES)]
+        cells = [one.name, *(f"{own[name].mean():.3f}" for name in (f"epg_{one.mask}", "on_marker_brain"))]
         cells += [
             f"{np.mean(by_seed):.2f}",
             " ".join(f"{value:.2f}" for value in by_seed),
@@ -74,16 +73,12 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
                 *(f"{own.loc[part, 'agrees'].mean():.2f}" for part in (known, ~known)),
             ]
         else:
-            cells += ["", "", ""]
+            cells += [""] * len(students)
         lines.append("| " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "Differences (95 % interval over people, seeds averaged; seeds in which it rises)",
-        "",
-        "| condition | minus | EPG | worst group | against training | mean of four | as in training | cosine "
-        "| agreement ID | OOD |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines += ["", "Differences (95 % interval over people, seeds averaged; seeds in which it rises)", ""]
+    lines += _head(
+        "condition", "minus", "EPG", "worst group", "against training", "mean of four", "as in training", *students
+    )
     for one in wanted:
         other, own = by_name.get(one.against), by_name.get(one.name)
         if other is None or own is None or one.name == one.against:
@@ -99,9 +94,13 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
                     )
                 )
         else:
-            cells += ["", "", ""]
+            cells += [""] * len(students)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _head(*columns: str) -> list[str]:
+    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
 
 
 def choices(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
