@@ -1,4 +1,4 @@
-"""The tables of the guidance study are those of the answers that are kept, and no estimate lies outside its interval."""
+"""The tables of the guidance study are those of the kept answers, and no estimate lies outside its interval."""
 
 from __future__ import annotations
 

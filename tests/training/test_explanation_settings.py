@@ -164,7 +164,7 @@ def test_usual_guidance_is_the_one_that_was_studied() -> None:
 
 
 @pytest.mark.parametrize(("model", "shown"), [
-    ({"architecture": "founding"}, ("grad-cam", -1)), ({"architecture": "monai-densenet121"}, ("grad-cam", -1)),
+    ({"architecture": "founding"}, ("grad-cam", -1)), ({"architecture": "densenet121"}, ("grad-cam", -1)),
     ({"architecture": "bcos-simple"}, ("dynamic-weights", 0)), ({"architecture": "coda-s"}, ("dynamic-weights", 0)),
 ])  # fmt: skip
 @pytest.mark.parametrize("preset", ["default", "distilled"])
