@@ -120,8 +120,8 @@ def changes(answers: pd.DataFrame, control: pd.DataFrame, positive: Mapping[str,
     first, second = (tested_of(frame, positive) for frame in sides)
     named = {"epg": (float(np.mean(epg[0] - epg[1])), participant_interval((epg[0] - epg[1],), np.mean, DRAWS, 0))}
     for name, values in first.per_person.items():
-        change, *ends = mean_of_classes(values - second.per_person[name], first.of_class)
-        named[name] = change, tuple(ends)
+        change, low, high = mean_of_classes(values - second.per_person[name], first.of_class)
+        named[name] = change, (low, high)
     return {"worst_group_change": first.worst - second.worst} | {
         f"{name}_change{end}": value
         for name, (change, (low, high)) in named.items()

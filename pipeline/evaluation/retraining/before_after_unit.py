@@ -123,9 +123,9 @@ def measured(
         extra.pop("on_marker", None)
         if teacher is not None:
             taught = explained_batch(teacher, volume, asked, maps.map, maps.stage, learning=False)
-            both = (one.maps.detach().flatten(1) for one in (found, taught))
+            ours, theirs = (one.maps.detach().flatten(1) for one in (found, taught))
             extra["agrees"] = float(logits.argmax(1).item() == asked.item())
-            extra["teacher_cosine"] = float(functional.cosine_similarity(*both))
+            extra["teacher_cosine"] = float(functional.cosine_similarity(ours, theirs))
     return values, {"correct": float(logits.argmax(1).item() == target), **extra}
 
 
