@@ -7,8 +7,10 @@ RUN is a run with registered scans; it is only read. One scan of each person, at
 that a study takes minutes on one core. The marker is a small cube in a corner of what networks see, as bright as the
 brightest voxel. In training and validation it goes with the diagnosis (95 %); who is tested has a copy with and one
 without. Masks and measures are those of `heatlas evaluate --parts marker`. A training that is done is not repeated.
-Writes OUT/guidance_study.md: means over people and seeds, paired differences with bootstrap intervals over people, and
-which condition of each mask is chosen on the validation parts, where marker and diagnosis go together as in training.
+Writes OUT/guidance_study.tsv, an answer a row, from which `guidance_summary.py` makes the tables again, and
+OUT/guidance_study.md: means over people and seeds beside what chance gives, paired differences with intervals over
+people, and which condition of each mask is chosen on the validation parts, where marker and diagnosis go together as in
+training.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from guidance_summary import choices, summary
+from guidance_summary import tables
 from marked_cohort import FOLDS, Cohort, load, parts_of
 from torch import nn
 from torch.nn import functional
@@ -82,9 +84,12 @@ class Condition:
     annotated : float
         Share of the people to train with; at least one person.
     map : str
-        Map that is guided; students and teachers compare Grad-CAM.
+        Map that is guided.
     teacher : str
         Condition whose network teaches; empty for none.
+    taught : {"grad-cam", "dynamic-weights"}
+        What students and teachers compare: Grad-CAM after the last stage, or W(x) at the input. The table has the
+        cosine of their Grad-CAM whatever they compare.
     people : float
         Share of the people of each class to train with, at least one of each.
     others : bool
@@ -106,6 +111,7 @@ class Condition:
     annotated: float = 1.0
     map: str = "input-x-gradient"
     teacher: str = ""
+    taught: str = "grad-cam"
     people: float = 1.0
     others: bool = False
     family: ModelConfig = FOUNDING
@@ -143,6 +149,7 @@ def conditions() -> list[Condition]:
         Condition("bcos", "energy", weight=30.0, map="inherent", family=BCOS, against="bcos-control"),
         Condition("kd-bcos", teacher="bcos", weight=0.0, family=BCOS, against="bcos-control"),
         Condition("kd-bcos+maps", teacher="bcos", family=BCOS, against="kd-bcos"),
+        Condition("kd-bcos+weights", teacher="bcos", taught="dynamic-weights", family=BCOS, against="kd-bcos"),
         Condition("reversed", reversed=True, against="reversed"),
         Condition("reversed-energy", "energy", weight=30.0, mask="outside", reversed=True, against="reversed"),
     ]
@@ -173,7 +180,9 @@ def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Mo
         masks = dilated(cohort.masks[one.mask][None].float(), one.dilate)
         context = Context(masks=masks, annotated=annotated, reference=controls)
     elif teacher is not None:
-        objective = distilled(objective, Distillation(weight=one.weight), usual != "cross-entropy")
+        stage = -1 if one.taught == "grad-cam" else 0
+        how = Distillation(weight=one.weight, map=one.taught, student_stage=stage, teacher_stage=stage)
+        objective = distilled(objective, how, usual != "cross-entropy")
         context = Context(teacher=teacher)
         if one.others:
             unknown = torch.zeros(len(cohort.others), dtype=torch.int64)
@@ -287,6 +296,15 @@ def study(cohort: Cohort, out: Path, seeds: Sequence[int], wanted: Sequence[Cond
                 )
 
 
+def kept(rows: pd.DataFrame) -> pd.DataFrame:
+    """What the tables need: answers, and measures of the masks of the conditions that are there."""
+    masks = {one.mask for one in conditions() if one.name in set(rows["condition"])}
+    columns = ["condition", "seed", "fold", "part", "person", "positive", "marked", "correct", "on_marker_brain"]
+    columns += [f"{name}_{mask}" for mask in sorted(masks) for name in ("epg", "iou")]
+    columns += [name for name in ("agrees", "cosine") if name in rows]
+    return rows[columns].assign(correct=rows["correct"].astype(int))
+
+
 def main() -> int:
     """Train, measure, write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -300,9 +318,10 @@ def main() -> int:
     torch.set_num_threads(1)
     study(load(arguments.run), arguments.out, arguments.seeds, wanted)
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
-    test = rows["part"] == "test"
-    text = f"{summary(rows[test], conditions())}\n\n{choices(rows[~test], conditions())}"
-    (arguments.out / "guidance_study.md").write_text(text + "\n", encoding="utf-8")
+    rows = kept(rows)
+    rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.3g")
+    text = tables(rows, conditions())
+    (arguments.out / "guidance_study.md").write_text(text, encoding="utf-8")
     print(text)
     return 0
 

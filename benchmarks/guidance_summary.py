@@ -1,21 +1,31 @@
-"""Tables of `guidance_study.py`: means over people and seeds, and paired differences with their intervals."""
+"""Tables of `guidance_study.py`: means over people and seeds, and paired differences with their intervals.
+
+    python benchmarks/guidance_summary.py docs/benchmarks/guidance_study.tsv   # of kept answers; nothing is trained
+
+Intervals are over people, of values averaged over seeds. The worst group has none: it is the mean over seeds of a least
+value, which no bootstrap of so few people holds (`pipeline.evaluation.planting.worst_group`).
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from pipeline.evaluation.planting.marker_groups import GroupAnswers
+from pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes
 from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from pipeline.evaluation.scores.pareto import chosen, pareto_front
 
 if TYPE_CHECKING:
     from guidance_study import Condition
 
-MEASURES = ("epg", "iou", "on_object_epg", "on_marker")
+GROUPED = ("against_training", "mean_accuracy", "as_in_training")
 
 
 def tested(rows: pd.DataFrame) -> GroupAnswers:
@@ -25,6 +35,11 @@ def tested(rows: pd.DataFrame) -> GroupAnswers:
     return GroupAnswers(wide[False].to_numpy(), wide[True].to_numpy(), positive.to_numpy(bool))
 
 
+def worst_by_seed(rows: pd.DataFrame) -> list[float]:
+    """Worst group of the networks of each seed."""
+    return [tested(found).worst for _, found in rows.groupby("seed")]
+
+
 def per_person(rows: pd.DataFrame, name: str) -> pd.Series:
     return rows.groupby("person")[name].mean()
 
@@ -32,25 +47,24 @@ def per_person(rows: pd.DataFrame, name: str) -> pd.Series:
 def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     """Markdown: one table of values and one of paired differences."""
     by_name = dict(list(rows.groupby("condition", sort=False)))
-    lines = [
-        "| condition | seeds | EPG | IoU | on-object EPG | on marker | worst group | by seed | as in training "
-        "| cosine | agreement ID | OOD |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    students = ["cosine", "agreement ID", "OOD"] if any(one.teacher and one.name in by_name for one in wanted) else []
+    lines = _head(
+        "condition", "EPG", "on marker", "worst group", "by seed", "chance", "mean of four", "against training",
+        "as in training", *students,
+    )  # fmt: skip
     for one in wanted:
         own = by_name.get(one.name)
         if own is None:
             continue
-        by_seed = [tested(found).worst for _, found in own.groupby("seed")]
-        cells = [
-            one.name,
-            str(own["seed"].nunique()),
-            *(f"{own[f'{name}_{one.mask}'].mean():.3f}" for name in MEASURES),
-        ]
+        by_seed, answers = worst_by_seed(own), tested(own)
+        people = [int((answers.of_class == label).sum()) for label in (False, True)]
+        chance = chance_of_worst(people, len(by_seed), one.reversed)
+        cells = [one.name, *(f"{own[name].mean():.3f}" for name in (f"epg_{one.mask}", "on_marker_brain"))]
         cells += [
             f"{np.mean(by_seed):.2f}",
             " ".join(f"{value:.2f}" for value in by_seed),
-            f"{tested(own).as_in_training:.2f}",
+            f"{chance.expected:.2f} ({chance.low:.2f} to {chance.high:.2f})",
+            *(f"{getattr(answers, name):.2f}" for name in ("mean_accuracy", "against_training", "as_in_training")),
         ]
         if one.teacher:
             known = own["positive"] == own["marked"]
@@ -59,27 +73,19 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
                 *(f"{own.loc[part, 'agrees'].mean():.2f}" for part in (known, ~known)),
             ]
         else:
-            cells += ["", "", ""]
+            cells += [""] * len(students)
         lines.append("| " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "Differences (interval over people, seeds averaged; seeds in which it rises)",
-        "",
-        "| condition | against | EPG | worst group | as in training | cosine | agreement ID | OOD |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines += ["", "Differences (95 % interval over people, seeds averaged; seeds in which it rises)", ""]
+    lines += _head(
+        "condition", "minus", "EPG", "worst group", "against training", "mean of four", "as in training", *students
+    )
     for one in wanted:
         other, own = by_name.get(one.against), by_name.get(one.name)
         if other is None or own is None or one.name == one.against:
             continue
-        cells = [
-            one.name,
-            one.against,
-            _difference(own, other, f"epg_{one.mask}"),
-            _grouped(own, other, "worst"),
-            _grouped(own, other, "as_in_training"),
-        ]
-        if one.teacher and "cosine" in other and other["cosine"].notna().all():
+        cells = [one.name, one.against, _difference(own, other, f"epg_{one.mask}"), _worst(own, other)]
+        cells += [_grouped(own, other, name) for name in GROUPED]
+        if one.teacher and other["cosine"].notna().all():
             cells.append(_difference(own, other, "cosine"))
             for same in (True, False):
                 cells.append(
@@ -88,9 +94,13 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
                     )
                 )
         else:
-            cells += ["", "", ""]
+            cells += [""] * len(students)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _head(*columns: str) -> list[str]:
+    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
 
 
 def choices(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
@@ -111,31 +121,51 @@ def choices(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     return "\n".join(["Choice on the validation parts, which are as in training", "", *lines])
 
 
+def tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
+    """Markdown of all: tests first, then choices on the validation parts."""
+    test = rows["part"] == "test"
+    return f"{summary(rows[test], wanted)}\n\n{choices(rows[~test], wanted)}\n"
+
+
 def _difference(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
     """Mean over people of the difference, its interval, and in how many seeds it is above 0."""
     change = per_person(own, name) - per_person(other, name)
     low, high = participant_interval((change.to_numpy(),), np.mean, DRAWS, 0)
-    seeds = sorted(set(own["seed"]) & set(other["seed"]))
-    means = [[side.loc[side["seed"] == seed, name].mean() for seed in seeds] for side in (own, other)]
-    up = sum(a > b for a, b in zip(*means, strict=True))
-    return f"{change.mean():+.3f}{_within(low, high, 3)}, {up}/{len(seeds)}"
+    means = [[found[name].mean() for _, found in side.groupby("seed")] for side in (own, other)]
+    return f"{change.mean():+.3f}{_within(low, high, 3)}, {_rises(*means)}"
+
+
+def _worst(own: pd.DataFrame, other: pd.DataFrame) -> str:
+    means = worst_by_seed(own), worst_by_seed(other)
+    return f"{np.mean(means[0]) - np.mean(means[1]):+.2f}, {_rises(*means)}"
 
 
 def _grouped(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
-    sides = [tested(own), tested(other)]
-    samples = (*(values for side in sides for values in (side.plain, side.marked)), sides[0].of_class.astype(float))
+    """Difference of the mean accuracy of some groups."""
+    first, second = tested(own), tested(other)
+    change, low, high = mean_of_classes(first.per_person[name] - second.per_person[name], first.of_class)
+    means = [[getattr(tested(found), name) for _, found in side.groupby("seed")] for side in (own, other)]
+    return f"{change:+.2f}{_within(low, high, 2)}, {_rises(*means)}"
 
-    def change(*drawn: np.ndarray) -> float:
-        first, second = GroupAnswers(drawn[0], drawn[1], drawn[4] > 0), GroupAnswers(drawn[2], drawn[3], drawn[4] > 0)
-        return float(getattr(first, name) - getattr(second, name))
 
-    low, high = participant_interval(samples, change, DRAWS, 0)
-    seeds = sorted(set(own["seed"]) & set(other["seed"]))
-    values = [[getattr(tested(side[side["seed"] == s]), name) for s in seeds] for side in (own, other)]
-    up = sum(a > b for a, b in zip(*values, strict=True))
-    return f"{np.mean(values[0]) - np.mean(values[1]):+.2f}{_within(low, high, 2)}, {up}/{len(seeds)}"
+def _rises(first: Sequence[float], second: Sequence[float]) -> str:
+    return f"{sum(a > b for a, b in zip(first, second, strict=True))}/{len(first)}"
 
 
 def _within(low: float, high: float, decimals: int) -> str:
-    """An interval; nothing where all draws are the same."""
+    """An interval; nothing where nobody differs."""
     return "" if np.isnan(low) else f" [{low:+.{decimals}f}, {high:+.{decimals}f}]"
+
+
+def main() -> int:
+    """Print the tables of kept answers."""
+    from guidance_study import conditions
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("answers", type=Path)
+    print(tables(pd.read_csv(parser.parse_args().answers, sep="\t"), conditions()), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

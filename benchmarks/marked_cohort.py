@@ -22,6 +22,8 @@ from pipeline.training.objectives.explanations import mask_of
 from workflows.evaluate import registered_scans
 
 FOLDS = 3
+TEMPORAL = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus")
+"""Mask `regions`."""
 MARKER_VOXELS = 6
 """Edge; with 3 these small networks never used the marker."""
 
@@ -62,7 +64,7 @@ def load(run: Path) -> Cohort:
     marked = torch.where(cube, plain.flatten(1).amax(1)[:, None, None, None], plain)
     masks = {"brain": (plain > 0).float().mean(0) > 0.5}
     for name, boxes in (("regions", False), ("boxes", True)):
-        own = mask_of(ObjectiveConfig(kind="guided", boxes=boxes), config.regions.atlas, spec)
+        own = mask_of(ObjectiveConfig(kind="guided", regions=TEMPORAL, boxes=boxes), config.regions.atlas, spec)
         masks[name] = functional.avg_pool3d(torch.from_numpy(own).float()[None], 2)[0] >= 0.5
     masks["outside"] = ~masks["brain"]
     positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])

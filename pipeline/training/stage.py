@@ -287,7 +287,7 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         if task.config.objective.map == "evidence":
             context = replace(context, reference=mean_control(task.config, kind, training))
         if task.config.objective.frozen:
-            context = frozen(context, training.volumes, distillation_of(task.config.objective), config.batch_size)
+            context = frozen(context, training.volumes, distillation_of(task.config), config.batch_size)
         model = _fresh_network(task)
         start = weights_to_start_from(task.config, kind, task.spec, task.fold)
         if start is not None:

@@ -227,10 +227,13 @@ def _train_epoch(
         shown, views = np.tile(step, times), np.repeat(np.arange(times), len(step))
         volumes, _ = data.batch(shown)
         masks = _masks(setup.context, data, step)
-        if masks is not None:  # moved with the volumes, as a second channel
-            volumes = torch.cat([volumes, masks[:, None].to(volumes)], dim=1)
+        if masks is not None:  # moved with the volumes, as further channels
+            moved = masks if masks.dim() == volumes.dim() else masks[:, None]
+            volumes = torch.cat([volumes, moved.to(volumes)], dim=1)
         volumes = augment(volumes, config, random)
-        volumes, masks = volumes[:, :1], None if masks is None else volumes[:, 1].float()
+        if masks is not None:
+            masks = volumes[:, 1:].float().reshape(masks.shape)
+        volumes = volumes[:, :1]
         places = np.arange(len(step))
         for part in np.array_split(places, math.ceil(len(step) / config.batch_size)):
             share = ranks.share(part)

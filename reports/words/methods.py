@@ -13,10 +13,11 @@ from typing import Any
 
 from pipeline.cohort.people.balance import STRATUM
 from pipeline.models.families.registry import family_of
-from pipeline.run.config.objectives import ObjectiveConfig
+from pipeline.run.config.settings import Config
 from pipeline.run.layout.map_names import GUIDED_MAP, map_title
 from pipeline.run.plain_text import plain
 from pipeline.statistics.associations.volume_association import WITHIN
+from pipeline.training.objectives.map_settings import map_settings
 from reports.read.run_record import RunRecord
 from reports.words.methods_statistics import analyses_text
 from reports.words.numbers import count, listing, number, percent
@@ -253,7 +254,7 @@ def _training(run: RunRecord) -> str:
         text += " Images were augmented further with MONAI (settings in config.toml)."
     if training.participants < 1:
         text += f" Of the training participants of each class {percent(training.participants, 0)} were used."
-    text += _explanations(run.config.objective)
+    text += _explanations(run.config)
     if training.repeats > 1:
         text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
     return text
@@ -269,11 +270,13 @@ def _clipping(share: float) -> str:
     return f", gradients of each unit clipped at {share:g} of its weights [@clipping]" if share else ""
 
 
-def _explanations(objective: ObjectiveConfig) -> str:
+def _explanations(config: Config) -> str:
     """What networks learned besides the task."""
+    objective = config.objective
     if objective.kind == "task":
         return ""
-    weight = f"with weight {objective.weight:g}"
+    maps = map_settings(config)
+    weight = f"with weight {maps.weight:g}"
     if objective.kind == "readable-gradients":
         return (
             f" The input gradient of the loss was kept like that of guided backpropagation ({objective.distance}, "
@@ -282,8 +285,9 @@ def _explanations(objective: ObjectiveConfig) -> str:
     named = {
         "input-x-gradient": "input times gradient", "grad-cam": "Grad-CAM",
         "inherent": "contributions of the network's own linear map",
+        "dynamic-weights": "the weights of the network's own linear map",
         "evidence": "expected gradients [@expectedgradients] from the mean control",
-    }[objective.map]  # fmt: skip
+    }[maps.map]  # fmt: skip
     if objective.kind == "distilled":
         return (
             " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the "

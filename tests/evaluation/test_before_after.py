@@ -18,13 +18,17 @@ from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNI
 from pipeline.evaluation.retraining.before_after_unit import measured
 from pipeline.evaluation.scores.overlap import energy_share
 from pipeline.models.contract import StagedModel
+from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import configured_input
 from pipeline.regions.maps import read_map
+from pipeline.run.config.networks import BcosSimpleConfig
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache
+from pipeline.training.objectives.map_settings import MapSettings
+from pipeline.training.objectives.maps_in_training import explained_batch
 from tests.evaluation.block_run import CONFIG, block_cohort, split, train_run
 from tests.training.run_of_folds import Inline
 
@@ -43,17 +47,32 @@ def test_measures_of_a_linear_network_by_hand() -> None:
     model = linear(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))
     line = lambda *found: np.array([[[bool(one) for one in found]]])  # noqa: E731
     places = Places(line(1, 0, 0), line(1, 1, 0), line(0, 0, 1))
-    values, found = measured(model, volume, 0, ObjectiveConfig(kind="guided"), places, None)
+    input_x_gradient = MapSettings(1.0, "input-x-gradient", 0)
+    values, found = measured(model, volume, 0, "guided", input_x_gradient, places, None)
     assert values.ravel().tolist() == [1.0, -2.0, 3.0]  # evidence w_0 - w_1 = (1, -1, 1), times the input
     assert found == {"correct": 1.0, "epg": 0.25, "iou": 0.0, "on_object_epg": 1.0}
     teacher = linear(torch.tensor([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]))
-    values, found = measured(model, volume, 1, ObjectiveConfig(kind="distilled", teacher="t"), None, teacher)
+    values, found = measured(model, volume, 1, "distilled", input_x_gradient, None, teacher)
     assert found["correct"] == 0.0
     assert found["agrees"] == 1.0  # both find the first class
     assert found["teacher_cosine"] == pytest.approx((4 + 9) / np.sqrt((1 + 4 + 9) * (4 + 9)))
-    values, found = measured(model, volume, 0, ObjectiveConfig(kind="readable-gradients"), None, None)
+    values, found = measured(model, volume, 0, "readable-gradients", input_x_gradient, None, None)
     assert found["guided_cosine"] == pytest.approx(1 / np.sqrt(3))  # of -(1, -1, 1), the ReLU passes the second alone
     assert values.ravel() / values.ravel()[0] == pytest.approx([1, 1, 1])
+
+
+def test_of_weights_the_cosine_is_of_both_channels_and_contributions_are_shown() -> None:
+    torch.manual_seed(0)
+    networks = [build_network(BcosSimpleConfig(channels=(2,), strides=(1,)), (4, 5, 3), 2).eval() for _ in range(2)]
+    volume = torch.rand(1, 1, 4, 5, 3)
+    asked = networks[1](volume).argmax(1)
+    weights, teacher_s = (explained_batch(one, volume, asked, "dynamic-weights", 0).maps.detach() for one in networks)
+    maps = MapSettings(1.0, "dynamic-weights", 0)
+    values, found = measured(networks[0], volume, 1, "distilled", maps, None, networks[1])
+    pair = torch.cat([volume, 1 - volume], 1)
+    np.testing.assert_allclose(values, (pair * weights).sum(1)[0], atol=1e-6)
+    cosine = (weights * teacher_s).sum() / (weights.norm() * teacher_s.norm())
+    assert found["teacher_cosine"] == pytest.approx(cosine.item(), abs=1e-6)
 
 
 def test_changes_are_paired_and_measures_without_values_left_out() -> None:

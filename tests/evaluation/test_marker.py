@@ -9,15 +9,14 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from atlases.templates import load_template
 from pipeline.evaluation.planting.marked import (
     CONTROL,
-    DIAGNOSIS,
     GUIDED,
     MARKED,
     PLAIN,
-    REVERSED,
     _people,
     _seen,
     block,
@@ -27,7 +26,7 @@ from pipeline.evaluation.planting.marked import (
     places_of,
     recipe_of,
 )
-from pipeline.evaluation.planting.marker_groups import GROUPS, GroupAnswers, map_measures, tied_marks
+from pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
 from pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row
 from pipeline.models.inputs import configured_input
 from pipeline.run.config.objectives import ObjectiveConfig
@@ -35,6 +34,7 @@ from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.training.objectives.explanations import mask_of
+from pipeline.training.objectives.map_settings import MapSettings, map_settings
 from tests.evaluation.block_run import CONFIG, block_cohort, scans, split
 from tests.training.run_of_folds import Inline
 
@@ -68,24 +68,26 @@ def test_accuracies_of_groups_and_their_changes_by_hand() -> None:
         ]
         return pd.DataFrame(rows, columns=list(MEASURES))
 
+    def bounds(name: str) -> list[float]:
+        return [row[f"{name}_change{end}"] for end in ("", "_low", "_high")]
+
     control, guided = answers("1100", "1011", 0.1), answers("1101", "1111", 0.4)
     row = marker_row(DIAGNOSIS, GUIDED, guided.sample(frac=1, random_state=0), control, 1.0, positive)
     assert [row[f"accuracy_{name}"] for name in GROUPS] == [1.0, 1.0, 0.5, 1.0]
     assert (row["worst_group"], row["mean_accuracy"], row["as_in_training"]) == (0.5, 0.875, 1.0)
+    assert row["against_training"] == 0.75
     assert row["worst_group_change"] == 0.5  # the control recognises no patient without the marker
+    assert "worst_group_change_low" not in COLUMNS
+    # Changes of people: of the copies that go against training 0, 1 (controls) and 0, 1 (patients); of the others 0.
+    half = stats.t.ppf(0.975, 2) * np.sqrt(2 * 0.5 / 2) / 2
+    assert bounds("against_training") == pytest.approx([0.5, 0.5 - half, 0.5 + half])
+    assert bounds("as_in_training") == pytest.approx([0, np.nan, np.nan], nan_ok=True)
+    assert bounds("mean_accuracy") == pytest.approx([0.25, 0.25 - half / 2, 0.25 + half / 2])
+    assert (row["chance"], row["chance_low"], row["chance_high"]) == (5 / 16, 0, 1)  # of nine pairs of 0, 1/2 and 1
     assert row["epg"] == pytest.approx(0.45)
     assert row["epg_change"] == pytest.approx(0.3)
     assert row["on_marker"] == pytest.approx(0.2)  # of copies that have one
     assert set(marker_row(DIAGNOSIS, CONTROL, control, control, 0.0, positive)) <= set(COLUMNS)
-
-
-def test_an_interval_of_the_worst_group_holds_it_and_draws_people_with_both_copies() -> None:
-    random = np.random.default_rng(0)
-    plain = (random.random(40) < 0.8).astype(float)
-    tested = GroupAnswers(plain, plain, np.arange(40) >= 20)
-    low, high = tested.interval("worst", seed=1)
-    assert low < tested.worst < high
-    assert tested.accuracies["negative_plain"] == tested.accuracies["negative_marked"]
 
 
 def test_only_the_block_outside_the_brain_differs_between_copies(tmp_path) -> None:
@@ -115,6 +117,9 @@ def test_the_mask_of_the_reversed_task_is_all_but_the_brain() -> None:
     np.testing.assert_array_equal(places.mask, ~brain)
     assert (recipe.cohort.negative, recipe.cohort.positive) == (PLAIN, MARKED)
     assert recipe_of(CONFIG, DIAGNOSIS, CONTROL).objective.weight == 0
+    usual = recipe_of(CONFIG, DIAGNOSIS, GUIDED)
+    assert map_settings(usual) == MapSettings(30.0, "input-x-gradient", 0)  # as studied, where weight 1 did nothing
+    np.testing.assert_array_equal(mask_of(usual.objective, "neuromorphometrics-cat12", spec), brain)
     own = dataclasses.replace(CONFIG, objective=ObjectiveConfig(kind="guided", regions=("Amygdala",), weight=3.0))
     assert recipe_of(own, DIAGNOSIS, GUIDED).objective == own.objective
 

@@ -82,9 +82,9 @@ def test_p_of_change_over_visits_is_not_the_model_s(estimate, said):
 @pytest.mark.parametrize(("settings", "said"), [
     ({}, ""),
     ({"kind": "guided", "regions": ["Hippocampus", "Amygdala"], "annotated": 0.1},
-     " Maps of input times gradient were guided into the mask of Hippocampus and Amygdala (energy loss, with weight 1, "
-     "10 % of the training participants) [@guidance]."),
-    ({"kind": "distilled", "teacher": "run", "map": "grad-cam", "temperature": 2.0},
+     " Maps of input times gradient were guided into the mask of Hippocampus and Amygdala (energy loss, with weight "
+     "30, 10 % of the training participants) [@guidance]."),
+    ({"kind": "distilled", "teacher": "run", "temperature": 2.0},
      " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the labels "
      "(temperature 2), and its maps of Grad-CAM with weight 1 [@e2kd]."),
     ({"kind": "distilled", "teacher": "run", "map": "inherent", "scans": "other"},
@@ -93,10 +93,10 @@ def test_p_of_change_over_visits_is_not_the_model_s(estimate, said):
      "scans of an unrelated cohort, not those of the training part."),
     ({"kind": "guided", "map": "evidence", "regions": ("brain",), "annotated": 0.1},
      " Maps of expected gradients [@expectedgradients] from the mean control were guided into the mask of brain "
-     "(energy loss, with weight 1, 10 % of the training participants) [@guidance]."),
+     "(energy loss, with weight 30, 10 % of the training participants) [@guidance]."),
     ({"kind": "readable-gradients", "weight": 0.5},
      " The input gradient of the loss was kept like that of guided backpropagation (cosine, with weight 0.5) "
      "[@readable]."),
 ])  # fmt: skip
 def test_what_networks_learned_besides_the_task_is_said(settings, said):
-    assert methods._explanations(load_config(overrides={"objective": settings}).objective) == said
+    assert methods._explanations(load_config(overrides={"objective": settings})) == said

@@ -49,11 +49,13 @@ def test_the_worst_group_stands_beside_that_of_the_control() -> None:
         "accuracy_positive_marked",
     ]
     control = {"task": "diagnosis", "training": "control", "n_participants": 30, "worst_group": 0.1, "epg": 0.2,
-               "worst_group_high": 0.3, "as_in_training": 0.85}  # fmt: skip
+               "worst_group_high": 0.3, "as_in_training": 0.85, "mean_accuracy": 0.55, "chance": 0.428,
+               "chance_low": 0.2, "chance_high": 0.6}  # fmt: skip
     control |= dict(zip(names, (0.9, 0.2, 0.1, 0.8), strict=True))
     guided = control | {
-        "training": "guided", "worst_group": 0.5, "worst_group_change": 0.4, "worst_group_change_low": 0.1,
-        "worst_group_change_high": 0.6, "epg_change": 0.25, "epg_change_low": 0.2, "epg_change_high": 0.3,
+        "training": "guided", "worst_group": 0.5, "worst_group_change": 0.4, "against_training_change": 0.45,
+        "against_training_change_low": 0.1, "against_training_change_high": 0.6, "mean_accuracy_change": 0.05,
+        "epg_change": 0.25, "epg_change_low": 0.2, "epg_change_high": 0.3,
     }  # fmt: skip
     table = pd.DataFrame([control, guided], columns=list(MARKER))
     (found,) = build(material(ObjectiveConfig(), marker_groups=table))["comparisons"]
@@ -62,21 +64,33 @@ def test_the_worst_group_stands_beside_that_of_the_control() -> None:
     ]  # fmt: skip
     assert [row[0].text for row in found.table.rows] == ["Without guidance", "With guidance"]
     assert [row[5].text for row in found.table.rows] == ["0.10", "0.50"]
-    assert "+0.40 (95 % interval +0.10 to +0.60)" in found.text
-    assert "guided to hippocampus, amygdala, entorhinal area and parahippocampal gyrus." in found.text
+    assert [column.title for column in found.table.columns][8:10] == ["By chance", "Mean of the four"]
+    assert [cell.text for cell in found.table.rows[1][8:10]] == ["0.43", "0.55"]
+    assert "do not go together changes by +0.45 (95 % interval +0.10 to +0.60), the mean of the four" in found.text
+    assert "the mean of the four groups changes by +0.05, and" in found.text
+    assert "guided to the brain." in found.text
     assert "+0.250 (95 % interval +0.200 to +0.300)" in found.text
+    assert (
+        "They recognise 50 % of the worst group; a coin tossed for each participant has 43 % (20 % to 60 %), so this"
+        in (found.text)
+    )
+    assert found.text.endswith("does not show that they recognise the diagnosis.")
     assert "recognise 85 % of the copies in which marker and diagnosis go together" in found.text
     assert "and 10 % of the worst group: they follow the marker." in found.text
 
 
 def test_networks_that_know_every_copy_follow_nothing_else() -> None:
-    control = {"task": "marker", "training": "control", "n_participants": 30, "worst_group": 1.0, "as_in_training": 1.0}
-    guided = control | {"training": "guided", "worst_group_change": 0.0, "epg_change": 0.002, "epg_change_low": 0.001,
+    control = {"task": "marker", "training": "control", "n_participants": 30, "worst_group": 1.0, "as_in_training": 1.0,
+               "chance": 0.36, "chance_low": 0.2, "chance_high": 0.47}  # fmt: skip
+    guided = control | {"training": "guided", "worst_group_change": 0.0, "against_training_change": 0.0,
+                        "mean_accuracy_change": 0.0, "epg_change": 0.002, "epg_change_low": 0.001,
                         "epg_change_high": 0.003}  # fmt: skip
     (found,) = build(material(ObjectiveConfig(), marker_groups=pd.DataFrame([control, guided], columns=list(MARKER))))[
         "comparisons"
     ]
-    assert "and 100 % of the worst group. With guidance, accuracy in the worst group does not change, and" in found.text
+    assert "and 100 % of the worst group. With guidance, accuracy where marker and diagnosis do not" in found.text
+    assert "together does not change, the mean of the four groups does not change, and the share" in found.text
+    assert found.text.endswith("a coin tossed for each participant has 36 % (20 % to 47 %).")
 
 
 def test_a_run_trained_with_maps_says_how_to_compare_it_and_others_have_no_section() -> None:

@@ -140,10 +140,17 @@ def test_temperatures_stay_between_their_bounds(schedule, low, span, epoch, peri
         assert ends[0] == pytest.approx(ends[1], abs=1e-9)
 
 
-def test_without_a_period_a_schedule_ends_near_its_best_point():
-    settings = PretrainingConfig()
-    last = temperature_of(settings, 2000, 2000, 1)
-    assert last == pytest.approx(temperature_at("cosine", 0.1, 1.0, 0.7), abs=0.02)
+@pytest.mark.parametrize("epochs", [2, 3, 7, 30, 60, 800, 2000])
+def test_without_a_period_a_schedule_ends_at_its_best_point_whatever_the_number_of_epochs(epochs):
+    found = [temperature_of(PretrainingConfig(), epoch, epochs, 1) for epoch in range(1, epochs + 1)]
+    assert found[0] == pytest.approx(1.0, abs=1e-12)
+    assert found[-1] == pytest.approx(0.1 + 0.45 * (1 + math.cos(2 * math.pi * 0.7)), abs=1e-9)  # 0.411
+    peaks = [here for before, here, after in zip(found, found[1:], found[2:], strict=False) if before < here > after]
+    assert epochs < 30 or len(peaks) == 4  # after the first; the fifth period is not finished
+
+
+def test_a_single_epoch_has_the_temperature_of_the_end():
+    assert temperature_of(PretrainingConfig(), 1, 1, 1) == pytest.approx(0.411, abs=1e-3)
 
 
 def learner(method: str, seed: int = 4, **settings: object) -> Pretraining:

@@ -23,11 +23,13 @@ from pipeline.training.objectives.classification import classification
 from pipeline.training.objectives.explanations import (
     annotated_people,
     context_of,
+    distillation_of,
     facts_of,
     mask_of,
     require_explanations,
     with_explanations,
 )
+from pipeline.training.objectives.map_settings import MapSettings, map_settings
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
 NETWORK = {"channels": [1], "pools": [8], "hidden_units": 2}
@@ -143,9 +145,45 @@ def test_settings_reach_the_objective() -> None:
     task, own = classification(torch.ones(2)), config()
     assert with_explanations(task, own, task_of(own.cohort)) is task
     guided = with_explanations(task, config(kind="guided", classes=["AD"], loss="l1"), task_of(own.cohort))
-    assert guided.facts["guidance"] == {"loss": "l1", "map": "input-x-gradient", "stage": 0, "weight": 1.0,
+    assert guided.facts["guidance"] == {"loss": "l1", "map": "input-x-gradient", "stage": 0, "weight": 100.0,
                                         "classes": (1,)}  # fmt: skip
     assert "readable gradients" in with_explanations(task, config(kind="readable-gradients"), task_of(own.cohort)).name
+
+
+def test_usual_guidance_is_the_one_that_was_studied() -> None:
+    """Weights of benchmarks/guidance_study.py; weight 1 left the worst group where it was (.13)."""
+    for loss, weight in {"energy": 30.0, "l1": 100.0, "ppce": 1.0, "rrr": 1e4}.items():
+        own = config(kind="guided", loss=loss)
+        assert map_settings(own) == MapSettings(weight, "input-x-gradient", 0)
+        assert own.objective.regions == ("brain",)
+        assert own.objective.uses_maps
+    assert map_settings(load_config("guided")) == MapSettings(30.0, "input-x-gradient", 0)
+    assert map_settings(config(kind="guided", map="grad-cam", weight=2.5)) == MapSettings(2.5, "grad-cam", -1)
+    assert map_settings(config(kind="guided", map="grad-cam", stage=1, weight=0)) == MapSettings(0.0, "grad-cam", 1)
+    assert not config(kind="guided", weight=0).objective.uses_maps
+
+
+@pytest.mark.parametrize(("model", "shown"), [
+    ({"architecture": "founding"}, ("grad-cam", -1)), ({"architecture": "densenet121"}, ("grad-cam", -1)),
+    ({"architecture": "bcos-simple"}, ("dynamic-weights", 0)), ({"architecture": "coda-s"}, ("dynamic-weights", 0)),
+])  # fmt: skip
+@pytest.mark.parametrize("preset", ["default", "distilled"])
+def test_students_are_shown_the_maps_of_the_source_with_or_without_the_preset(model, shown, preset) -> None:
+    wanted = {"kind": "distilled", "teacher": "/run"}
+    found = distillation_of(load_config(preset, overrides={"model": model, "objective": wanted}))
+    assert (found.map, found.student_stage, found.teacher_stage, found.weight) == (shown[0], shown[1], shown[1], 1.0)
+
+
+def test_a_usual_setting_and_its_value_are_one_training(tmp_path) -> None:
+    """Keys hold what is trained, so that another usual weight would train again."""
+    usual, named = (
+        facts_of(config(kind="guided", **own), FOLD)
+        for own in ({}, {"weight": 30.0, "map": "input-x-gradient", "stage": 0})
+    )
+    assert usual == named
+    assert facts_of(config(kind="guided", loss="l1"), FOLD) != facts_of(
+        config(kind="guided", loss="l1", weight=30), FOLD
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,6 +194,12 @@ def test_settings_reach_the_objective() -> None:
         ({"kind": "distilled"}, "objective.teacher must name the folder"),
         ({"kind": "guided", "regions": []}, "objective.regions must name at least one group"),
         ({"stage": -2}, "objective.stage must be 0 or more"),
+        ({"weight": "much"}, "objective.weight = 'much': must be a number or one of 'usual'"),
+        ({"kind": "guided", "map": "dynamic-weights"}, '"dynamic-weights" is for objective.kind = "distilled"'),
+        (
+            {"kind": "distilled", "teacher": "x", "map": "dynamic-weights", "stage": 1},
+            '"dynamic-weights" is for objective.kind = "distilled" at objective.stage = 0',
+        ),
     ],
 )
 def test_bad_settings_are_refused_by_name(values, message) -> None:
@@ -194,7 +238,7 @@ def test_the_preset_of_distillation_wants_a_teacher_and_maps_that_can_be_moved()
     with pytest.raises(UsageError, match=r"objective.teacher must name the folder of a run"):
         load_config("distilled")
     teacher = {"teacher": "/run", "frozen": True}
-    assert load_config("distilled", overrides={"objective": teacher}).objective.map == "grad-cam"
+    load_config("distilled", overrides={"objective": teacher})
     moved = {"augmentation": {"affine_probability": 0.5}}
     with pytest.raises(UsageError, match=r"affine_probability must be 0 where .* objective.frozen"):
         load_config("distilled", overrides={"objective": teacher, "training": moved})

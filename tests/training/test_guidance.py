@@ -16,6 +16,7 @@ from pipeline.attribution.methods import attribute
 from pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
 from pipeline.attribution.reference.references import Reference
 from pipeline.models.contract import StagedModel
+from pipeline.models.dynamic.explanation_mode import explanation_mode
 from pipeline.models.families.registry import build_network
 from pipeline.run.config.files import load_config
 from pipeline.run.config.networks import BcosSimpleConfig
@@ -133,8 +134,8 @@ def test_gradients_of_a_map_reach_the_weights_as_finite_differences_say(kind: st
     require_gradient(value, model, model.stages[1][0].weight)
 
 
-def dynamic() -> StagedModel:
-    torch.manual_seed(2)
+def dynamic(seed: int = 2) -> StagedModel:
+    torch.manual_seed(seed)
     return build_network(BcosSimpleConfig(channels=(3, 4), strides=(1, 1)), SHAPE, 2).double()
 
 
@@ -316,6 +317,50 @@ class TestDistillation:
         of_answers = distilled(TASK, replace(taught, weight=0.0)).loss(student, moved, context)[0]
         far = explanation_distance(maps, context.masks.flip(1), (moved.volumes[:, 0] != 0).double()).mean()
         assert objective.loss(student, moved, context)[0].item() == pytest.approx((of_answers + 2 * far).item())
+
+    def test_weights_of_dynamic_networks_are_compared_as_in_the_source_not_contributions(self) -> None:
+        """W(x) of both channels (v, 1 - v), by an autograd of its own: the gradient of the output of held factors."""
+        teacher, student, data = dynamic(3).eval(), dynamic(4).eval(), batch()
+        data.volumes[:, :, :2] = 0  # outside the brain
+        asked = teacher(data.volumes).argmax(1)
+
+        def rows(model: StagedModel) -> torch.Tensor:
+            encode, *rest = model.stages
+            leaf = encode(data.volumes).detach().requires_grad_()
+            with explanation_mode(model):
+                out = leaf
+                for layer in rest:
+                    out = layer(out)
+                (found,) = torch.autograd.grad(evidence_of(out, asked).sum(), leaf)
+            return found
+
+        own, other, brain = rows(student), rows(teacher), data.volumes != 0
+        assert own.shape == (3, 2, *SHAPE)
+        cosines = [torch.nn.functional.cosine_similarity((a * b)[None].flatten(1), (c * b)[None].flatten(1)).item()
+                   for a, b, c in zip(own, brain, other, strict=True)]  # fmt: skip
+        taught = Distillation(weight=2.0, map="dynamic-weights", student_stage=0, teacher_stage=0)
+        context = Context(teacher=teacher)
+
+        def far(how: Distillation) -> torch.Tensor:
+            of_answers = distilled(TASK, replace(how, weight=0.0)).loss(student, data, context)[0]
+            return (distilled(TASK, how).loss(student, data, context)[0] - of_answers) / how.weight
+
+        assert far(taught).item() == pytest.approx(1 - np.mean(cosines), abs=1e-7)
+        assert abs(far(replace(taught, map="inherent")).item() - far(taught).item()) > 0.01
+        weight = next(one for one in student.parameters() if one.dim() == 5 and one.shape[1] == 3)
+        require_gradient(lambda: explained_batch(student, data.volumes, asked, "dynamic-weights", 0).maps.pow(2).sum(),
+                         student, weight)  # fmt: skip
+        with pytest.raises(UsageError, match=r'this StagedModel is not one. Set objective.map = "grad-cam"'):
+            distilled(TASK, taught).loss(student, data, Context(teacher=network().eval()))
+
+    def test_weights_of_a_frozen_teacher_move_with_the_scans(self) -> None:
+        teacher, student, data = dynamic(3).eval(), dynamic(4).eval(), batch()
+        taught = Distillation(weight=2.0, map="dynamic-weights", student_stage=0, teacher_stage=0)
+        objective = distilled(TASK, taught)
+        live = objective.loss(student, data, Context(teacher=teacher))[0]
+        context = frozen(Context(teacher=teacher), data.volumes[:, 0], taught, size=2)
+        assert context.masks.shape == (3, 2, *SHAPE)
+        assert objective.loss(student, data, context)[0].item() == pytest.approx(live.item(), rel=1e-6)
 
     def test_labels_are_not_used(self) -> None:
         teacher, student, data = network(seed=5).eval(), network(seed=6, norm=False), batch()

@@ -14,6 +14,7 @@ from pipeline.training.checkpoints import read_checkpoint
 from pipeline.training.metrics import balanced_accuracy
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.classification import class_weights, classification
+from pipeline.training.objectives.records import Context
 from pipeline.training.trainer import Resumption, batches, channels_last, train
 from tests.training.planted import QUICK, planted_volumes, small_network
 
@@ -107,6 +108,30 @@ def test_one_step_is_adam_on_the_weighted_cross_entropy(tmp_path):
         expected = reference[name] - config.learning_rate * gradient / (gradient.abs() + 1e-8)
         clear = gradient.abs() > 1e-5  # Adam's first step is the sign of the gradient; near 0 rounding decides
         torch.testing.assert_close(after.double()[clear], expected[clear], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("channels", [None, 2])
+def test_maps_of_a_frozen_teacher_move_as_their_scans_with_each_channel(tmp_path, channels):
+    data, seen = planted_volumes(4, 1), []
+    own = data.volumes.float()
+    maps = own if channels is None else torch.stack([own, 2 * own], 1)
+    usual = balanced(data)
+
+    def loss(model, batch, context):
+        if batch.masks is not None:
+            seen.append((batch.scans, batch.volumes[:, 0], batch.masks))
+        return usual.loss(model, batch, context)
+
+    config = dataclasses.replace(QUICK, max_epochs=1, min_epochs=1, flip_probability=0.5, max_shift_voxels=2)
+    with repeatable(torch.device("cpu"), 1, 1):
+        train(
+            small_network(), data, data, dataclasses.replace(usual, loss=loss), config, 1,
+            Resumption(tmp_path / "c", "key"), Context(masks=maps),
+        )  # fmt: skip
+    assert any(not torch.equal(volumes, own[scans]) for scans, volumes, _ in seen)
+    for _, volumes, masks in seen:
+        wanted = volumes if channels is None else torch.stack([volumes, 2 * volumes], 1)
+        torch.testing.assert_close(masks, wanted, rtol=0, atol=1e-3)
 
 
 def test_the_average_of_the_weights_is_kept_and_resumed(tmp_path):

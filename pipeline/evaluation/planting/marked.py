@@ -26,7 +26,7 @@ from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.bench.trainings import trained
 from pipeline.evaluation.planting.copies import read_registered
 from pipeline.evaluation.planting.loss import MARKER_OFFSET, with_marker
-from pipeline.evaluation.planting.marker_groups import Places, map_measures, tied_marks
+from pipeline.evaluation.planting.marker_groups import DIAGNOSIS, REVERSED, Places, map_measures, tied_marks
 from pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row, read_answers
 from pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
 from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
@@ -41,6 +41,7 @@ from pipeline.run.work.digests import DigestCache, unit_key
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
 from pipeline.training.objectives.explanations import BRAIN, annotated_people, mask_of
 from pipeline.training.objectives.known_networks import without_other_runs
+from pipeline.training.objectives.map_settings import map_settings
 from pipeline.training.objectives.maps_in_training import explained_batch
 from pipeline.training.stage import FoldTask, fold_job, registered_versions, train_fold
 
@@ -48,7 +49,6 @@ STAGE = NAME = "marker"
 PLAIN, MARKED = "plain", "marked"
 MARKER_MM = 24.0
 """Edge of the block, as a vitamin capsule or a coil artefact; small networks did not use a block of half this edge."""
-DIAGNOSIS, REVERSED = "diagnosis", "marker"
 CONTROL, GUIDED = "control", "guided"
 
 
@@ -99,7 +99,7 @@ def marker_cohort(cohort: Judged, executor: Executor, digests: DigestCache) -> l
             path = cohort.layout.compared_map(f"{NAME}_{task}", kind)
             write_pooled(path, folds, spec, f"Heatlas evaluation: mean map, {kind}")
         rows += [
-            marker_row(task, kind, answers[kind], answers[CONTROL], recipes[task, kind].objective.weight, diagnosis)
+            marker_row(task, kind, answers[kind], answers[CONTROL], map_settings(recipes[task, kind]).weight, diagnosis)
             for kind in (CONTROL, GUIDED)
             if len(answers[kind])
         ]
@@ -113,7 +113,7 @@ def recipe_of(config: Config, task: str, kind: str) -> Config:
     """Settings of one of the trainings: those of the run, with its guidance or the usual one, and weight 0 without."""
     objective = config.objective
     if objective.kind != "guided" or objective.weight == 0:
-        objective = ObjectiveConfig(kind="guided", dilate_voxels=2)
+        objective = ObjectiveConfig(kind="guided")
     if task == REVERSED:
         background: dict[str, Any] = {
             "mask": "",

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from pipeline.evaluation.scores.overlap import energy_share, intersection_over_union, positive
 from pipeline.run.work.seeds import generator
 
@@ -21,6 +20,8 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 TIED = 0.95
 """Share of the people of a class whose marker goes with it in training."""
+DIAGNOSIS, REVERSED = "diagnosis", "marker"
+"""What networks learn."""
 GROUPS = ("negative_plain", "negative_marked", "positive_plain", "positive_marked")
 """Diagnosis and marker; in training nearly everybody is in the first or the last."""
 
@@ -86,7 +87,7 @@ class GroupAnswers:
         return float(np.min(list(self.accuracies.values())))
 
     @property
-    def mean(self) -> float:
+    def mean_accuracy(self) -> float:
         """Mean accuracy of the four groups."""
         return float(np.mean(list(self.accuracies.values())))
 
@@ -96,13 +97,20 @@ class GroupAnswers:
         found = self.accuracies
         return (found[GROUPS[0]] + found[GROUPS[-1]]) / 2
 
-    def interval(self, name: str, seed: int, draws: int = DRAWS) -> tuple[float, float]:
-        """Bootstrap interval of one of the properties; participants are drawn with both of their copies."""
+    @property
+    def against_training(self) -> float:
+        """Mean accuracy of the other two groups, in which a network that goes by the marker is wrong."""
+        found = self.accuracies
+        return (found[GROUPS[1]] + found[GROUPS[2]]) / 2
 
-        def value(*drawn: Floats) -> float:
-            return float(getattr(GroupAnswers(drawn[0], drawn[1], drawn[2] > 0), name))
-
-        return participant_interval((self.plain, self.marked, self.of_class.astype(float)), value, draws, seed)
+    @property
+    def per_person(self) -> Mapping[str, Floats]:
+        """Values of people, (people,), whose mean over the two classes is the property of that name."""
+        return {
+            "mean_accuracy": (self.plain + self.marked) / 2,
+            "as_in_training": np.where(self.of_class, self.marked, self.plain),
+            "against_training": np.where(self.of_class, self.plain, self.marked),
+        }
 
 
 @dataclass(frozen=True, eq=False)

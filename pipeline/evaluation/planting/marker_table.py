@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.planting.marker_groups import GROUPS, GroupAnswers
+from pipeline.evaluation.planting.marker_groups import GROUPS, REVERSED, GroupAnswers
+from pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes, worst_interval
 from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
@@ -35,17 +36,25 @@ COLUMNS = {
     **{f"accuracy_{name}": f"Accuracy: {name.split('_')[0]} class of the diagnosis, copies "
        f"{'with' if name.endswith('marked') else 'without'} the marker" for name in GROUPS},
     "worst_group": "Lowest of the four accuracies",
-    "worst_group_low": "Lower bound of its 95 % bootstrap interval over participants",
-    "worst_group_high": "Upper bound",
-    "mean_accuracy": "Mean of the four accuracies",
+    "worst_group_low": "Lower bound of its interval, of at least 95 % (the least bound of the four groups)",
+    "worst_group_high": "Upper bound (the least of the four, each at a level divided by four)",
+    "chance": "Worst group expected of a coin tossed for each participant, whatever their diagnosis and marker",
+    "chance_low": "Lower end of the central 95 % of such coins",
+    "chance_high": "Upper end",
+    "mean_accuracy": "Mean of the four accuracies; .5 by chance",
     "as_in_training": "Mean accuracy of the two groups in which marker and diagnosis go together, as in training",
+    "against_training": "Mean accuracy of the two groups in which they do not go together; a network that follows "
+                        "what goes with its class in training is wrong there",
     **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
     "epg_change": "epg minus that of the control",
     "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
     "epg_change_high": "Upper bound",
-    "worst_group_change": "worst_group minus that of the control",
-    "worst_group_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-    "worst_group_change_high": "Upper bound",
+    "worst_group_change": "worst_group minus that of the control; without an interval, since that of a least value of "
+                          "few participants does not hold",
+    **{f"{name}_change{end}": text.format(name) for name in ("mean_accuracy", "as_in_training", "against_training")
+       for end, text in (("", "{} minus that of the control"),
+                         ("_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
+                         ("_high", "Upper bound"))},
 }  # fmt: skip
 """Columns of ``marker_groups.tsv``."""
 MARKER_TABLE = Table(
@@ -87,11 +96,16 @@ def marker_row(
     tested = tested_of(answers, positive)
     means = answers.groupby("participant_id")[list(_MAPS)].mean()
     on_marker = answers[answers["marked"].astype(bool)].groupby("participant_id")["on_marker"].mean()
-    low, high = tested.interval("worst", seed=0)
+    groups = [copies[tested.of_class == label] for label in (False, True) for copies in (tested.plain, tested.marked)]
+    people = [len(own) for own in groups]
+    low, high = worst_interval([int(own.sum()) for own in groups], people)
+    chance = chance_of_worst(people[::2], opposite=task == REVERSED)
     row: dict[str, object] = {"task": task, "training": training, "weight": weight, "n_participants": len(means)}
     row |= {f"accuracy_{name}": value for name, value in tested.accuracies.items()}
     row |= {"worst_group": tested.worst, "worst_group_low": low, "worst_group_high": high}
-    row |= {"mean_accuracy": tested.mean, "as_in_training": tested.as_in_training}
+    row |= {"chance": chance.expected, "chance_low": chance.low, "chance_high": chance.high}
+    row |= {"mean_accuracy": tested.mean_accuracy, "as_in_training": tested.as_in_training}
+    row |= {"against_training": tested.against_training}
     row |= {name: float(means[name].mean()) for name in _MAPS} | {"on_marker": float(on_marker.mean())}
     if training == "control" or not len(control):
         return row
@@ -104,17 +118,11 @@ def changes(answers: pd.DataFrame, control: pd.DataFrame, positive: Mapping[str,
     sides = [frame[frame["participant_id"].isin(both)] for frame in (answers, control)]
     epg = [frame.groupby("participant_id")["epg"].mean().to_numpy(float) for frame in sides]
     first, second = (tested_of(frame, positive) for frame in sides)
-
-    def worse(*drawn: np.ndarray) -> float:
-        of_class = drawn[4] > 0
-        return GroupAnswers(drawn[0], drawn[1], of_class).worst - GroupAnswers(drawn[2], drawn[3], of_class).worst
-
-    samples = (first.plain, first.marked, second.plain, second.marked, first.of_class.astype(float))
-    named = {
-        "epg": (float(np.mean(epg[0] - epg[1])), participant_interval((epg[0] - epg[1],), np.mean, DRAWS, 0)),
-        "worst_group": (worse(*samples), participant_interval(samples, worse, DRAWS, 0)),
-    }
-    return {
+    named = {"epg": (float(np.mean(epg[0] - epg[1])), participant_interval((epg[0] - epg[1],), np.mean, DRAWS, 0))}
+    for name, values in first.per_person.items():
+        change, low, high = mean_of_classes(values - second.per_person[name], first.of_class)
+        named[name] = change, (low, high)
+    return {"worst_group_change": first.worst - second.worst} | {
         f"{name}_change{end}": value
         for name, (change, (low, high)) in named.items()
         for end, value in (("", change), ("_low", low), ("_high", high))

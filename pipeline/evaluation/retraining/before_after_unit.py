@@ -23,10 +23,10 @@ from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNI
 from pipeline.models.contract import StagedModel
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import load_model
-from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.tables import write_table
 from pipeline.training.objectives.explanations import context_of, mean_control
+from pipeline.training.objectives.map_settings import MapSettings, map_settings
 from pipeline.training.objectives.maps_in_training import explained_batch
 from pipeline.training.objectives.readable_gradients import GuidedReLUs, negative_cosine
 from pipeline.training.stage import FoldTask, load_part, train_fold
@@ -48,7 +48,7 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
     written = ("measures", "measures_columns", BEFORE, AFTER)
     facts = train_fold({name: path for name, path in outputs.items() if name not in written}, control, key)
     files = {BEFORE: FoldFiles(outputs["weights"].parent), AFTER: own.layout.fold(own.fold.index, own.repeat)}
-    objective, spec = own.config.objective, own.spec
+    objective, maps, spec = own.config.objective, map_settings(own.config), own.spec
     guided = objective.kind == "guided"
     places = places_of(objective, own.config.regions.atlas, spec) if guided else None
     teacher = context_of(own.config, own.task, spec, own.fold, (), torch.device("cpu")).teacher
@@ -63,7 +63,7 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
             image = own.layout.scan(name, scan.session_id, spec.resolution_mm)
             volume = torch.from_numpy(read_network_volume(image, spec))[None, None]
             target = int(own.task.value(scan.label, scan.name))
-            values, found = measured(model, volume, target, objective, places, teacher, reference)
+            values, found = measured(model, volume, target, objective.kind, maps, places, teacher, reference)
             mean.add(values)
             rows += [[name, training, measure, value] for measure, value in found.items()]
         mean.write(outputs[training], f"Heatlas evaluation: mean map {training} training with maps")
@@ -75,12 +75,15 @@ def measured(
     model: StagedModel,
     volume: Tensor,
     target: int,
-    objective: ObjectiveConfig,
+    kind: str,
+    maps: MapSettings,
     places: Places | None,
     teacher: nn.Module | None,
     reference: Tensor | None = None,
 ) -> tuple[Floats, Mapping[str, float]]:
     """The map that an objective is about, (D, H, W), and what is measured of one scan.
+
+    Weights W(x) have two channels; contributions W(x) x are shown in their place.
 
     Guided: the map of the scan's class, and where it lies. Distilled: the map of the class that the teacher finds, and
     how like the teacher's it is. Readable gradients: the absolute input gradient of the loss of the task, and how like
@@ -94,7 +97,9 @@ def measured(
         (1, 1, D, H, W).
     target : int
         Class of the scan.
-    objective : ObjectiveConfig
+    kind : str
+        Of the objective.
+    maps : MapSettings
     places : Places or None
         Of guidance.
     teacher : nn.Module or None
@@ -103,7 +108,7 @@ def measured(
         The mean control of evidence maps.
     """
     own = torch.tensor([target])
-    if objective.kind == "readable-gradients":
+    if kind == "readable-gradients":
         logits, gradient = _loss_gradient(model, volume, own)
         with GuidedReLUs():
             _, guided = _loss_gradient(model, volume, own)
@@ -111,15 +116,16 @@ def measured(
         extra = {"guided_cosine": -float(negative_cosine(gradient, guided))}
     else:
         asked = own if teacher is None else teacher(volume).argmax(1)
-        found = explained_batch(model, volume, asked, objective.map, objective.stage, False, reference)
-        logits, values = found.logits.detach(), found.maps[0].detach().numpy()
+        found = explained_batch(model, volume, asked, maps.map, maps.stage, False, reference)
+        shown = explained_batch(model, volume, asked, "inherent", 0, False) if maps.map == "dynamic-weights" else found
+        logits, values = found.logits.detach(), shown.maps[0].detach().numpy()
         extra = {} if places is None else dict(map_measures(values, places))
         extra.pop("on_marker", None)
         if teacher is not None:
-            theirs = explained_batch(teacher, volume, asked, objective.map, objective.stage, learning=False)
-            ours, shown = (one.maps.detach().flatten(1) for one in (found, theirs))
+            taught = explained_batch(teacher, volume, asked, maps.map, maps.stage, learning=False)
+            ours, theirs = (one.maps.detach().flatten(1) for one in (found, taught))
             extra["agrees"] = float(logits.argmax(1).item() == asked.item())
-            extra["teacher_cosine"] = float(functional.cosine_similarity(ours, shown))
+            extra["teacher_cosine"] = float(functional.cosine_similarity(ours, theirs))
     return values, {"correct": float(logits.argmax(1).item() == target), **extra}
 
 

@@ -13,18 +13,23 @@ class ObjectiveConfig:
     kind: Literal["task", "guided", "distilled", "readable-gradients"] = "task"
     """``task``: nothing else. ``guided``: maps inside a mask. ``distilled``: the answers and maps of a teacher instead
     of the labels. ``readable-gradients``: input gradients like those of guided backpropagation."""
-    weight: float = 1.0
-    """Of the loss of the maps, relative to that of the task; 0 is the control that trains as long without it."""
-    map: Literal["input-x-gradient", "grad-cam", "inherent", "evidence"] = "input-x-gradient"
-    """Map that is guided or compared. ``inherent``: contributions of a B-cos or CoDA network. ``evidence``, of
-    guidance at the input: expected gradients from the mean control of the training part, one point in each step."""
-    stage: int = 0
-    """Where it is made: 0 at the input, n after stage n of the network, -1 after the last stage with voxels."""
+    weight: float | Literal["usual"] = "usual"
+    """Of the loss of the maps, relative to that of the task; 0 is the control that trains as long without it. Usual is
+    what was studied with the brain as mask, by `loss`: 30 (energy), 100 (l1), 1 (ppce), 10,000 (rrr); 1 for other
+    kinds."""
+    map: Literal["usual", "input-x-gradient", "grad-cam", "inherent", "dynamic-weights", "evidence"] = "usual"
+    """Map that is guided or compared. ``inherent``: contributions W(x) x of a B-cos or CoDA network.
+    ``dynamic-weights``, of distillation at the input: their weights W(x) of both channels. ``evidence``, of guidance at
+    the input: expected gradients from the mean control of the training part, one point in each step. Usual:
+    input-x-gradient; of distillation, as its source, dynamic-weights for B-cos (and CoDA) students, else grad-cam."""
+    stage: int | Literal["usual"] = "usual"
+    """Where it is made: 0 at the input, n after stage n of the network, -1 after the last stage with voxels. Usual: -1
+    for grad-cam, 0 for other maps."""
     loss: Literal["energy", "l1", "ppce", "rrr"] = "energy"
     """Of guidance: share of positive attribution inside the mask (energy), distance from the mask (l1), more inside
     (ppce), less outside (rrr)."""
-    regions: tuple[str, ...] = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus")
-    """Bilateral groups of the atlas that make the mask; ``brain`` for all of the template's brain."""
+    regions: tuple[str, ...] = ("brain",)
+    """What makes the mask: ``brain``, all of the template's brain, or bilateral groups of the atlas."""
     mask: str = ""
     """NIfTI file in template space in place of `regions`; voxels above 0 are inside."""
     outside: bool = False
@@ -53,7 +58,12 @@ class ObjectiveConfig:
     @property
     def uses_maps(self) -> bool:
         """Whether the loss depends on maps or input gradients."""
-        return self.kind != "task" and self.weight > 0
+        return self.kind != "task" and self.weight != 0
+
+    @property
+    def at_input(self) -> bool:
+        """Whether maps are made at the input, as far as the settings name the stage."""
+        return self.stage in ("usual", 0)
 
     @property
     def moves_maps(self) -> bool:
@@ -63,8 +73,14 @@ class ObjectiveConfig:
     def checks(self) -> list[tuple[bool, str]]:
         """Checks of values: whether each passes, and the message if it fails."""
         return [
-            (0 <= self.weight <= 1e6, "objective.weight must lie between 0 and 1,000,000"),
-            (self.stage >= -1, "objective.stage must be 0 or more, or -1 for the last stage with voxels"),
+            (
+                self.weight == "usual" or 0 <= self.weight <= 1e6,
+                'objective.weight must lie between 0 and 1,000,000, or be "usual"',
+            ),
+            (
+                self.stage == "usual" or self.stage >= -1,
+                'objective.stage must be 0 or more, -1 for the last stage with voxels, or "usual"',
+            ),
             (0 <= self.dilate_voxels <= 50, "objective.dilate_voxels must lie between 0 and 50"),
             (0 < self.annotated <= 1, "objective.annotated must lie above 0 and up to 1"),
             (0.01 <= self.temperature <= 1000, "objective.temperature must lie between 0.01 and 1,000"),
@@ -74,8 +90,12 @@ class ObjectiveConfig:
             ),
             (not self.scans or self.kind == "distilled", 'objective.scans needs objective.kind = "distilled"'),
             (
-                self.map != "evidence" or (self.kind == "guided" and self.stage == 0) or not self.uses_maps,
+                self.map != "evidence" or (self.kind == "guided" and self.at_input) or not self.uses_maps,
                 'objective.map = "evidence" is for objective.kind = "guided" at objective.stage = 0',
+            ),
+            (
+                self.map != "dynamic-weights" or (self.kind == "distilled" and self.at_input) or not self.uses_maps,
+                'objective.map = "dynamic-weights" is for objective.kind = "distilled" at objective.stage = 0',
             ),
             (not self.frozen or self.kind == "distilled", 'objective.frozen needs objective.kind = "distilled"'),
             (

@@ -24,7 +24,7 @@ class PretrainingConfig:
     """How the temperature changes from epoch to epoch: between its bounds as a cosine, in straight lines or in steps,
     drawn at random, or not at all."""
     period_epochs: float = 0.0
-    """Of a schedule; 0 for one that ends training after 4.7 periods, when the temperature is near its lowest."""
+    """Of a schedule; 0 for the one with which the last epoch is at 0.7 of the fifth period, on the way up again."""
     dimensions: int = 64
     """Of the embeddings that are compared; of dino, the number of its prototypes."""
     queue: int = 0

@@ -70,7 +70,8 @@ def distilled(task: Objective, distillation: Distillation, binary: bool = False)
     """Answers and maps of ``context.teacher`` in place of labels, which only validation uses.
 
     Both networks see the same augmented volumes (maps of a `frozen` teacher move with them), and both are asked for the
-    class that the teacher finds. Maps are compared inside the brain, where the input is not 0.
+    class that the teacher finds. Maps are compared inside the brain, where the input is not 0: Grad-CAM or, of B-cos
+    networks, W(x) in the source (Parchami-Araghi et al. 2024), which compares them everywhere.
 
     Parameters
     ----------
@@ -106,7 +107,8 @@ def distilled(task: Objective, distillation: Distillation, binary: bool = False)
             )
         total = of_answers(logits.float(), teacher.logits.float(), distillation.temperature).mean()
         if maps is not None:
-            brain = (batch.volumes[:, 0] != 0).to(maps.dtype)
+            brain = (batch.volumes != 0).to(maps.dtype)
+            brain = brain if maps.dim() == brain.dim() else brain[:, 0]  # W(x) has a channel for v and one for 1 - v
             total = total + distillation.weight * explanation_distance(maps, teacher.maps, brain).mean()
         return total, task.loss(Given(logits), batch, context)[1]
 
@@ -144,7 +146,7 @@ def frozen(context: Context, volumes: Tensor | KeptVolumes, distillation: Distil
     if distillation.weight == 0:
         return replace(context, answers=answers, teacher=None)
     maps = torch.cat([one.maps for one in found])
-    largest = maps.abs().amax((1, 2, 3), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
+    largest = maps.abs().amax(tuple(range(1, maps.dim())), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
     return replace(context, answers=answers, masks=maps / largest, teacher=None)
 
 

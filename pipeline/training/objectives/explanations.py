@@ -36,6 +36,7 @@ from pipeline.training.objectives.distillation import Distillation, distilled
 from pipeline.training.objectives.guidance import Guidance, guided
 from pipeline.training.objectives.guidance_losses import dilated
 from pipeline.training.objectives.known_networks import fold_of_run, known_network
+from pipeline.training.objectives.map_settings import map_settings
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.readable_gradients import readable
 from pipeline.training.objectives.records import Batch, Context, Objective
@@ -49,20 +50,21 @@ def with_explanations(objective: Objective, config: Config, task: Task) -> Objec
     """The objective of a task as ``[objective]`` changes it; unchanged for the kind ``task``."""
     wanted = config.objective
     if wanted.kind == "guided":
-        classes = wanted.classes or task.outputs
+        maps, classes = map_settings(config), wanted.classes or task.outputs
         numbers = () if task.is_number else tuple(task.outputs.index(name) for name in classes)
-        return guided(objective, Guidance(wanted.loss, wanted.map, wanted.stage, wanted.weight, numbers))
+        return guided(objective, Guidance(wanted.loss, maps.map, maps.stage, maps.weight, numbers))
     if wanted.kind == "distilled":
         binary = family_of(config.model).loss != "cross-entropy"
-        return distilled(objective, distillation_of(wanted), binary)
+        return distilled(objective, distillation_of(config), binary)
     if wanted.kind == "readable-gradients":
-        return readable(objective, wanted.distance, wanted.weight)
+        return readable(objective, wanted.distance, map_settings(config).weight)
     return objective
 
 
-def distillation_of(wanted: ObjectiveConfig) -> Distillation:
+def distillation_of(config: Config) -> Distillation:
     """How a student is taught, from the settings."""
-    return Distillation(wanted.temperature, wanted.weight, wanted.map, wanted.stage, wanted.stage)
+    maps = map_settings(config)
+    return Distillation(config.objective.temperature, maps.weight, maps.map, maps.stage, maps.stage)
 
 
 def context_of(
@@ -202,7 +204,7 @@ def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
         others = unlabelled_scans(wanted, configured_input(config), fold).values()
         paths = [path for own in others for scan in own for path in (scan.t1w, scan.brain_mask)]
         files |= {f"unlabelled-{number}": path for number, path in enumerate(paths)}
-    settings = dataclasses.replace(wanted, mask="", teacher="", scans="")
+    settings = dataclasses.replace(wanted, mask="", teacher="", scans="", **vars(map_settings(config)))
     atlas = config.regions.atlas if wanted.kind == "guided" and not wanted.mask else None
     return [settings, atlas], begun | {name: _digest(path) for name, path in files.items()}
 

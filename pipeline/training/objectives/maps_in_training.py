@@ -37,14 +37,19 @@ def grad_cam(features: Tensor, gradient: Tensor) -> Tensor:
 
 
 MAPS: Mapping[str, MapOf] = {"input-x-gradient": input_times_gradient, "grad-cam": grad_cam}
-"""From one gradient, by the name in ``[objective] map``; besides them ``inherent`` and ``evidence``."""
+"""From one gradient, by the name in ``[objective] map``; besides them ``inherent``, `WEIGHTS` and ``evidence``."""
+WEIGHTS = "dynamic-weights"
+"""W(x) itself, which distillation compares, where ``inherent`` is W(x) x."""
 POINTS = 8
 """On the way from the mean control to a scan, where a network is only measured; a training step draws one."""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """Logits (B, K) of a batch, and a map (B, D, H, W) of each volume; both differentiable in the weights."""
+    """Logits (B, K) of a batch, and a map of each volume; both differentiable in the weights.
+
+    Maps are (B, D, H, W); of `WEIGHTS` (B, 2, D, H, W), for an intensity v and for 1 - v.
+    """
 
     logits: Tensor
     maps: Tensor
@@ -73,8 +78,8 @@ def explained_batch(
     targets : Tensor of int64
         Output explained, (B,).
     kind : str
-        One of `MAPS`; ``inherent``, contributions of a network that is one linear map for each scan; or ``evidence``,
-        expected gradients from a mean control, at the input.
+        One of `MAPS`; ``inherent``, contributions of a network that is one linear map for each scan; `WEIGHTS`, that
+        linear map itself, at the input; or ``evidence``, expected gradients from a mean control, at the input.
     stage : int
         Boundary: 0 the input, -1 the last stage with voxels.
     learning : bool
@@ -100,8 +105,8 @@ def explained_batch(
             f"objective.stage = {stage}: this network has voxels at stages 0 to {last_spatial_stage(model)} (-1: the "
             "last)."
         )
-    if kind == "inherent":
-        return _inherent(model, volumes, targets, place, learning)
+    if kind in ("inherent", WEIGHTS):
+        return _inherent(model, volumes, targets, place, kind == WEIGHTS, learning)
     if kind == "evidence":
         assert reference is not None
         return _evidence(model, volumes, targets, reference.to(volumes), learning)
@@ -127,13 +132,28 @@ def explained_batch(
     return Explained(logits, maps[:, 0])
 
 
-def _inherent(model: StagedModel, volumes: Tensor, targets: Tensor, place: int, learning: bool) -> Explained:
-    """Contributions ``W(a) a`` of the features, with W as it depends on the weights (`differentiable_weights`)."""
-    require_dynamic(model, place == 0)
+def _inherent(
+    model: StagedModel, volumes: Tensor, targets: Tensor, place: int, weights_alone: bool, learning: bool
+) -> Explained:
+    """Contributions ``W(a) a`` of the features, with W as it depends on the weights (`differentiable_weights`).
+
+    Or W(x) alone, at the input.
+    """
+    try:
+        require_dynamic(model, place == 0)
+    except UsageError as error:
+        if not weights_alone:
+            raise
+        raise UsageError(
+            f'objective.map = "{WEIGHTS}" compares W(x) of two networks that are one linear map for each scan (B-cos, '
+            f'CoDA), and this {type(model).__name__} is not one. Set objective.map = "grad-cam".'
+        ) from error
+    if weights_alone and place:
+        raise UsageError(f'objective.map = "{WEIGHTS}" is made at the input; set objective.stage = 0.')
     if any(isinstance(one, _DropoutNd) and one.p > 0 for one in model.modules()):
         raise UsageError(
-            'objective.map = "inherent": this network drops units at random, and its map is that of all. Set '
-            "model.dropout = 0."
+            "objective.map: this network drops units at random, and its linear map is that of all. Set model.dropout = "
+            "0."
         )
     before, after = split_layers(model, place)
     if not place and isinstance(after[0][1], InputEncoding):  # a voxel is its pair
@@ -150,7 +170,10 @@ def _inherent(model: StagedModel, volumes: Tensor, targets: Tensor, place: int, 
         return evidence_of(a, targets)
 
     _, weights = differentiable_weights(model, value, features)
-    maps = (features * (weights if learning else weights.detach())).sum(1, keepdim=True)
+    weights = weights if learning else weights.detach()
+    if weights_alone:
+        return Explained(passes[0], weights)
+    maps = (features * weights).sum(1, keepdim=True)
     if place:
         maps = interpolated(maps, before, volumes.shape[2:])
     return Explained(passes[0], maps[:, 0])

@@ -51,6 +51,7 @@ class Context:
         A frozen network, in evaluation mode.
     masks : Tensor or None
         Where maps should be: of each scan, (N, D, H, W), by position in the part, or the same for all, (1, D, H, W).
+        Maps of a frozen teacher: of each scan, also with channels, (N, C, D, H, W).
     annotated : Tensor of bool or None, shape (N,)
         Scans whose mask counts; None for all.
     answers : Tensor or None, shape (N, K)

@@ -12,7 +12,7 @@ from pipeline.run.config.pretraining import PretrainingConfig, Schedule
 from pipeline.run.work.seeds import generator
 
 PERIODS = 4.7
-"""Of a schedule in a training, unless told otherwise: it then ends where it is best, at 0.7 of a period."""
+"""Of a schedule from the first epoch to the last, unless told otherwise: it ends where it is best, at 0.7 of one."""
 
 
 def temperature_at(schedule: Schedule, lowest: float, highest: float, phase: float) -> float:
@@ -42,7 +42,8 @@ def temperature_of(settings: PretrainingConfig, epoch: int, epochs: int, seed: i
     ----------
     settings : PretrainingConfig
     epoch, epochs : int
-        The epoch, and how many there are.
+        The epoch, and how many there are; without a period the first has the highest temperature, and the last, also an
+        only one, that of phase 0.7.
     seed : int
         For ``random``: even between the bounds.
     """
@@ -51,5 +52,8 @@ def temperature_of(settings: PretrainingConfig, epoch: int, epochs: int, seed: i
         return lowest
     if settings.schedule == "random":
         return float(generator(seed, "temperature", epoch).uniform(lowest, highest))
-    period = settings.period_epochs or epochs / PERIODS
-    return temperature_at(settings.schedule, lowest, highest, (epoch - 1) / period)
+    if settings.period_epochs:
+        phase = (epoch - 1) / settings.period_epochs
+    else:
+        phase = PERIODS * (epoch - 1) / (epochs - 1) if epochs > 1 else PERIODS
+    return temperature_at(settings.schedule, lowest, highest, phase)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.evaluation.planting.marked import CONTROL, DIAGNOSIS, GUIDED, NAME, REVERSED, recipe_of
-from pipeline.evaluation.planting.marker_groups import GROUPS
+from pipeline.evaluation.planting.marked import CONTROL, GUIDED, NAME, recipe_of
+from pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED
 from pipeline.evaluation.retraining.before_after import NAME as OBJECTIVE
 from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE
 from pipeline.run.config.objectives import ObjectiveConfig
@@ -40,6 +40,7 @@ _PLANTED = {
     REVERSED: "The same scans, and networks learn to tell copies with the block from those without.",
 }  # fmt: skip
 _SHORTCUTS = {DIAGNOSIS: "the marker", REVERSED: "the diagnosis"}
+_LEARNT = {DIAGNOSIS: "the diagnosis", REVERSED: "the marker"}
 _TRAININGS = {CONTROL: "Without guidance", GUIDED: "With guidance"}
 
 
@@ -108,6 +109,8 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
     columns = [
         Column("title", "Training"), *groups, numeric("worst_group", "Worst group", fixed),
         numeric("worst_group_low", "From", fixed), numeric("worst_group_high", "To", fixed),
+        numeric("chance", "By chance", fixed, "worst group expected of a coin that is tossed for each participant"),
+        numeric("mean_accuracy", "Mean of the four", fixed, ".5 by chance"),
         numeric("as_in_training", "As in training", fixed, "the two groups in which marker and diagnosis go together"),
         numeric("epg", "In the mask (EPG)", _three), numeric("on_marker", "On the marker", _three),
     ]  # fmt: skip
@@ -117,12 +120,11 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
         if row["training"] == CONTROL:
             text += _uses(row, task)
         elif pd.notna(row["epg_change"]):
-            worst = f"changes by {_interval(row, 'worst_group', 2)}"
-            if pd.isna(row["worst_group_change_low"]):  # nobody is answered otherwise
-                worst = "does not change"
             text += (
-                f" With guidance, accuracy in the worst group {worst}, and the share of maps in the mask changes by "
-                f"{_interval(row, 'epg', 3)}."
+                " With guidance, accuracy where marker and diagnosis do not go together "
+                f"{_changes(row, 'against_training', 2)}, the mean of the four groups "
+                f"{_changes(row, 'mean_accuracy', 2)}, and the share of maps in the mask {_changes(row, 'epg', 3)}. "
+                f"{_against_chance(row, task)}"
             )
     blocks = {CONTROL: "Without guidance", GUIDED: "With guidance"}
     caption = (
@@ -144,6 +146,19 @@ def _uses(control: pd.Series, task: str) -> str:
         f" Without guidance, networks recognise {known} of the copies in which marker and diagnosis go together as in "
         f"training, and {worst} of the worst group{follows}."
     )
+
+
+def _against_chance(row: pd.Series, task: str) -> str:
+    """The worst group with guidance beside that of a coin."""
+    worst, chance, low, high = (
+        percent(row[name], 0) for name in ("worst_group", "chance", "chance_low", "chance_high")
+    )
+    text = (
+        f"They recognise {worst} of the worst group; a coin tossed for each participant has {chance} ({low} to {high})"
+    )
+    if row["worst_group"] <= row["chance_high"]:
+        return f"{text}, so this does not show that they recognise {_LEARNT.get(task, 'their classes')}."
+    return f"{text}."
 
 
 def _where(objective: ObjectiveConfig) -> str:
@@ -169,9 +184,12 @@ def _maps(material: Material, comparison: str, blocks: Mapping[str, str], captio
     return material.gallery.add(figure, f"before-after_{comparison}", f"Brain slices: {caption}", said, "png")
 
 
-def _interval(row: pd.Series, name: str, decimals: int) -> str:
-    low, high = (signed(row[f"{name}_change_{end}"], decimals) for end in ("low", "high"))
-    return f"{signed(row[f'{name}_change'], decimals)} (95 % interval {low} to {high})"
+def _changes(row: pd.Series, name: str, decimals: int) -> str:
+    change, *bounds = (row[f"{name}_change{end}"] for end in ("", "_low", "_high"))
+    if pd.isna(bounds[0]):  # nobody differs from the others of the class
+        return "does not change" if change == 0 else f"changes by {signed(change, decimals)}"
+    low, high = (signed(bound, decimals) for bound in bounds)
+    return f"changes by {signed(change, decimals)} (95 % interval {low} to {high})"
 
 
 def _three(value: object) -> str:
