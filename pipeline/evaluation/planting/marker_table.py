@@ -16,7 +16,8 @@ from pipeline.run.tables import read_table
 
 _MAPS = {
     "epg": "Share of the positive attribution inside the mask (energy pointing game)",
-    "iou": "Overlap of the mask with the voxels above half of the largest attribution (intersection over union)",
+    "iou": "Overlap of the mask with the voxels above a share of the largest attribution, the share that is best for "
+    "the same network's maps of its validation people (intersection over union)",
     "on_object_epg": "Share inside the mask of the positive attribution in the bounding boxes of its parts",
     "on_marker": "Share of the positive attribution on the marker",
 }
@@ -40,6 +41,7 @@ COLUMNS = {
     "mean_accuracy": "Mean of the four accuracies",
     "as_in_training": "Mean accuracy of the two groups in which marker and diagnosis go together, as in training",
     **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
+    "n_no_positive": "Copies whose map has no positive value: they have no epg, iou, on_object_epg or on_marker",
     "epg_change": "epg minus that of the control",
     "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
     "epg_change_high": "Upper bound",
@@ -93,6 +95,7 @@ def marker_row(
     row |= {"worst_group": tested.worst, "worst_group_low": low, "worst_group_high": high}
     row |= {"mean_accuracy": tested.mean, "as_in_training": tested.as_in_training}
     row |= {name: float(means[name].mean()) for name in _MAPS} | {"on_marker": float(on_marker.mean())}
+    row["n_no_positive"] = int(answers["epg"].isna().sum())
     if training == "control" or not len(control):
         return row
     return row | changes(answers, control, positive)
@@ -110,8 +113,10 @@ def changes(answers: pd.DataFrame, control: pd.DataFrame, positive: Mapping[str,
         return GroupAnswers(drawn[0], drawn[1], of_class).worst - GroupAnswers(drawn[2], drawn[3], of_class).worst
 
     samples = (first.plain, first.marked, second.plain, second.marked, first.of_class.astype(float))
+    risen = epg[0] - epg[1]
+    risen = risen[np.isfinite(risen)]
     named = {
-        "epg": (float(np.mean(epg[0] - epg[1])), participant_interval((epg[0] - epg[1],), np.mean, DRAWS, 0)),
+        "epg": (float(np.mean(risen)) if len(risen) else np.nan, participant_interval((risen,), np.mean, DRAWS, 0)),
         "worst_group": (worse(*samples), participant_interval(samples, worse, DRAWS, 0)),
     }
     return {
