@@ -49,6 +49,16 @@ OF_SCAN = ("accuracy", "probability of the class found")
 OF_MAP = ("average drop", "average gain", "average increase", "insertion", "deletion", "extent")
 CAMS = ("grad-cam", "grad-cam++", "xgrad-cam", "hires-cam", "score-cam")
 NAMES = (*OF_SCAN, *(f"{method}: {name}" for method in CAMS for name in OF_MAP))
+USUAL = {"task": "marker", "marker": 1.0}
+PAGE = """# CA-Stream against global average pooling, per cent
+
+Made by `python benchmarks/ca_stream.py RUN {asked}` on the demo: two heads of a probe on one frozen backbone.
+Maps are of the last features, with CA-Stream before their attention; extent is the mean of the scaled map over the
+brain. Insertion and deletion: {steps} steps over the voxels of the brain. Differences are paired, intervals
+are over people (seeds averaged).
+
+{table}
+"""
 STEPS, BLUR = 20, 5
 """Of insertion and deletion, and edge in voxels of the Gaussian that insertion starts from."""
 
@@ -129,7 +139,7 @@ def compared(cohort: Cohort, task: str, seeds: Sequence[int]) -> str:
                         values[number, place, person] = np.mean(answers, axis=0)
                 print(f"seed {seed} fold {fold}: accuracy {np.nanmean(values[:, place, :, 0], axis=1)}", flush=True)
     means = values.mean(axis=1)
-    lines = [f"{people} people, {len(seeds)} seeds, per cent.", "", "| | GAP | CA-Stream | difference [95 %] |", "|---|---|---|---|"]
+    lines = ["| | GAP | CA-Stream | difference [95 %] |", "|---|---|---|---|"]
     for number, name in enumerate(NAMES):
         change = means[1, :, number] - means[0, :, number]
         low, high = participant_interval((change,), np.mean, DRAWS, 0)
@@ -144,15 +154,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--task", choices=("marker", "diagnosis"), default="marker")
-    parser.add_argument("--marker", type=float, default=1.0)
+    parser.add_argument("--task", choices=("marker", "diagnosis"), default=USUAL["task"])
+    parser.add_argument("--marker", type=float, default=USUAL["marker"])
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     text = compared(fainter(load(arguments.run), arguments.marker), arguments.task, arguments.seeds)
+    asked = f"--seeds {' '.join(map(str, arguments.seeds))}" + "".join(
+        f" --{name} {getattr(arguments, name)}"
+        for name in ("task", "marker")
+        if getattr(arguments, name) != USUAL[name]
+    )
+    text = PAGE.format(asked=asked, steps=STEPS, table=text)
     print(text)
     if arguments.output:
-        arguments.output.write_text(text + "\n", encoding="utf-8")
+        arguments.output.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -22,6 +22,7 @@ def test_draws_without_a_value_are_left_out_and_do_not_count_as_0() -> None:
 
 def test_no_interval_where_most_draws_have_no_value() -> None:
     values = np.arange(20.0)
+
     def rarely(drawn: np.ndarray) -> float:
         return float(drawn.mean()) if drawn.max() < 15 else float("nan")
 

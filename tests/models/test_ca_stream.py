@@ -224,7 +224,7 @@ def test_maps_in_training_are_of_the_same_features() -> None:
     for sign in (1, -1):
         with torch.no_grad():
             query[0] += sign * step
-        sides.append((explained_batch(model, scans, labels, "grad-cam", -1, learning=False).maps**2).sum().item())
+        sides.append((explained_batch(model, scans, labels, "grad-cam", -1, learning=False).maps ** 2).sum().item())
         with torch.no_grad():
             query[0] -= sign * step
     assert slope[0].item() == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-5)

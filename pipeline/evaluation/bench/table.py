@@ -194,9 +194,7 @@ def _of_regions(
     )
     density = {scan.scan_id: density_of(rows, network, name, scan.scan_id) for scan in cohort.positive}
     if severity == ALL and truth.severity:
-        known_dose = [
-            key for key, own in density.items() if key in truth.severity and np.isfinite(own).all()
-        ]
+        known_dose = [key for key, own in density.items() if key in truth.severity and np.isfinite(own).all()]
         dose = np.array([truth.severity[one] for one in known_dose])
         sums = np.array([(density[one] * rows.n_voxels)[planted].sum() for one in known_dose])
         draws = DRAWS if network in (REAL, NO_NETWORK) else 0

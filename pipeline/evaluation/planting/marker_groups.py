@@ -123,9 +123,7 @@ class Places:
     marker: Bools
 
 
-def map_measures(
-    values: NDArray[np.floating], places: Places, threshold: float = HALF
-) -> Mapping[str, float]:
+def map_measures(values: NDArray[np.floating], places: Places, threshold: float = HALF) -> Mapping[str, float]:
     """How well a map keeps to a mask; NaN where nothing is positive.
 
     ``epg``: share of the positive attribution inside it; ``iou``: of the mask and the voxels above a share of the

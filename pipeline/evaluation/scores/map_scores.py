@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.evaluation.scores.boxes import (
-    attended_box,
     THRESHOLDS,
+    attended_box,
     best_iou,
     box_accuracy,
     boxes_of,
