@@ -157,7 +157,7 @@ def attribute_all(
         For volumes that do not fit the model or are not finite, and for maps that are not finite.
     """
     if len(volumes) > 1 and stage != 0 and pooling_before(split_layers(model, stage)[0]) is not None:
-        each = [attribute_all(model, one, target, method, stage, start, at_input_grid) for one in volumes.split(1)]
+        each = [attribute_all(model, one, target, method, stage, start, at_input_grid) for one in torch.split(volumes, 1)]
         return tuple(_joined(answers) for answers in zip(*each, strict=True))
     if isinstance(method, Propagation) and stage == 0:  # has its own pass through the network
         return tuple(_finite(answer) for answer in method.answers(model, volumes, target, start, stage))
