@@ -1,4 +1,4 @@
-"""CA-Stream against global average pooling on the demo: accuracy, and Grad-CAM judged by masked recognition.
+"""CA-Stream against global average pooling on the demo: accuracy, and CAM methods judged by masked recognition.
 
     python benchmarks/ca_stream.py /tmp/demo/run --seeds 43 44 45 --output docs/benchmarks/ca_stream.md
 
@@ -6,12 +6,15 @@ RUN is only read. Volumes and folds are those of `benchmarks/marked_cohort.py`. 
 copies with and without it: the diagnosis is beyond a network with GAP and 16 people to learn from (--task diagnosis:
 50 % with GAP, 47 % with CA-Stream), and a comparison at chance says nothing. A ResNet-10 with GAP is trained, then
 frozen, and two probes on it are trained with the same recipe: head "linear" (GAP) and head "ca-stream". Both are asked
-for the class that they find, and the volume is shown through the Grad-CAM map of their last stage, scaled to [0, 1].
+for the logit of the class that they find, by methods at their last features: with CA-Stream those before the attention,
+so that gradients pass through it (Torres Figueroa 2024, ch. 3). The volume is shown through the map, scaled to [0, 1]
+and brought to its grid; what is hidden is air. --marker sets how bright the marker is, as share of the brightest voxel.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,9 +25,14 @@ import torch
 from guidance_study import RECIPE, RESNET
 from marked_cohort import FOLDS, Cohort, load, parts_of
 
+from pipeline.attribution.cam.map_range import by_range
+from pipeline.attribution.gradient.smoothing import gaussian_smooth
+from pipeline.attribution.methods import attribute
+from pipeline.attribution.registry import METHODS
 from pipeline.cohort.people.tasks import task_of
 from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from pipeline.evaluation.scores.masked_recognition import average_drop, average_gain, average_increase
+from pipeline.evaluation.scores.removal import part_numbers, removal_curve
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.probes.network import build
 from pipeline.models.families.registry import build_network
@@ -33,12 +41,33 @@ from pipeline.run.config.settings import CohortConfig
 from pipeline.run.work.seeds import derived_seed
 from pipeline.training.checkpoints import remove_checkpoint
 from pipeline.training.numerics import repeatable
-from pipeline.training.objectives.maps_in_training import explained_batch
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.trainer import Resumption, train
 from pipeline.training.volumes import STORED, LabelledVolumes
 
-NAMES = ("accuracy", "average drop", "average gain", "average increase")
+OF_SCAN = ("accuracy", "probability of the class found")
+OF_MAP = ("average drop", "average gain", "average increase", "insertion", "deletion", "extent")
+CAMS = ("grad-cam", "grad-cam++", "xgrad-cam", "hires-cam", "score-cam")
+NAMES = (*OF_SCAN, *(f"{method}: {name}" for method in CAMS for name in OF_MAP))
+USUAL = {"task": "marker", "marker": 1.0}
+PAGE = """# CA-Stream against global average pooling, per cent
+
+Made by `python benchmarks/ca_stream.py RUN {asked}` on the demo: two heads of a probe on one frozen backbone.
+Maps are of the last features, with CA-Stream before their attention; extent is the mean of the scaled map over the
+brain. Insertion and deletion: {steps} steps over the voxels of the brain. Differences are paired, intervals
+are over people (seeds averaged).
+
+{table}
+"""
+STEPS, BLUR = 20, 5
+"""Of insertion and deletion, and edge in voxels of the Gaussian that insertion starts from."""
+
+
+def fainter(cohort: Cohort, share: float) -> Cohort:
+    """The cohort with a marker of a share of its brightness."""
+    plain, marked = cohort.volumes[:, 0], cohort.volumes[:, 1]
+    volumes = torch.stack([plain, torch.lerp(plain, marked, share)], 1)
+    return dataclasses.replace(cohort, volumes=volumes)
 
 
 def scans_of(cohort: Cohort, people: np.ndarray, task: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,16 +93,28 @@ def learned(model: StagedModel, cohort: Cohort, task: str, fold: int, seed: int,
 
 
 def judged(model: StagedModel, volume: torch.Tensor, label: int) -> list[float]:
-    """Whether the class is found, and drop, gain and increase of its probability through the Grad-CAM map."""
+    """`NAMES` of one scan (1, 1, D, H, W), in per cent."""
     with torch.no_grad():
         before = model(volume).softmax(1)[0]
     found = int(before.argmax())
-    maps = explained_batch(model, volume, torch.tensor([found]), "grad-cam", -1, learning=False).maps.detach()
-    scaled = (maps - maps.min()) / (maps.max() - maps.min()).clamp(min=1e-12)
-    with torch.no_grad():
-        after = float(model(volume * scaled[:, None]).softmax(1)[0, found])
-    p = float(before[found])
-    return [100.0 * (found == label), average_drop(p, after), average_gain(p, after), average_increase(p, after)]
+    p, brain = float(before[found]), volume[0, 0] != 0
+
+    def score(volumes: torch.Tensor) -> torch.Tensor:
+        return model(volumes).softmax(1)[:, found]
+
+    values = [100.0 * (found == label), 100 * p]
+    for name in CAMS:
+        entry = METHODS[name]
+        maps = attribute(model, volume, found, entry.record(), entry.stage_of(model)).values
+        scaled = by_range(maps)
+        with torch.no_grad():
+            after = float(score(volume * scaled))
+        blurred, air = gaussian_smooth(volume, BLUR)[0, 0], torch.zeros_like(volume[0, 0])
+        ways = ((blurred, volume[0, 0]), (volume[0, 0], air))
+        areas = [removal_curve(score, *ends, part_numbers(brain), maps[0, 0], STEPS).area for ends in ways]
+        values += [average_drop(p, after), average_gain(p, after), average_increase(p, after)]
+        values += [100 * area for area in areas] + [100 * float(scaled[0, 0][brain].mean())]
+    return values
 
 
 def compared(cohort: Cohort, task: str, seeds: Sequence[int]) -> str:
@@ -113,14 +154,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--task", choices=("marker", "diagnosis"), default="marker")
+    parser.add_argument("--task", choices=("marker", "diagnosis"), default=USUAL["task"])
+    parser.add_argument("--marker", type=float, default=USUAL["marker"])
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    text = compared(load(arguments.run), arguments.task, arguments.seeds)
+    text = compared(fainter(load(arguments.run), arguments.marker), arguments.task, arguments.seeds)
+    asked = f"--seeds {' '.join(map(str, arguments.seeds))}" + "".join(
+        f" --{name} {getattr(arguments, name)}"
+        for name in ("task", "marker")
+        if getattr(arguments, name) != USUAL[name]
+    )
+    text = PAGE.format(asked=asked, steps=STEPS, table=text)
     print(text)
     if arguments.output:
-        arguments.output.write_text(text + "\n", encoding="utf-8")
+        arguments.output.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -91,7 +91,7 @@ def last_spatial_stage(model: nn.Module) -> int:
 
 
 def token_stage(model: nn.Module) -> int:
-    """Boundary before the first stage with attention, or after one that pools by it; 0 if there is none."""
+    """Boundary before the first stage with attention, or at the features of one that pools by it; 0 without any."""
     for number, stage in enumerate(_stages(model)):
         if attention_layers(stage) or isinstance(stage, PoolsByAttention):
             return number + isinstance(stage, PoolsByAttention)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.attribution.lrp.ledger import Ledger
-from pipeline.attribution.network_view import NetworkView, explaining
+from pipeline.attribution.network_view import NetworkView, explaining, pooling_before, split_layers
 from pipeline.attribution.records import Attribution
 from pipeline.attribution.targets import StartValue
 from pipeline.attribution.upsampling import to_input_grid
@@ -156,6 +156,9 @@ def attribute_all(
     BadInputError
         For volumes that do not fit the model or are not finite, and for maps that are not finite.
     """
+    if len(volumes) > 1 and stage != 0 and pooling_before(split_layers(model, stage)[0]) is not None:
+        each = [attribute_all(model, one, target, method, stage, start, at_input_grid) for one in torch.split(volumes, 1)]
+        return tuple(_joined(answers) for answers in zip(*each, strict=True))
     if isinstance(method, Propagation) and stage == 0:  # has its own pass through the network
         return tuple(_finite(answer) for answer in method.answers(model, volumes, target, start, stage))
     with explaining(model, volumes, target, stage, start) as view:
@@ -177,6 +180,12 @@ def attribute_all(
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]
     return tuple(answers)
+
+
+def _joined(answers: Sequence[Attribution]) -> Attribution:
+    """One answer of several volumes, from those of each alone."""
+    values, starts = (torch.cat([getattr(one, name) for one in answers]) for name in ("values", "start_value"))
+    return replace(answers[0], values=values, start_value=starts)
 
 
 def _finite(answer: Attribution) -> Attribution:

@@ -3,6 +3,9 @@
 Words: the *boundary* splits the network in two, ``rest(pre(volumes)) == model(volumes)``. The *features* (B, C, d, h,
 w) are the values at the boundary; at boundary 0 they are the volumes. A method explains the *score* of the target as a
 function of the features, so one formula serves the input and every stage (ML-Att; Rao, Böhle & Schiele 2022).
+
+A stage that pools by attention (CA-Stream) ends, for a boundary right after it, before its attention, whose query
+depends on the volume: there the rest is that of the volume explained.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from torch import Tensor, nn
 from pipeline.attribution.graph.linear_maps import run_layer
 from pipeline.attribution.numerics import exact_float32
 from pipeline.attribution.targets import StartValue, require_explainable, start_values
+from pipeline.models.attention import PoolsByAttention
 from pipeline.models.contract import StagedModel
 from pipeline.run.errors import UsageError
 
+Layers = tuple[tuple[str, nn.Module], ...]
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -45,17 +50,20 @@ class NetworkView:
         The boundary as requested.
     own_score : Tensor
         (B,), the value of the target for the volumes themselves.
+    pooling : PoolsByAttention or None
+        The stage whose attention is right behind the boundary; None for all other boundaries.
     """
 
     volumes: Tensor
     features: Tensor
     target: int
     start: StartValue
-    before: tuple[tuple[str, nn.Module], ...]
-    after: tuple[tuple[str, nn.Module], ...]
+    before: Layers
+    after: Layers
     model: nn.Module
     stage: int | str
     own_score: Tensor
+    pooling: PoolsByAttention | None = None
 
     def pre(self, volumes: Tensor) -> Tensor:
         """Features of any volumes."""
@@ -71,6 +79,8 @@ class NetworkView:
 
     def score_of(self, volumes: Tensor) -> Tensor:
         """Value of the target, (B,), of any volumes; differentiable."""
+        if self.pooling is not None:  # the rest has the query of the volume explained
+            return start_values(self.model(volumes), self.target, self.start)
         return self.score(self.pre(volumes))
 
     @property
@@ -107,11 +117,29 @@ def explaining(
     require_unchanging(model)
     require_explainable(model, volumes)
     before, after = split_layers(model, stage)
+    pooling = pooling_before(before)
+    if pooling is not None and len(volumes) != 1:
+        raise UsageError(f"stage {stage!r} pools by an attention of its own for each volume; explain one at a time.")
     with exact_float32(volumes.device):
         with torch.no_grad():
+            if pooling is not None:
+                after = ((f"{before[0][0]}.attention", pooling.before_pooling(volumes)[1]), *after)
+                before = placed_layers(before)
             features = _run_watched(before, volumes).detach()
             own = start_values(_run_watched(after, features), target, start)  # refuses a wrong target early
-        yield NetworkView(volumes, features, target, start, before, after, model, stage, own)
+        yield NetworkView(volumes, features, target, start, before, after, model, stage, own, pooling)
+
+
+def pooling_before(layers: Layers) -> PoolsByAttention | None:
+    """The only layer before a boundary, if it pools by attention: the boundary is before its pooling then."""
+    alone = layers[0][1] if len(layers) == 1 else None
+    return alone if isinstance(alone, PoolsByAttention) else None
+
+
+def placed_layers(layers: Layers) -> Layers:
+    """The layers that make the features of a boundary, without a pooling by attention behind them."""
+    pooling = pooling_before(layers)
+    return layers if pooling is None else tuple(_open(f"{layers[0][0]}.body", pooling.body))
 
 
 def require_unchanging(model: nn.Module) -> None:
@@ -135,14 +163,12 @@ def require_unchanging(model: nn.Module) -> None:
             )
 
 
-def open_parts(model: nn.Module) -> tuple[tuple[str, nn.Module], ...]:
+def open_parts(model: nn.Module) -> Layers:
     """Layers of a `StagedModel` or `nn.Sequential` in order, by name; any other module is one part."""
     return tuple(_open("", model))
 
 
-def split_layers(
-    model: nn.Module, stage: int | str
-) -> tuple[tuple[tuple[str, nn.Module], ...], tuple[tuple[str, nn.Module], ...]]:
+def split_layers(model: nn.Module, stage: int | str) -> tuple[Layers, Layers]:
     """The layers before and after a boundary; see `explaining`."""
     parts = open_parts(model)
     if isinstance(stage, str):
@@ -181,13 +207,13 @@ def _open(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield from _open(f"{name}.{key}" if name else key, child)
 
 
-def _run(layers: tuple[tuple[str, nn.Module], ...], a: Tensor) -> Tensor:
+def _run(layers: Layers, a: Tensor) -> Tensor:
     for _, layer in layers:
         a = run_layer(layer, a)
     return a
 
 
-def _run_watched(layers: tuple[tuple[str, nn.Module], ...], a: Tensor) -> Tensor:
+def _run_watched(layers: Layers, a: Tensor) -> Tensor:
     """Like `_run`, but refuses a layer that overwrites its input, which would change what is explained."""
     for name, layer in layers:
         version = None if a.is_inference() else a._version

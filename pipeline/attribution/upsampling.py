@@ -64,10 +64,6 @@ def _after(name: str, layer: nn.Module, centres: Centres) -> Centres:
             (offset + shift * step, step * stride)
             for (offset, step), (shift, stride) in zip(centres, _window(layer), strict=True)
         )
-    if isinstance(layer, PlacedAs):
-        for number, one in enumerate(layer.placed_as):
-            centres = _after(f"{name}.{number}", one, centres)
-        return centres
     if any(True for _ in layer.children()):
         return _after_block(name, layer, centres)
     raise _unknown(name, layer)
@@ -113,16 +109,6 @@ class OwnGeometry(Protocol):
 
     def to_input(self, maps: Tensor, shape: Sequence[int]) -> Tensor:
         """Maps (B, 1, d, h, w) on a grid of `shape`."""
-        ...
-
-
-@runtime_checkable
-class PlacedAs(Protocol):
-    """A module whose outputs lie where those of other layers do."""
-
-    @property
-    def placed_as(self) -> Sequence[nn.Module]:
-        """These layers, in order."""
         ...
 
 

@@ -56,6 +56,14 @@ def test_measures_of_a_linear_network_by_hand() -> None:
     assert found["correct"] == 0.0
     assert found["agrees"] == 1.0  # both find the first class
     assert found["teacher_cosine"] == pytest.approx((4 + 9) / np.sqrt((1 + 4 + 9) * (4 + 9)))
+    blind = linear(torch.zeros(2, 3))  # its maps are 0, so there is no share and no angle
+    for network, other in ((model, blind), (blind, model)):
+        alike = measured(network, volume, 1, "distilled", input_x_gradient, None, other)[1]["teacher_cosine"]
+        assert np.isnan(alike)
+    _, nothing = measured(blind, volume, 0, "guided", input_x_gradient, places, None)
+    assert all(np.isnan(nothing[name]) for name in ("epg", "iou", "on_object_epg"))
+    _, lower = measured(model, volume, 0, "guided", input_x_gradient, places, None, threshold=0.2)
+    assert lower["iou"] == 0.5  # 1 and 3 are at least a fifth of the maximum, and the first is in the mask
     values, found = measured(model, volume, 0, "readable-gradients", input_x_gradient, None, None)
     assert found["guided_cosine"] == pytest.approx(1 / np.sqrt(3))  # of -(1, -1, 1), the ReLU passes the second alone
     assert values.ravel() / values.ravel()[0] == pytest.approx([1, 1, 1])

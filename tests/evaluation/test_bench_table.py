@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import spearmanr
 
 from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
@@ -18,6 +19,7 @@ from pipeline.evaluation.bench.judging import Extent, Judge
 from pipeline.evaluation.bench.map_row import Places, map_row
 from pipeline.evaluation.bench.table import evaluation_table
 from pipeline.evaluation.bench.verdicts import verdict_table
+from pipeline.evaluation.scores.map_scores import score_map, set_scores
 from pipeline.evaluation.scores.rank_correlation import rank_correlation
 from pipeline.regions.effect_size import hedges_g
 from pipeline.run.config.files import load_config
@@ -110,10 +112,54 @@ def test_a_change_that_both_classes_have_is_not_to_be_marked(unused, marked) -> 
     assert not distractors.loc["rim", "marked"]
 
 
-def test_scans_without_a_map_are_counted_and_not_dropped() -> None:
-    table = evaluation_table(cohort(TRUTH), rows({("real", "m"): {"AD": at(PLANTED)}})).iloc[0]
-    assert (table["n_scans"], table["n_undefined"]) == (12, 6)
-    assert table["hits_difference"] == 2.0  # controls count with 0 everywhere
+def test_scans_without_a_map_are_counted_and_say_nothing() -> None:
+    """A map that could not be made is no map of zeros; one that is 0 everywhere is."""
+    found = rows({("real", "m"): {"AD": at(PLANTED)}})
+    table = evaluation_table(cohort(TRUTH), found).iloc[0]
+    assert (table["n_scans"], table["n_undefined"], table["n_no_map"]) == (12, 6, 6)
+    assert np.isnan(table["hits_difference"])
+    assert table["hits_mean"] == 2.0  # of the patients, who have maps
+    sums = {**found.sums["real", "m"]}
+    for person, label, _ in PEOPLE:
+        if label == "CN":
+            sums[f"I{person[4:]}"] = NOTHING
+    table = evaluation_table(cohort(TRUTH), dataclasses.replace(found, sums={("real", "m"): sums})).iloc[0]
+    assert (table["n_undefined"], table["n_no_map"], table["hits_difference"]) == (6, 0, 2.0)
+    none = evaluation_table(cohort(TRUTH), dataclasses.replace(found, sums={})).iloc[0]
+    assert none["n_no_map"] == 12
+    assert none[["hits_mean", "hits_difference", "unused_ratio", "dose_response", "fold_agreement"]].isna().all()
+
+
+def test_a_scan_without_a_map_is_left_out_of_doses_and_ratios() -> None:
+    whole = rows({("real", "m"): FINDS})
+    scan = "I" + next(person[4:] for person, label, _ in PEOPLE if label == "AD")
+    sums = {key: values for key, values in whole.sums["real", "m"].items() if key != scan}
+    left = evaluation_table(cohort(TRUTH), dataclasses.replace(whole, sums={("real", "m"): sums})).iloc[0]
+    others = [f"I{person[4:]}" for person, label, _ in PEOPLE if label == "AD" and f"I{person[4:]}" != scan]
+    assert TRUTH.severity is not None
+    dose = [TRUTH.severity[key] for key in others]
+    planted = np.isin(GROUPS, PLANTED)
+    assert left["dose_response"] == pytest.approx(spearmanr(dose, [sums[key][planted].sum() for key in others])[0])
+    sizes = np.abs([sums[key] / 2 for key in others])
+    ratio = sizes[:, np.isin(GROUPS, [UNUSED])].mean() / sizes[:, planted].mean()
+    assert left["unused_ratio"] == pytest.approx(ratio)
+
+
+def test_iou_and_box_accuracy_are_of_the_set_of_maps() -> None:
+    """From the curves of each scan; maps without positive values are counted, not 0."""
+    found = rows({("real", "m"): FINDS})
+    mask = np.zeros((6, 6, 6), bool)
+    mask[1:3, 1:4, 2:5] = True
+    keys = [f"I{person[4:]}" for person, label, _ in PEOPLE if label == "AD"]
+    maps = [np.where(mask, 1.0, np.linspace(0, 0.7, 6)[n] * (np.arange(216).reshape(mask.shape) % 2)) for n in range(6)]
+    scored = pd.DataFrame([score_map(one if n else -one - 1, mask) for n, one in enumerate(maps)]).assign(scan_id=keys)
+    scores = found.scores.merge(scored.drop(columns="undefined"), on="scan_id", how="left")
+    scores["no_positive"] = (scores["scan_id"] == keys[0]).astype(float)
+    row = evaluation_table(cohort(TRUTH), dataclasses.replace(found, scores=scores)).iloc[0]
+    assert row["n_no_positive"] == 1
+    assert row["f1"] == pytest.approx(scored["f1"].iloc[1:].mean())
+    assert {name: row[name] for name in ("iou", "ba")} == pytest.approx(set_scores(scored.iloc[1:], keys[1:]))
+    assert row["iou"] > scored["iou_0.5"].iloc[1:].mean()
 
 
 def test_without_a_truth_labels_are_judged_by_the_likeness_of_maps() -> None:

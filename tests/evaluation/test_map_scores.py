@@ -6,6 +6,7 @@ import itertools
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from pipeline.evaluation.scores.boxes import (
+    DELTAS,
+    THRESHOLDS,
     attended_box,
     best_iou,
     box_accuracy,
@@ -24,7 +27,16 @@ from pipeline.evaluation.scores.boxes import (
 )
 from pipeline.evaluation.scores.concentration import entropy, gini
 from pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, pointing
-from pipeline.evaluation.scores.map_scores import MAP_SCORES, score_map
+from pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, score_map, set_scores
+from pipeline.evaluation.scores.overlap import (
+    IOU_THRESHOLDS,
+    best_threshold,
+    energy_share,
+    f1,
+    held_out_ious,
+    intersection_over_union,
+    iou_curve,
+)
 from pipeline.run.errors import BadInputError
 
 SHAPE = (5, 7, 4)
@@ -49,7 +61,7 @@ MASKS = {"one box": ONE, "two boxes": TWO, "no box": ROUGH}
 def test_a_map_that_is_even_everywhere_has_what_chance_gives(mask: NDArray[np.bool_], level: float) -> None:
     share = mask.mean()
     scores = score_map(np.full(SHAPE, level), mask)
-    for name in ("auprc", "energy", "pointing", "hits", "iou"):
+    for name in ("auprc", "energy", "pointing", "hits", *IOU_COLUMNS):
         assert scores[name] == pytest.approx(share, abs=1e-12), name
     assert scores["auroc"] == 0.5
     assert scores["f1"] == pytest.approx(2 * share / (1 + share))
@@ -62,9 +74,10 @@ def test_a_map_that_is_even_everywhere_has_what_chance_gives(mask: NDArray[np.bo
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 def test_the_mask_itself_is_a_perfect_map(mask: NDArray[np.bool_]) -> None:
     scores = score_map(mask * 3.0, mask)
-    for name in ("auroc", "auprc", "energy", "pointing", "hits", "iou", "f1", "ba", "sp", "ep"):
+    for name in ("auroc", "auprc", "energy", "pointing", "hits", "f1", "sp", "ep", *IOU_COLUMNS, *BOX_COLUMNS[1:]):
         assert scores[name] == 1, name
     assert scores["le"] == scores["om"] == scores["undefined"] == 0
+    assert set_scores(pd.DataFrame([scores, scores]), ["a", "b"]) == {"iou": 1, "ba": 1}
     assert tuple(scores) == tuple(MAP_SCORES)
 
 
@@ -82,12 +95,15 @@ def test_bounds_and_order(values: NDArray[np.float64], name: str) -> None:
     if scores["undefined"]:
         assert not values.any()
         return
+    if not (values > 0).any():
+        assert all(math.isnan(scores[column]) for column in ("energy", "f1", "le", "om", "ep", *BOX_COLUMNS))
+        return
     for column in set(MAP_SCORES) - {"sm"}:
         assert 0 <= scores[column] <= 1, column
     assert scores["om"] == 1 >= scores["le"]
     turned = [np.transpose(one, (2, 0, 1)) for one in (values, MASKS[name])]
     again = score_map(*turned, recognised=False)
-    by_voxel = set(scores) - {"le", "ba", "sm"}  # of two parts of one size, the first counts
+    by_voxel = set(scores) - {"le", "sm", *BOX_COLUMNS}  # of two parts of one size, the first counts
     assert {name: again[name] for name in by_voxel} == pytest.approx({name: scores[name] for name in by_voxel})
 
 
@@ -102,8 +118,13 @@ def test_an_undefined_map_is_counted_and_has_no_scores(broken: float) -> None:
 
 def test_a_negative_map_is_defined_and_points_nowhere() -> None:
     scores = score_map(-np.ones(SHAPE) - ONE, ONE)
-    assert scores["undefined"] == scores["energy"] == scores["iou"] == scores["f1"] == scores["auroc"] == 0
-    assert scores["le"] == 1
+    assert scores["undefined"] == scores["auroc"] == scores["pointing"] == 0
+    for name in ("energy", "f1", "le", "om", "ep", "sm", *IOU_COLUMNS, *BOX_COLUMNS):
+        assert math.isnan(scores[name]), name  # 0 / 0, or no box: not the worst score
+    for unknown in (energy_share, intersection_over_union, f1):
+        assert math.isnan(unknown(np.array([-1.0, 0.0]), np.array([True, False])))
+    assert f1(np.array([-1.0, 1.0]), np.array([True, False])) == 0
+    assert math.isnan(score_map(-np.ones(SHAPE), ONE, recognised=False)["om"])
 
 
 def test_voxels_outside_the_brain_do_not_count() -> None:
@@ -176,12 +197,56 @@ def test_box_accuracy_takes_one_threshold_for_all_maps() -> None:
     assert accuracies == sorted(accuracies, reverse=True)
 
 
+def test_box_accuracy_of_a_set_is_not_the_mean_of_that_of_each_map() -> None:
+    """Two maps, one sharp and one faint around it, have their right boxes at different thresholds."""
+    low, high = np.where(ONE, 1.0, 0.0), np.where(ONE, 0.2, 0.0)
+    low[0, 0, 0] = 0.0
+    high[4, 6, 3] = 1.0  # one bright voxel: ONE is the largest part below a threshold of .2 only
+    blurred = np.where(ONE, 1.0, 0.35)  # and this map is whole below .35
+    rows = pd.DataFrame([score_map(one, ONE) for one in (high, blurred)])
+    each = [box_accuracy(rows[list(BOX_COLUMNS)].to_numpy(float)[[n]], (0.9,)) for n in (0, 1)]
+    assert each == [1, 1]
+    assert box_accuracy(rows[list(BOX_COLUMNS)].to_numpy(float), (0.9,)) == 0.5
+    at = [[best_iou(largest_box(one > t), boxes_of(ONE)) >= d for one in (high, blurred)]
+          for d in DELTAS for t in THRESHOLDS]  # fmt: skip
+    wanted = np.mean(np.array(at).mean(1).reshape(len(DELTAS), len(THRESHOLDS)).max(1))  # equation 1.20, written out
+    assert set_scores(rows, ["a", "b"])["ba"] == pytest.approx(wanted)
+    assert wanted < 1
+    with_undefined = pd.concat([rows, pd.DataFrame([score_map(-np.ones(SHAPE), ONE)])])
+    assert set_scores(with_undefined, ["a", "b", "c"])["ba"] == pytest.approx(wanted)
+    assert math.isnan(box_accuracy(np.full((2, len(THRESHOLDS)), np.nan)))
+
+
+def test_the_threshold_of_an_iou_is_that_of_other_people() -> None:
+    rng = np.random.default_rng(1)
+    maps = [rng.random(SHAPE) ** 6 * np.where(ONE, 1.0, 0.2) for _ in range(4)]
+    people = ["a", "a", "b", "c"]
+    by_hand = []
+    for values, who in zip(maps, people, strict=True):
+        others = [one for one, name in zip(maps, people, strict=True) if name != who]
+        mean = {t: np.mean([intersection_over_union(one, ONE, t) for one in others]) for t in IOU_THRESHOLDS}
+        best = max(mean, key=lambda t: mean[t])
+        assert best_threshold(others, [ONE] * len(others)) == best
+        by_hand.append(intersection_over_union(values, ONE, best))
+    found = held_out_ious(np.array([iou_curve(one, ONE) for one in maps]), people)
+    np.testing.assert_allclose(found, by_hand)
+    assert min(found) > intersection_over_union(maps[0], ONE)  # at half the maximum hardly a voxel is left
+    rows = pd.DataFrame([score_map(one, ONE) for one in maps])
+    assert set_scores(rows, people)["iou"] == pytest.approx(np.mean(by_hand))
+    assert np.isnan(held_out_ious(np.array([iou_curve(maps[0], ONE)]), ["a"])).all()
+    assert math.isnan(best_threshold([-maps[0]], [ONE]))
+    assert math.isnan(intersection_over_union(maps[0], ONE, math.nan))
+    assert math.isnan(set_scores(rows.iloc[:1], ["a"])["iou"])
+
+
 def test_saliency_metric_rewards_small_boxes_down_to_its_floor() -> None:
     assert saliency_metric((slice(0, 1), slice(0, 5), slice(0, 4)), 100, 0.5) == pytest.approx(math.log(0.2 / 0.5))
     assert saliency_metric((slice(0, 1), slice(0, 1), slice(0, 1)), 100, 1.0) == pytest.approx(math.log(0.05))
-    assert saliency_metric(None, 100, 1.0) == 0
-    assert math.isnan(saliency_metric(None, 100, None))
-    assert math.isnan(saliency_metric(None, 100, 0.0))
+    assert math.isnan(saliency_metric(None, 100, 1.0))
+    whole = (slice(0, 1), slice(0, 1), slice(0, 100))
+    assert saliency_metric(whole, 100, 1.0) == 0
+    assert math.isnan(saliency_metric(whole, 100, None))
+    assert math.isnan(saliency_metric(whole, 100, 0.0))
 
 
 @settings(max_examples=50, deadline=None)

@@ -88,6 +88,11 @@ def test_accuracies_of_groups_and_their_changes_by_hand() -> None:
     assert row["epg_change"] == pytest.approx(0.3)
     assert row["on_marker"] == pytest.approx(0.2)  # of copies that have one
     assert set(marker_row(DIAGNOSIS, CONTROL, control, control, 0.0, positive)) <= set(COLUMNS)
+    assert row["n_no_positive"] == 0
+    guided.loc[guided["participant_id"] == "a", "epg"] = np.nan  # both copies have a map without positive values
+    row = marker_row(DIAGNOSIS, GUIDED, guided, control, 1.0, positive)
+    assert (row["n_no_positive"], row["epg"]) == (2, pytest.approx(0.45))
+    assert row["epg_change"] == pytest.approx(0.3)
 
 
 def test_only_the_block_outside_the_brain_differs_between_copies(tmp_path) -> None:

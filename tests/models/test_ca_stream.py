@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,20 +13,27 @@ import torch
 from torch import nn
 
 from pipeline.attribution.attention.rollout import RawAttention
+from pipeline.attribution.cam.score_cam import drop_of_score, increase_of_score
+from pipeline.attribution.cam.weighted_maps import feature_gradient
 from pipeline.attribution.methods import attribute
 from pipeline.attribution.network_view import explaining
+from pipeline.attribution.perturbation.masking import Masking
+from pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
+from pipeline.attribution.reference.references import Reference
 from pipeline.attribution.registry import METHODS
-from pipeline.attribution.upsampling import receptive_centres
+from pipeline.attribution.upsampling import receptive_centres, to_input_grid
 from pipeline.models.contract import StagedModel
 from pipeline.models.families.probes.ca_stream import attended, attention, attention_scores
 from pipeline.models.families.probes.network import backbone_of
 from pipeline.models.families.registry import build_network, family_of
 from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.errors import UsageError
+from pipeline.training.objectives.maps_in_training import explained_batch
 
 SHAPE = (16, 14, 20)
 BODY = json.dumps({"architecture": "founding", "channels": [3, 4, 5], "pools": [1, 2, 1], "hidden_units": 4})
 WIDTHS = (3, 4, 5)
+OF_GRADIENT = ("grad-cam", "xgrad-cam", "hires-cam")
 
 
 def built(head: str = "ca-stream", **settings: int) -> StagedModel:
@@ -112,21 +120,127 @@ def test_each_query_is_what_the_stage_before_pooled() -> None:
         np.testing.assert_allclose(stream.pooling_weights(scans), weights, atol=1e-6)
 
 
-def test_maps_are_of_the_attended_features() -> None:
-    """CAM adds up to the logit without its constant, and raw attention is the pooling of every class."""
+def last_attention(model: StagedModel, scan: torch.Tensor, first: int = 0) -> tuple[torch.Tensor, ...]:
+    """Last features phi (d, p), attention a (p,) and query q (d,) of one scan, from the formulas of the source."""
+    stream = model.stages[0]
+    query, features = stream.query.detach(), scan
+    for number, stage in enumerate(stream.body):
+        features = stage(features).detach()
+        if number < first:
+            continue
+        phi = features[0].flatten(1)
+        brain = nn.functional.adaptive_max_pool3d(scan, features.shape[2:])[0, 0].flatten() > 0
+        a = torch.where(brain, (query @ phi / math.sqrt(len(phi))).exp(), 0)
+        a = a / a.sum()
+        if number < len(stream.body) - 1:
+            query = stream.projections[number - first].weight.detach() @ (phi @ a)
+    return phi, a, query
+
+
+def closed_gradient(model: StagedModel, scan: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """phi (d, p) and, of y_1, dy/dphi_i = a_i [w + (s_i - sum_j a_j s_j) q / sqrt(d)], with s_i = w' phi_i."""
+    phi, a, query = last_attention(model, scan, first)
+    w = model.stages[1][2].weight[1].detach()
+    s = w @ phi
+    return phi, a * (w[:, None] + (s - (a * s).sum()) * query[:, None] / math.sqrt(len(phi)))
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_cam_methods_explain_the_features_before_the_attention(first: int) -> None:
+    """Their gradient is the closed form of the source, so that three CAMs differ which are one behind GAP."""
+    model, scan = built(first_attended=first).double(), volumes()[:1].double()
+    with torch.no_grad():
+        model.stages[1][2].weight[1] = torch.rand(WIDTHS[-1])
+    phi, g = closed_gradient(model, scan, first)
+    stage = METHODS["grad-cam"].stage_of(model)
+    with explaining(model, scan, 1, stage) as view:
+        np.testing.assert_allclose(view.features[0].flatten(1), phi, atol=1e-14)
+        np.testing.assert_allclose(view.rest(view.features).detach(), model(scan).detach(), atol=1e-14)
+        np.testing.assert_allclose(feature_gradient(view)[0].flatten(1), g, atol=1e-13)
+        maps = {name: METHODS[name].record().maps(view)[0, 0].flatten() for name in (*OF_GRADIENT, "layer-cam")}
+    np.testing.assert_allclose(maps["grad-cam"], (g.mean(1) @ phi).relu(), atol=1e-13)
+    weights = torch.where(phi.sum(1) > 0, (phi * g).sum(1) / phi.sum(1).clamp(min=1e-300), 0)
+    np.testing.assert_allclose(maps["xgrad-cam"], (weights @ phi).relu(), atol=1e-13)
+    np.testing.assert_allclose(maps["hires-cam"], (phi * g).sum(0).relu(), atol=1e-13)
+    np.testing.assert_allclose(maps["layer-cam"], (phi * g.relu()).sum(0), atol=1e-13)
+    for one, other in combinations(OF_GRADIENT, 2):
+        share = [maps[name] / maps[name].max() for name in (one, other)]
+        assert (share[0] - share[1]).abs().max() > 0.01, (one, other)
+
+
+def test_behind_a_query_of_zero_the_same_maps_are_one() -> None:
+    model, scan = built().double(), volumes()[:1].double() + 0.1
+    with torch.no_grad():
+        for one in model.stages[0].projections:
+            one.weight.zero_()
+    with explaining(model, scan, 1, 1) as view:
+        cams = [METHODS[name].record().maps(view) for name in OF_GRADIENT]
+    for one in cams[1:]:
+        np.testing.assert_allclose(one, cams[0], atol=1e-14)
+
+
+def test_masked_volumes_are_seen_by_a_query_of_their_own() -> None:
+    """Score-CAM runs the whole network on what it masks; Ablation-CAM keeps the query of the scan."""
+    model, scan = built().double(), volumes()[:1].double()
+    with explaining(model, scan, 1, 1) as view, torch.no_grad():
+        found, drops = increase_of_score(view, Masking(), 4)[0], drop_of_score(view, 4)[0]
+        ups = to_input_grid(view.features[0][:, None], view)
+        whole, features = model(scan)[0, 1], view.features
+    low, high = ups.amin((1, 2, 3, 4), keepdim=True), ups.amax((1, 2, 3, 4), keepdim=True)
+    shown = scan * (ups - low) / (high - low).clamp(min=1e-300)
+    with torch.no_grad():
+        wanted = model(shown)[:, 1] - model(torch.zeros_like(scan))[0, 1]
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    _, _, query = last_attention(model, scan)
+    linear = model.stages[1][2]
+    brain = nn.functional.adaptive_max_pool3d(scan, features.shape[2:])[:, 0] > 0
+    for channel in range(WIDTHS[-1]):
+        ablated = features.clone()
+        ablated[:, channel] = 0
+        pooled = attended(ablated, attention(ablated, query[None], brain)).mean((2, 3, 4))[0]
+        score = (linear.weight[1] @ pooled + linear.bias[1]).detach()
+        np.testing.assert_allclose(drops[channel], (whole - score) / whole.abs(), atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["grad-cam", "ablation-cam", "score-cam", "opti-cam", "smoothgrad", "raw-attention"])
+def test_scans_of_a_batch_are_explained_alone(method: str) -> None:
+    model, scans, entry = built(), volumes(), METHODS[method]
+    small = {"iterations": 3} if method == "opti-cam" else {"samples": 2} if method == "smoothgrad" else {}
+    both, *alone = (attribute(model, one, 1, entry.record(**small), 1) for one in (scans, scans[:1], scans[1:]))
+    np.testing.assert_allclose(both.values, torch.cat([one.values for one in alone]), atol=1e-6)
+    np.testing.assert_allclose(both.start_value, torch.cat([one.start_value for one in alone]), atol=1e-6)
+
+
+def test_maps_in_training_are_of_the_same_features() -> None:
+    """They equal the method's, and depend on the query as finite differences say."""
     model, scans = built().double(), volumes().double()
-    linear, stage = model.stages[1][2], METHODS["cam"].stage_of(model)
-    assert stage == METHODS["raw-attention"].stage_of(model) == 1
-    with explaining(model, scans, 1, stage) as view:
-        cam, raw = METHODS["cam"].record().maps(view), RawAttention().maps(view)
-        np.testing.assert_allclose(cam.mean((1, 2, 3, 4)), view.own_score - linear.bias[1].item(), atol=1e-12)
-        wanted = torch.einsum("k,bkxyz->bxyz", linear.weight[1].detach(), model.stages[0].body(scans))
-        np.testing.assert_allclose(cam[:, 0] / raw[:, 0].numel() * 2, (wanted * raw[:, 0]).detach(), atol=1e-12)
-        assert (receptive_centres(view.before)) == receptive_centres(
+    labels = torch.tensor([1, 1])
+    found = explained_batch(model, scans, labels, "grad-cam", -1)
+    wanted = attribute(model, scans, 1, METHODS["grad-cam"].record(), 1, "evidence")
+    np.testing.assert_allclose(found.maps.detach(), wanted.values[:, 0], atol=1e-13)
+    query = model.stages[0].query
+    (slope,) = torch.autograd.grad((found.maps**2).sum(), query)
+    step, sides = 1e-5, []
+    for sign in (1, -1):
+        with torch.no_grad():
+            query[0] += sign * step
+        sides.append((explained_batch(model, scans, labels, "grad-cam", -1, learning=False).maps ** 2).sum().item())
+        with torch.no_grad():
+            query[0] -= sign * step
+    assert slope[0].item() == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-5)
+    assert slope[0] != 0
+
+
+def test_raw_attention_is_the_pooling_and_the_same_for_every_class() -> None:
+    model, scans = built().double(), volumes().double()
+    assert METHODS["raw-attention"].stage_of(model) == METHODS["grad-cam"].stage_of(model) == 1
+    with explaining(model, scans[:1], 1, 1) as view:
+        raw = RawAttention().maps(view)
+        assert receptive_centres(view.before) == receptive_centres(
             [(str(number), stage) for number, stage in enumerate(model.stages[0].body)]
         )
+    np.testing.assert_allclose(raw.flatten(), last_attention(model, scans[:1])[1], atol=1e-14)
     assert (raw[..., 0] == 0).all()  # its part of the input is all background
-    np.testing.assert_allclose(raw.sum((1, 2, 3, 4)), 1, atol=1e-12)
     first, second = (attribute(model, scans, target, RawAttention(), 1) for target in (0, 1))
     np.testing.assert_array_equal(first.values, second.values)
     assert first.values.shape == scans.shape
@@ -147,11 +261,17 @@ def test_an_empty_volume_is_pooled_as_a_whole() -> None:
 
 def test_methods_and_stages_that_are_not_there_are_refused() -> None:
     refused = family_of(ProbeConfig(body=BODY, head="ca-stream")).refused
-    assert {"lrp", "deeplift", "inherent", "rollout"} <= set(refused)
-    assert not {"raw-attention", "cam", "guided-backpropagation", "expected-gradients"} & set(refused)
-    for method in ("lrp", "rollout", "inherent"):
+    assert {"lrp", "deeplift", "inherent", "rollout", "cam"} <= set(refused)
+    assert not {"raw-attention", "grad-cam", "guided-backpropagation", "expected-gradients"} & set(refused)
+    for method in ("lrp", "rollout", "inherent", "cam"):
         entry, model = METHODS[method], built()
         with pytest.raises(UsageError):
             attribute(model, volumes(), 1, entry.record(), entry.stage_of(model))
+    controls = Reference(volumes(), ("a", "b"))
+    for relative in (ExpectedGradients(reference=controls), IntegratedGradientsFromMean(reference=controls)):
+        with pytest.raises(UsageError, match="another query for each scan"):
+            attribute(built(), volumes()[:1], 1, relative, 1, "evidence")
+    with pytest.raises(UsageError, match="one at a time"), explaining(built(), volumes(), 1, 1):
+        pass
     with pytest.raises(UsageError, match=r"first_attended = 3: stages 0 to 2 of the backbone"):
         built(first_attended=3)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.attribution.network_view import NetworkView
-from pipeline.models.attention import PoolsByAttention, attention_layers, kept_attention
+from pipeline.models.attention import attention_layers, kept_attention
 from pipeline.run.errors import UsageError
 
 
@@ -84,27 +84,20 @@ def mean_token(matrix: Tensor, view: NetworkView) -> Tensor:
 class RawAttention:
     """Attention that each token receives in the last layer, mean over heads and queries; sums to 1.
 
-    Of a network that pools by attention, right after that stage: its weights.
+    Of a network that pools by attention, right before that: its weights.
     """
 
     name: ClassVar[str] = "raw-attention"
 
     def require(self, view: NetworkView) -> None:
-        if not _pooling(view):
+        if view.pooling is None:
             require_tokens(view, self.name)
 
     def maps(self, view: NetworkView) -> Tensor:
-        pooling = _pooling(view)
-        if pooling is not None:
+        if view.pooling is not None:
             with torch.no_grad():
-                return pooling.pooling_weights(view.volumes)[:, None]
+                return view.pooling.pooling_weights(view.volumes)[:, None]
         return mean_token(attention_after(view, self.name)[-1].mean(1), view)
-
-
-def _pooling(view: NetworkView) -> PoolsByAttention | None:
-    """The first stage, if the boundary is right after it and it pools by attention."""
-    layers = [layer for _, layer in view.before]
-    return layers[0] if len(layers) == 1 and isinstance(layers[0], PoolsByAttention) else None
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,9 @@ def _require_dynamic_backbone(model: nn.Module) -> None:
 
 def _mean_map(reference: Reference, view: NetworkView) -> Tensor:
     """Mean over the controls of their contributions, (1, 1, d, h, w)."""
-    return torch.cat([_of(view, one) for one in torch.split(features_of(reference, view), 1)]).mean(0, keepdim=True)
+    return torch.cat([_of(view, one) for one in torch.split(features_of(reference.volumes, view), 1)]).mean(
+        0, keepdim=True
+    )
 
 
 def _of(view: NetworkView, features: Tensor) -> Tensor:

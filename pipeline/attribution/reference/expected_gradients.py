@@ -107,7 +107,7 @@ class ExpectedGradients:
         """Maps (B, 1, d, h, w) that sum to ``score(features)`` less the mean score of the reference, about."""
         reference = fitting(self.reference, view.volumes, self.name)
         points = stratified_alphas(len(reference.people), self.alphas, self.seed)
-        found = expected_gradients(view.score, view.features, features_of(reference, view), points, self.batch)
+        found = expected_gradients(view.score, view.features, features_of(reference.volumes, view), points, self.batch)
         return channel_sum(found)
 
     def reference_value(self, view: NetworkView) -> Tensor:
@@ -147,8 +147,7 @@ class IntegratedGradientsFromMean:
     def maps(self, view: NetworkView) -> Tensor:
         """Maps (B, 1, d, h, w) that sum to ``score(features)`` less the score of the mean control, about."""
         mean = fitting(self.reference, view.volumes, self.name).mean
-        with torch.no_grad():
-            baseline = view.pre(mean)
+        baseline = features_of(mean, view)
         return channel_sum(path_integral(view.score, view.features, baseline, self.steps, self.batch).attributions)
 
     def reference_value(self, view: NetworkView) -> Tensor:

@@ -110,12 +110,23 @@ def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Refere
     )
 
 
-def features_of(reference: Reference, view: NetworkView) -> Tensor:
-    """Features (R, C, d, h, w) of the reference volumes at the boundary of a view; one pass each."""
+def features_of(volumes: Tensor, view: NetworkView) -> Tensor:
+    """Features (R, C, d, h, w) of reference volumes at the boundary of a view; one pass each.
+
+    Raises
+    ------
+    UsageError
+        Right before a pooling by attention, where what follows depends on the volume as well.
+    """
     if view.at_input:
-        return reference.volumes
+        return volumes
+    if view.pooling is not None:
+        raise UsageError(
+            f"stage {view.stage!r}: the attention behind it has another query for each scan, so that the features of "
+            "controls are no baseline there. Use stage 0."
+        )
     with torch.no_grad():
-        return torch.cat([view.pre(one) for one in torch.split(reference.volumes, 1)])
+        return torch.cat([view.pre(one) for one in torch.split(volumes, 1)])
 
 
 def mean_value(reference: Reference, view: NetworkView) -> Tensor:

@@ -28,7 +28,7 @@ class Rows:
     scores : pandas.DataFrame
         Rows of `pipeline.evaluation.bench.scan_job`, with ``scan_id``.
     sums : mapping of (str, str) to mapping of str to array
-        By network and map, then by scan id: sums over bilateral groups. A scan without a map is missing.
+        By network and map, then by scan id: sums over bilateral groups. A scan without a finite map is missing.
     n_voxels : array
         Of the groups.
     groups : tuple of str
@@ -49,7 +49,7 @@ class Rows:
 def densities(cohort: Judged, rows: Rows, network: str, name: str, scans: set[str]) -> pd.DataFrame:
     """Mean density per participant and outcome: index ``participant_id, outcome, fold``, a column per group.
 
-    A scan whose map is undefined counts with 0 everywhere.
+    A scan without a finite map is left out; a map that is 0 everywhere counts as it is.
     """
     made, outcome = [], cohort.outcome
     for scan in cohort.scans:
@@ -57,13 +57,14 @@ def densities(cohort: Judged, rows: Rows, network: str, name: str, scans: set[st
             values = density_of(rows, network, name, scan.scan_id)
             made.append([scan.participant_id, outcome[scan.scan_id], cohort.fold_of(scan), *values.tolist()])
     table = pd.DataFrame(made, columns=["participant_id", "outcome", "fold", *rows.groups])
-    return table.groupby(["participant_id", "outcome", "fold"], sort=False).mean()
+    return table.groupby(["participant_id", "outcome", "fold"], sort=False).mean().dropna()
 
 
 def density_of(rows: Rows, network: str, name: str, scan_id: str) -> Floats:
+    """Density of each group in a scan; NaN without a finite map."""
     sums = rows.sums.get((network, name), {}).get(scan_id)
     if sums is None:
-        return np.zeros(len(rows.groups))
+        return np.full(len(rows.groups), np.nan)
     return np.divide(sums, rows.n_voxels, out=np.zeros(len(sums)), where=rows.n_voxels > 0)
 
 
@@ -89,7 +90,7 @@ def is_paired(cohort: Judged) -> bool:
 
 
 def density_ratio(densities: Sequence[Floats], planted: Flags, other: Flags) -> float:
-    """Mean |density| in another group over the mean |density| in planted groups; NaN without scans.
+    """Mean |density| in another group over the mean |density| in planted groups; NaN without scans that have a map.
 
     Infinite where only the other group has something; NaN where neither has.
 
@@ -98,7 +99,8 @@ def density_ratio(densities: Sequence[Floats], planted: Flags, other: Flags) -> 
     >>> density_ratio([np.array([2.0, -1.0, 0.0])], np.array([True, False, False]), np.array([False, True, False]))
     0.5
     """
-    if not densities:
+    known = [one for one in densities if np.isfinite(one).all()]
+    if not known:
         return float("nan")
-    sizes = np.abs(np.stack(densities))
+    sizes = np.abs(np.stack(known))
     return ratio_of(float(sizes[:, other].mean()), float(sizes[:, planted].mean()))

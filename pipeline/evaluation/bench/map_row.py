@@ -19,6 +19,7 @@ Values = NDArray[np.float32]
 
 MAP_ROW = {
     "undefined": "true where the map holds NaN or infinity, or is 0 in the whole brain",
+    "no_positive": "1 where no value in the brain is positive, so that shares of positive values are n/a, else 0",
     "auroc_voxels": "Probability that a voxel of the true regions has a larger value than another voxel of the brain",
     "auprc_voxels": "Average precision of the voxels of the true regions among those of the brain",
     "energy": "Share of the positive values in the brain that lies in the true regions",
@@ -85,6 +86,7 @@ def map_row(values: Values | None, places: Places, of_real: Values | None, struc
     if values is None or row["undefined"]:
         return row
     inside = values[places.brain]
+    row["no_positive"] = float(not (inside > 0).any())
     if places.truth is not None:
         truth = places.truth[places.brain]
         row |= {"auroc_voxels": auroc(inside, truth), "auprc_voxels": auprc(inside, truth)}

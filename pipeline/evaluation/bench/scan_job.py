@@ -30,7 +30,7 @@ from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
 from pipeline.evaluation.planting.loss import marker
 from pipeline.evaluation.scores.boxes import attended_box
 from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
-from pipeline.evaluation.scores.map_scores import score_map
+from pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, score_map
 from pipeline.evaluation.scores.stability import Explain
 from pipeline.explaining.explanation import Explanation
 from pipeline.explaining.networks import Network
@@ -50,7 +50,7 @@ from pipeline.run.work.memory import kept_memory
 NOT_KEPT = ("undefined", "ag_clamped")
 FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in NOT_KEPT)
 """Scores of faithfulness that are kept. A map that is undefined has a row without any."""
-LOCALISED = ("pointing", "iou", "f1", "le", "om", "ba", "sp", "ep", "sm")
+LOCALISED = ("pointing", "f1", "le", "om", "sp", "ep", "sm")
 """Scores against the true regions measured in the same scans, beside those that every map has (`MAP_ROW`)."""
 SEEN = tuple(name for name in MASKED if name not in NOT_KEPT)
 """Scores of masked recognition, which is measured in every positive scan."""
@@ -167,13 +167,13 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
             row |= {name: scores[name] for name in FAITHFUL if name in known}
             if values is not None and places.truth is not None and not row["undefined"]:
                 found = _localisation(values, places, task, volume, device)
-                row |= {name: found[name] for name in LOCALISED}
+                row |= {name: found[name] for name in (*LOCALISED, *IOU_COLUMNS, *BOX_COLUMNS)}
         elif task.seen and one.values is not None and one.network in (REAL, NO_NETWORK):
             with exact_float32(device):
                 scores = faithful.masked(one.values)
             row |= {name: scores[name] for name in SEEN if name in known}
         rows.append({"network": one.network, "map": one.name, **one.facts, **row})
-        if one.values is not None and not row["undefined"]:
+        if one.values is not None and bool(torch.isfinite(one.values).all()):  # 0 everywhere has sums of 0
             names.append(f"{one.network}|{one.name}")
             sums.append(device_region_sums(one.values[None], layout)[0].cpu().numpy())
     write_table(outputs["scores"], pd.DataFrame(rows))

@@ -25,7 +25,7 @@ from pipeline.evaluation.scores.dose_response import DRAWS, dose_response
 from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
 from pipeline.evaluation.scores.hits import ranked
 from pipeline.evaluation.scores.intervals import participant_interval
-from pipeline.evaluation.scores.map_scores import MAP_SCORES
+from pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, SET_SCORES, set_scores
 from pipeline.evaluation.scores.rank_correlation import rank_correlation
 from pipeline.evaluation.scores.region_scores import FIRST, region_scores
 from pipeline.run.columns import Form
@@ -35,6 +35,8 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 ALL = "all"
+FLAGS = ("undefined", "no_positive")
+"""Of `MAP_ROW`: they are counted."""
 FAITHFUL_COLUMNS = (
     {
         name: f"{FAITHFULNESS_SCORES[name]}. Mean over the scans in which it was measured, by the true network"
@@ -52,6 +54,10 @@ FAITHFUL_COLUMNS = (
         name: f"{MAP_SCORES[name]}. Mean over the scans in which faithfulness was measured, where the truth is known"
         for name in LOCALISED
     }
+    | {
+        name: f"{text}. Over the scans in which faithfulness was measured, where the truth is known"
+        for name, text in SET_SCORES.items()
+    }
 )
 _RANKED = {
     "auroc": "Probability that a planted group comes before another",
@@ -68,14 +74,17 @@ COLUMNS = {
     "severity": "all, or the severity of the planted copies that are compared with their untouched ones",
     "n_scans": "Scans explained",
     "n_participants": "Participants",
-    "n_undefined": "Scans whose map is 0 everywhere or not finite; they count with a sum of 0",
+    "n_undefined": "Scans whose map is 0 everywhere, which counts with sums of 0, or that have no finite map",
+    "n_no_map": "Scans without a finite map; rankings, dose-response and unused_ratio are of the others",
+    "n_no_positive": "Positive scans with a map that has no positive value in the brain: no energy, f1, iou, le, om, "
+    "ba, ep, sm, gini or entropy",
     "balanced_accuracy": "Of the networks, over these scans",
     **{f"{name}_difference": f"{text}; ranked by Hedges' g between the classes" for name, text in _RANKED.items()},
     **{f"{name}_mean": f"{text}; ranked by mean density over the positive class" for name, text in _RANKED.items()},
     "n_planted": "Planted groups",
     "n_groups": "Groups in the ranking",
     "first_groups": "The first groups by Hedges' g, best first",
-    **{name: f"{text}. Mean over positive scans" for name, text in MAP_ROW.items() if name != "undefined"},
+    **{name: f"{text}. Mean over positive scans" for name, text in MAP_ROW.items() if name not in FLAGS},
     "dose_response": "Rank correlation over positive scans of severity with the sum over planted groups",
     "dose_response_low": "Lower bound of its 95 % bootstrap interval over participants, for maps by the true network "
     "and maps without a network",
@@ -134,14 +143,16 @@ def _row(cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame,
         "n_scans": len(own),
         "n_participants": len({scan.participant_id for scan in cohort.scans if scan.scan_id in set(own["scan_id"])}),
         "n_undefined": int(own["undefined"].sum()),
+        "n_no_map": len(own) - len(set(own["scan_id"]) & set(rows.sums.get((network, name), {}))),
+        "n_no_positive": int(of_positive["no_positive"].sum()) if "no_positive" in own else 0,
         "balanced_accuracy": _accuracy(own, positive),
         "n_groups": len(rows.groups),
         "seconds": _mean(own, "seconds"),
         "completeness_error": completeness(own),
     }
-    found |= {column: _mean(of_positive, column) for column in MAP_ROW if column != "undefined"}
+    found |= {column: _mean(of_positive, column) for column in MAP_ROW if column not in FLAGS}
     found |= {column: _mean(of_positive, column) for column in (*FAITHFUL, *LOCALISED)}
-    found |= _seen(cohort, of_positive)
+    found |= _seen(cohort, of_positive) | _of_set(cohort, of_positive)
     scans = set(own["scan_id"])
     if severity != ALL or covers_folds(cohort, scans):
         found |= _of_regions(cohort, rows, network, name, scans, severity)
@@ -165,7 +176,7 @@ def _of_regions(
     values = table.to_numpy(float)
     is_positive = (table.index.get_level_values("outcome").to_numpy(float) == 1) | cohort.task.is_number
     fold = table.index.get_level_values("fold").to_numpy(int)
-    difference, mean = class_difference(table, is_paired(cohort)), values[is_positive].mean(axis=0)
+    difference, mean = class_difference(table, is_paired(cohort)), _mean_of(values[is_positive])
     order = np.argsort(-ranked(difference), kind="stable")
     known = [rows.groups[place] for place in order if np.isfinite(difference[place])]
     found: dict[str, object] = {
@@ -183,7 +194,7 @@ def _of_regions(
     )
     density = {scan.scan_id: density_of(rows, network, name, scan.scan_id) for scan in cohort.positive}
     if severity == ALL and truth.severity:
-        known_dose = [scan.scan_id for scan in cohort.positive if scan.scan_id in truth.severity]
+        known_dose = [key for key, own in density.items() if key in truth.severity and np.isfinite(own).all()]
         dose = np.array([truth.severity[one] for one in known_dose])
         sums = np.array([(density[one] * rows.n_voxels)[planted].sum() for one in known_dose])
         draws = DRAWS if network in (REAL, NO_NETWORK) else 0
@@ -200,6 +211,20 @@ def _of_regions(
             ratios.append(density_ratio([density[s] for s in scans_with], planted, np.isin(rows.groups, [one.group])))
     found["unused_ratio"] = max((one for one in ratios if not np.isnan(one)), default=float("nan"))
     return found
+
+
+def _mean_of(values: Floats) -> Floats:
+    """Mean of participants; NaN without any."""
+    return values.mean(axis=0) if len(values) else np.full(values.shape[1], np.nan)
+
+
+def _of_set(cohort: Judged, own: pd.DataFrame) -> dict[str, float]:
+    """`SET_SCORES` of the scans whose map was compared with the truth."""
+    if IOU_COLUMNS[0] not in own:
+        return {}
+    measured = own[own[list(IOU_COLUMNS + BOX_COLUMNS)].notna().all(axis=1)]
+    person = {scan.scan_id: scan.participant_id for scan in cohort.scans}
+    return set_scores(measured, [person[key] for key in measured["scan_id"]])
 
 
 def ranking_columns(values: Floats, planted: Flags, by: str) -> dict[str, object]:

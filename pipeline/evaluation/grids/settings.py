@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.attribution.methods import Method, Propagation, attribute_all
-from pipeline.attribution.network_view import split_layers
+from pipeline.attribution.network_view import pooling_before, split_layers
 from pipeline.attribution.records import Attribution
 from pipeline.attribution.reference.references import Reference
 from pipeline.attribution.targets import StartValue
@@ -159,6 +159,8 @@ def grid_maps(
         network = network_of(model, layout, cells, cell, setting)
         return [_speaking_for(one)[0, 0] for one in attribute_all(network, whole, target, method, stage, start)]
     before, after = split_layers(model, stage)
+    if pooling_before(before) is not None:
+        raise UsageError("DiFull is not built for the attention of a CA-Stream behind a later stage; use stage 0.")
     network = StagedModel([PerCell(layout, before), nn.Sequential(Crop(layout, cell), *[layer for _, layer in after])])
     return [one.values[0, 0] for one in attribute_all(network.eval(), whole, target, method, 1, start)]
 

@@ -29,6 +29,7 @@ from pipeline.evaluation.planting.loss import MARKER_OFFSET, with_marker
 from pipeline.evaluation.planting.marker_groups import DIAGNOSIS, REVERSED, Places, map_measures, tied_marks
 from pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row, read_answers
 from pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
+from pipeline.evaluation.scores.overlap import best_threshold
 from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from pipeline.models.storage import load_model
 from pipeline.run.config.objectives import ObjectiveConfig
@@ -220,17 +221,23 @@ def train_and_measure(
     loaded = load_model(FoldFiles(outputs["weights"].parent))
     places, rows = places_of(guidance, task.config.regions.atlas, task.spec), []
     mean = MeanMap(task.spec)
-    for scan in task.part(task.fold.test):
+
+    def explained(scan: Scan) -> tuple[NDArray[np.floating], bool]:
+        """The map of the true class, and whether it is found."""
         files = task.layout.scan(scan.participant_id, scan.session_id, task.spec.resolution_mm)
         volume = torch.from_numpy(read_network_volume(files, task.spec))[None, None]
         target = int(task.task.value(scan.label, scan.name))
         found = explained_batch(loaded.model, volume, torch.tensor([target]), "input-x-gradient", 0, learning=False)
-        correct = int(found.logits.argmax(1).item()) == target
+        return found.maps[0].detach().numpy(), int(found.logits.argmax(1).item()) == target
+
+    held_out = [explained(scan)[0] for scan in task.part(task.fold.validation)]
+    threshold = best_threshold(held_out, [places.mask] * len(held_out))
+    for scan in task.part(task.fold.test):
+        values, correct = explained(scan)
         marked = scan.session_id == f"ses-{MARKED}"
-        values = found.maps[0].detach().numpy()
         if marked:
             mean.add(values)
-        rows.append([scan.participant_id, marked, correct, *map_measures(values, places).values()])
+        rows.append([scan.participant_id, marked, correct, *map_measures(values, places, threshold).values()])
     mean.write(outputs["mean_map"], "Heatlas evaluation: mean map of copies with the marker")
     write_table(outputs["measures"], pd.DataFrame(rows, columns=list(MEASURES)), MEASURES)
     return facts

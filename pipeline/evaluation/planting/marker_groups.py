@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.evaluation.scores.overlap import energy_share, intersection_over_union, positive
+from pipeline.evaluation.scores.overlap import HALF, energy_share, intersection_over_union, positive
 from pipeline.run.work.seeds import generator
 
 Bools = NDArray[np.bool_]
@@ -131,10 +131,11 @@ class Places:
     marker: Bools
 
 
-def map_measures(values: NDArray[np.floating], places: Places) -> Mapping[str, float]:
-    """How well a map keeps to a mask.
+def map_measures(values: NDArray[np.floating], places: Places, threshold: float = HALF) -> Mapping[str, float]:
+    """How well a map keeps to a mask; NaN where nothing is positive.
 
-    ``epg``: share of the positive attribution inside it; ``iou``: of the mask and the voxels above half of the maximum;
+    ``epg``: share of the positive attribution inside it; ``iou``: of the mask and the voxels above a share of the
+    maximum, which is chosen on the maps of other people (`pipeline.evaluation.scores.overlap.best_threshold`);
     ``on_object_epg``: share inside the mask of what lies in its bounding boxes, whatever lies elsewhere; NaN of
     nothing; ``on_marker``: share on the marker.
 
@@ -151,7 +152,7 @@ def map_measures(values: NDArray[np.floating], places: Places) -> Mapping[str, f
     total = inside.sum()
     return {
         "epg": energy_share(values, places.mask),
-        "iou": intersection_over_union(values, places.mask),
+        "iou": intersection_over_union(values, places.mask, threshold),
         "on_object_epg": float(inside[places.mask[places.boxes]].sum() / total) if total > 0 else float("nan"),
         "on_marker": energy_share(values, places.marker),
     }

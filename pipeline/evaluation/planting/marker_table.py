@@ -17,7 +17,8 @@ from pipeline.run.tables import read_table
 
 _MAPS = {
     "epg": "Share of the positive attribution inside the mask (energy pointing game)",
-    "iou": "Overlap of the mask with the voxels above half of the largest attribution (intersection over union)",
+    "iou": "Overlap of the mask with the voxels above a share of the largest attribution, the share that is best for "
+    "the same network's maps of its validation people (intersection over union)",
     "on_object_epg": "Share inside the mask of the positive attribution in the bounding boxes of its parts",
     "on_marker": "Share of the positive attribution on the marker",
 }
@@ -46,6 +47,7 @@ COLUMNS = {
     "against_training": "Mean accuracy of the two groups in which they do not go together; a network that follows "
                         "what goes with its class in training is wrong there",
     **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
+    "n_no_positive": "Copies whose map has no positive value: they have no epg, iou, on_object_epg or on_marker",
     "epg_change": "epg minus that of the control",
     "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
     "epg_change_high": "Upper bound",
@@ -107,6 +109,7 @@ def marker_row(
     row |= {"mean_accuracy": tested.mean_accuracy, "as_in_training": tested.as_in_training}
     row |= {"against_training": tested.against_training}
     row |= {name: float(means[name].mean()) for name in _MAPS} | {"on_marker": float(on_marker.mean())}
+    row["n_no_positive"] = int(answers["epg"].isna().sum())
     if training == "control" or not len(control):
         return row
     return row | changes(answers, control, positive)
@@ -118,7 +121,10 @@ def changes(answers: pd.DataFrame, control: pd.DataFrame, positive: Mapping[str,
     sides = [frame[frame["participant_id"].isin(both)] for frame in (answers, control)]
     epg = [frame.groupby("participant_id")["epg"].mean().to_numpy(float) for frame in sides]
     first, second = (tested_of(frame, positive) for frame in sides)
-    named = {"epg": (float(np.mean(epg[0] - epg[1])), participant_interval((epg[0] - epg[1],), np.mean, DRAWS, 0))}
+    risen = epg[0] - epg[1]
+    risen = risen[np.isfinite(risen)]
+    change = float(np.mean(risen)) if len(risen) else np.nan
+    named = {"epg": (change, participant_interval((risen,), np.mean, DRAWS, 0))}
     for name, values in first.per_person.items():
         change, low, high = mean_of_classes(values - second.per_person[name], first.of_class)
         named[name] = change, (low, high)

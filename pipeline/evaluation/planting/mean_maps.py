@@ -15,7 +15,7 @@ from pipeline.regions.maps import read_map
 
 
 class MeanMap:
-    """Mean of the `energy` of maps: its sum over a mask is the mean EPG.
+    """Mean of the `energy` of maps that have positive values: its sum over a mask is the mean EPG.
 
     Parameters
     ----------
@@ -28,8 +28,9 @@ class MeanMap:
 
     def add(self, values: NDArray[np.floating]) -> None:
         """Add one map, of shape ``spec.shape``."""
-        self._sum += energy(values)
-        self._count += 1
+        share = energy(values)
+        self._sum += share
+        self._count += bool(share.any())
 
     def write(self, path: Path, title: str) -> None:
         """Write the mean on the template grid."""

@@ -15,7 +15,8 @@ BEFORE, AFTER = "before", "after"
 MEASURES = {
     "correct": "Share of people whose class the network recognises",
     "epg": "Share of the positive attribution inside the mask (energy pointing game)",
-    "iou": "Overlap of the mask with the voxels above half of the largest attribution (intersection over union)",
+    "iou": "Overlap of the mask with the voxels above a share of the largest attribution, the share that is best for "
+    "the same network's maps of its validation people (intersection over union)",
     "on_object_epg": "Share inside the mask of the positive attribution in the bounding boxes of its parts",
     "agrees": "Share of people for whom it finds the class that the teacher finds",
     "teacher_cosine": "Cosine between its map and the teacher's, both of the class that the teacher finds",
@@ -38,7 +39,8 @@ COLUMNS = {
     "change": "after minus before",
     "change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
     "change_high": "Upper bound",
-    "n_participants": "Participants that both tested, each by a network that has not seen them",
+    "n_participants": "Participants that both tested, each by a network that has not seen them, and whose map has the "
+    "measure in both: a map without positive values has no epg, iou or on_object_epg, one that is 0 no cosine",
 }
 """Columns of ``before_after.tsv``."""
 BEFORE_AFTER_TABLE = Table(

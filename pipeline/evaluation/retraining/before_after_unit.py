@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.cohort.records import Scan
 from pipeline.evaluation.planting.marked import places_of
 from pipeline.evaluation.planting.marker_groups import Places, map_measures
 from pipeline.evaluation.planting.mean_maps import MeanMap
 from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS
+from pipeline.evaluation.scores.overlap import HALF, best_threshold
 from pipeline.models.contract import StagedModel
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import load_model
@@ -59,11 +61,19 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
     rows = []
     for training, one in files.items():
         model, mean = load_model(one).model, MeanMap(spec)
-        for name, scan in sorted(firsts.items()):
-            image = own.layout.scan(name, scan.session_id, spec.resolution_mm)
+
+        def of(scan: Scan, threshold: float, model: StagedModel = model) -> tuple[Floats, Mapping[str, float]]:
+            image = own.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
             volume = torch.from_numpy(read_network_volume(image, spec))[None, None]
             target = int(own.task.value(scan.label, scan.name))
-            values, found = measured(model, volume, target, objective.kind, maps, places, teacher, reference)
+            return measured(model, volume, target, objective.kind, maps, places, teacher, reference, threshold)
+
+        threshold = np.nan
+        if places is not None:
+            held_out = [of(scan, np.nan)[0] for scan in own.part(own.fold.validation)]
+            threshold = best_threshold(held_out, [places.mask] * len(held_out))
+        for name, scan in sorted(firsts.items()):
+            values, found = of(scan, threshold)
             mean.add(values)
             rows += [[name, training, measure, value] for measure, value in found.items()]
         mean.write(outputs[training], f"Heatlas evaluation: mean map {training} training with maps")
@@ -80,6 +90,7 @@ def measured(
     places: Places | None,
     teacher: nn.Module | None,
     reference: Tensor | None = None,
+    threshold: float = HALF,
 ) -> tuple[Floats, Mapping[str, float]]:
     """The map that an objective is about, (D, H, W), and what is measured of one scan.
 
@@ -106,6 +117,8 @@ def measured(
         Of distillation.
     reference : Tensor or None
         The mean control of evidence maps.
+    threshold : float
+        Of the IoU of guided maps, as share of the maximum.
     """
     own = torch.tensor([target])
     if kind == "readable-gradients":
@@ -113,20 +126,26 @@ def measured(
         with GuidedReLUs():
             _, guided = _loss_gradient(model, volume, own)
         values = gradient[0, 0].abs().numpy()
-        extra = {"guided_cosine": -float(negative_cosine(gradient, guided))}
+        extra = {"guided_cosine": -float(negative_cosine(gradient, guided)) if _both(gradient, guided) else np.nan}
     else:
         asked = own if teacher is None else teacher(volume).argmax(1)
         found = explained_batch(model, volume, asked, maps.map, maps.stage, False, reference)
         shown = explained_batch(model, volume, asked, "inherent", 0, False) if maps.map == "dynamic-weights" else found
         logits, values = found.logits.detach(), shown.maps[0].detach().numpy()
-        extra = {} if places is None else dict(map_measures(values, places))
+        extra = {} if places is None else dict(map_measures(values, places, threshold))
         extra.pop("on_marker", None)
         if teacher is not None:
             taught = explained_batch(teacher, volume, asked, maps.map, maps.stage, learning=False)
             ours, theirs = (one.maps.detach().flatten(1) for one in (found, taught))
             extra["agrees"] = float(logits.argmax(1).item() == asked.item())
-            extra["teacher_cosine"] = float(functional.cosine_similarity(ours, theirs))
+            alike = float(functional.cosine_similarity(ours, theirs))
+            extra["teacher_cosine"] = alike if _both(ours, theirs) else np.nan
     return values, {"correct": float(logits.argmax(1).item() == target), **extra}
+
+
+def _both(first: Tensor, second: Tensor) -> bool:
+    """Whether neither is 0 everywhere; else there is no angle between them."""
+    return bool(first.any()) and bool(second.any())
 
 
 def _loss_gradient(model: StagedModel, volume: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

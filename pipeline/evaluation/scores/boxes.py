@@ -72,8 +72,8 @@ def box_voxels(box: Box) -> int:
 
 
 def best_iou(box: Box | None, truth: Sequence[Box]) -> float:
-    """IoU with the true box that fits best; 0 without a box."""
-    return max((box_iou(box, one) for one in truth), default=0.0) if box is not None else 0.0
+    """IoU with the true box that fits best; NaN without a box, which a map without positive values has not."""
+    return max((box_iou(box, one) for one in truth), default=0.0) if box is not None else math.nan
 
 
 def threshold_ious(
@@ -87,10 +87,13 @@ def threshold_ious(
 def box_accuracy(ious: Floats, deltas: Sequence[float] = DELTAS) -> float:
     """BA of a set of maps: share of boxes that are right, at the best threshold for all maps, averaged over deltas.
 
+    For each delta one threshold serves all maps (Choe et al. 2020), so that a single map has no BA of its own. NaN
+    without a map that has boxes.
+
     Parameters
     ----------
     ious : array, shape (maps, thresholds)
-        One row of `threshold_ious` per map.
+        One row of `threshold_ious` per map; NaN for a map without boxes, which is left out.
     deltas : sequence of float
 
     Examples
@@ -98,7 +101,9 @@ def box_accuracy(ious: Floats, deltas: Sequence[float] = DELTAS) -> float:
     >>> box_accuracy(np.array([[0.6, 0.0], [0.0, 0.4]]), deltas=(0.3, 0.5))
     0.5
     """
-    return float(np.mean([(np.asarray(ious) >= delta).mean(axis=0).max() for delta in deltas]))
+    found = np.asarray(ious, dtype=np.float64)
+    found = found[np.isfinite(found).all(axis=1)]
+    return float(np.mean([(found >= delta).mean(axis=0).max() for delta in deltas])) if len(found) else math.nan
 
 
 def union_of(boxes: Sequence[Box], shape: tuple[int, ...]) -> Bools:
@@ -110,12 +115,12 @@ def union_of(boxes: Sequence[Box], shape: tuple[int, ...]) -> Bools:
 
 
 def saliency_metric(box: Box | None, voxels: int, probability: float | None) -> float:
-    """``SM = log max(0.05, share of the volume in the box) - log p``; smaller is better; NaN without a probability.
+    """``SM = log max(0.05, share of the volume in the box) - log p``; smaller is better; NaN without either.
 
     Parameters
     ----------
     box : tuple of slice or None
-        Of the map; None counts as the whole volume.
+        Of the map.
     voxels : int
         Of the volume.
     probability : float or None
@@ -126,7 +131,6 @@ def saliency_metric(box: Box | None, voxels: int, probability: float | None) -> 
     >>> saliency_metric((slice(0, 1), slice(0, 1), slice(0, 10)), 100, 1.0) == math.log(0.1)
     True
     """
-    if probability is None or not probability > 0:
+    if box is None or probability is None or not probability > 0:
         return math.nan
-    share = 1.0 if box is None else box_voxels(box) / voxels
-    return math.log(max(SMALLEST_SHARE, share)) - math.log(probability)
+    return math.log(max(SMALLEST_SHARE, box_voxels(box) / voxels)) - math.log(probability)

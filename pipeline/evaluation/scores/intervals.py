@@ -23,22 +23,22 @@ FEWEST = 3
 def participant_interval(
     samples: tuple[Floats, ...], statistic: Callable[..., float], draws: int, seed: int, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """BCa interval of a statistic; percentile where BCa is not defined.
+    """BCa interval of a statistic; percentile where BCa is not defined, or the statistic does not exist in some draws.
 
     Parameters
     ----------
     samples : tuple of array, shape (participants,)
         Several are drawn together.
     statistic : callable
-        Of the drawn samples. Draws in which it does not exist (NaN) count as 0.
+        Of the drawn samples. Draws in which it does not exist (NaN) are left out.
     draws, seed : int
     confidence : float
 
     Returns
     -------
     float, float
-        NaN for fewer than three participants, and where all draws are the same: an interval without width would claim
-        certainty.
+        NaN for fewer than three participants, where all draws are the same (an interval without width would claim
+        certainty), and where the statistic does not exist in half of the draws or more.
 
     Examples
     --------
@@ -47,18 +47,15 @@ def participant_interval(
     """
     if len(samples[0]) < FEWEST:
         return float("nan"), float("nan")
-
-    def defined(*drawn: Floats) -> float:
-        value = float(statistic(*drawn))
-        return 0.0 if np.isnan(value) else value
-
-    for method in ("BCa", "percentile"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # degenerate draws: the interval is NaN and is told by that
-            interval = stats.bootstrap(
-                samples, defined, n_resamples=draws, paired=len(samples) > 1, vectorized=False,
-                confidence_level=confidence, method=method, random_state=np.random.default_rng(seed),
-            ).confidence_interval  # fmt: skip
-        if np.isfinite(interval).all() and interval.low < interval.high:
-            return float(interval.low), float(interval.high)
-    return float("nan"), float("nan")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # degenerate draws: the interval is NaN and is told by that
+        found = stats.bootstrap(
+            samples, statistic, n_resamples=draws, paired=len(samples) > 1, vectorized=False,
+            confidence_level=confidence, method="BCa", random_state=np.random.default_rng(seed),
+        )  # fmt: skip
+    low, high = found.confidence_interval
+    values = np.asarray(found.bootstrap_distribution, dtype=np.float64)
+    known = values[np.isfinite(values)]
+    if len(known) > len(values) / 2 and not (len(known) == len(values) and np.isfinite([low, high]).all()):
+        low, high = np.quantile(known, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return (float(low), float(high)) if low < high else (float("nan"), float("nan"))

@@ -1,13 +1,18 @@
-"""One map against one mask: every localisation score, in one row."""
+"""One map against one mask: every localisation score, in one row; and the scores of a set of such rows.
+
+A score that needs positive values is n/a for a map without any.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.evaluation.scores.boxes import (
+    THRESHOLDS,
     attended_box,
     best_iou,
     box_accuracy,
@@ -17,9 +22,12 @@ from pipeline.evaluation.scores.boxes import (
     union_of,
 )
 from pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, is_undefined, pointing, require_two_kinds
-from pipeline.evaluation.scores.overlap import Bools, energy_share, f1, intersection_over_union
+from pipeline.evaluation.scores.overlap import IOU_THRESHOLDS, Bools, energy_share, f1, held_out_ious, iou_curve
 from pipeline.run.errors import BadInputError
 
+IOU_COLUMNS = tuple(f"iou_{at:g}" for at in IOU_THRESHOLDS)
+BOX_COLUMNS = tuple(f"box_iou_{at:g}" for at in THRESHOLDS)
+"""What `set_scores` needs of each map."""
 MAP_SCORES: Mapping[str, str] = {
     "undefined": "1 where the map holds NaN or infinity or is zero everywhere: it has no scores, and counts as such",
     "auroc": "Probability that a voxel of the mask has a larger value than one outside; chance 0.5",
@@ -27,16 +35,25 @@ MAP_SCORES: Mapping[str, str] = {
     "energy": "Share of positive attribution in the mask (EPG); chance is the mask's share of the volume",
     "pointing": "Probability that the largest value lies in the mask, ties shared (pointing game)",
     "hits": "Share of the first k voxels that lie in the mask, where k is the number of its voxels",
-    "iou": "Intersection over union of the mask and the voxels of at least half the maximum",
     "f1": "Harmonic mean of soft precision and recall of the scaled map; 1 only for the mask itself",
     "le": "Localisation error: 1 - IoU of the map's box and the best true box; smaller is better",
     "om": "As le, and 1 where the scan was not recognised; smaller is better",
-    "ba": "Share of the IoU limits .3, .5, .7 that the map's box reaches at its own best threshold",
     "sp": "As pointing, for the boxes around the parts of the mask",
     "ep": "As energy, for the boxes around the parts of the mask",
     "sm": "log of the box's share of the volume (at least .05) - log p of the class seen through it; smaller is better",
-}
+    **{name: f"IoU of the mask and the voxels of at least {at:g} of the maximum"
+       for name, at in zip(IOU_COLUMNS, IOU_THRESHOLDS, strict=True)},
+    **{name: f"IoU of the best true box and that of the largest part above {at:g} of the maximum"
+       for name, at in zip(BOX_COLUMNS, THRESHOLDS, strict=True)},
+}  # fmt: skip
 """Columns of one row of localisation scores, and what they mean."""
+SET_SCORES: Mapping[str, str] = {
+    "iou": "Intersection over union of the mask and the voxels above the share of the maximum that is best for the "
+    "other participants",
+    "ba": "Box accuracy (MaxBoxAccV2): share of maps whose box reaches an IoU, at the one threshold that is best for "
+    "all maps; mean over the IoUs .3, .5 and .7",
+}
+"""Scores that only a set of maps has, and what they mean."""
 
 
 def score_map(
@@ -90,11 +107,29 @@ def score_map(
         "energy": energy_share(found, truth),
         "pointing": pointing(found, truth),
         "hits": hits_in_first(found, truth, int(truth.sum())) / int(truth.sum()),
-        "iou": intersection_over_union(found, truth),
         "f1": f1(found, truth),
+        **dict(zip(IOU_COLUMNS, iou_curve(found, truth).tolist(), strict=True)),
     }
     scores |= _box_scores(np.where(inside, values, 0.0), mask & inside, inside, recognised, probability)
     return {name: scores[name] for name in MAP_SCORES}
+
+
+def set_scores(rows: pd.DataFrame, people: Sequence[str]) -> dict[str, float]:
+    """`SET_SCORES` of the maps of some people.
+
+    Parameters
+    ----------
+    rows : pandas.DataFrame
+        One row of `score_map` per map.
+    people : sequence of str
+        Whose map each is.
+    """
+    ious = held_out_ious(rows[list(IOU_COLUMNS)].to_numpy(float), people)
+    known = ious[np.isfinite(ious)]
+    return {
+        "iou": float(known.mean()) if len(known) else np.nan,
+        "ba": box_accuracy(rows[list(BOX_COLUMNS)].to_numpy(float)),
+    }
 
 
 def _box_scores(
@@ -105,8 +140,8 @@ def _box_scores(
     iou = best_iou(box, truth)
     return {
         "le": 1 - iou,
-        "om": 1 - iou if recognised else 1.0,
-        "ba": box_accuracy(threshold_ious(values, truth)[None]),
+        "om": 1 - iou if recognised or np.isnan(iou) else 1.0,
+        **dict(zip(BOX_COLUMNS, threshold_ious(values, truth).tolist(), strict=True)),
         "sp": pointing(values[inside], boxes),
         "ep": energy_share(values[inside], boxes),
         "sm": saliency_metric(box, int(inside.sum()), probability),

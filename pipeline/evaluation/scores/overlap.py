@@ -1,18 +1,24 @@
 """How much of a map lies in a mask, and how well its extent fits the mask.
 
 Only positive attribution counts here, ``A+ = max(A, 0)``. ``S = A+ / max A+`` lies in [0, 1]. In three dimensions the
-truth is a mask, so EPG, IoU and F1 use the mask itself.
+truth is a mask, so EPG, IoU and F1 use the mask itself. A map without positive values has no score (NaN).
 
-Source: EPG (Wang et al. 2020); F1 of saliency (Achanta et al. 2009; Zhang et al. 2024, Opti-CAM).
+Source: EPG (Wang et al. 2020); IoU, with the threshold of other people's maps (Rao et al. 2023); F1 of saliency
+(Achanta et al. 2009; Zhang et al. 2024, Opti-CAM).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+IOU_THRESHOLDS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Of S, among which the one of an IoU is chosen: finer near 0, since one voxel may be far above all others."""
+HALF = 0.5
 
 
 def positive(values: NDArray[np.floating]) -> Floats:
@@ -47,7 +53,7 @@ def energy(values: NDArray[np.floating]) -> Floats:
 
 
 def energy_share(values: NDArray[np.floating], mask: Bools) -> float:
-    """EPG: share of positive attribution in the mask; 0 where nothing is positive.
+    """EPG: share of positive attribution in the mask; NaN where nothing is positive.
 
     A map that is even everywhere gets the share of voxels that the mask takes up.
 
@@ -58,26 +64,69 @@ def energy_share(values: NDArray[np.floating], mask: Bools) -> float:
     """
     part = positive(values)
     total = part.sum()
-    return float(part[mask].sum() / total) if total > 0 else 0.0
+    return float(part[mask].sum() / total) if total > 0 else float("nan")
 
 
-def intersection_over_union(values: NDArray[np.floating], mask: Bools, threshold: float = 0.5) -> float:
-    """IoU of the mask with the voxels where ``S >= threshold``; 0 where nothing is positive.
+def intersection_over_union(values: NDArray[np.floating], mask: Bools, threshold: float = HALF) -> float:
+    """IoU of the mask with the voxels where ``S >= threshold`` and S > 0; NaN where nothing is positive, or for NaN.
 
     Examples
     --------
     >>> intersection_over_union(np.array([4.0, 2.0, 1.0, 0.0]), np.array([True, False, True, False]))
     0.3333333333333333
     """
+    return float(iou_curve(values, mask, (threshold,))[0])
+
+
+def iou_curve(values: NDArray[np.floating], mask: Bools, thresholds: Sequence[float] = IOU_THRESHOLDS) -> Floats:
+    """`intersection_over_union` at each threshold."""
     share = scaled(values)
-    chosen = (share >= threshold) & (share > 0)
-    return float((chosen & mask).sum() / (chosen | mask).sum())
+    if not share.any() or np.isnan(thresholds).any():
+        return np.full(len(thresholds), np.nan)
+    chosen = [(share >= threshold) & (share > 0) for threshold in thresholds]
+    return np.array([(one & mask).sum() / (one | mask).sum() for one in chosen])
+
+
+def best_threshold(maps: Iterable[NDArray[np.floating]], masks: Iterable[Bools]) -> float:
+    """The one of `IOU_THRESHOLDS` with the largest mean IoU over maps of people who are not scored; NaN without any.
+
+    Examples
+    --------
+    >>> best_threshold([np.array([4.0, 0.9, 0.3, 0.0])], [np.array([True, True, False, False])])
+    0.1
+    """
+    place = best_place([iou_curve(values, mask) for values, mask in zip(maps, masks, strict=True)])
+    return float("nan") if place is None else IOU_THRESHOLDS[place]
+
+
+def best_place(curves: ArrayLike) -> int | None:
+    """Place of the largest mean of curves (maps, thresholds), the first of equal ones; None if no curve is known."""
+    found = np.asarray(curves, dtype=np.float64).reshape(-1, len(IOU_THRESHOLDS))
+    found = found[np.isfinite(found).all(axis=1)]
+    return int(found.mean(axis=0).argmax()) if len(found) else None
+
+
+def held_out_ious(curves: Floats, people: Sequence[str]) -> Floats:
+    """IoU of each map at the threshold that is best for the maps of all other people; NaN if there are none.
+
+    Parameters
+    ----------
+    curves : array, shape (maps, thresholds)
+        One `iou_curve` per map.
+    people : sequence of str
+        Whose maps they are.
+    """
+    owner = np.asarray(people)
+    places = {one: best_place(curves[owner != one]) for one in set(people)}
+    return np.array([
+        np.nan if (place := places[one]) is None else curve[place] for one, curve in zip(people, curves, strict=True)
+    ])  # fmt: skip
 
 
 def f1(values: NDArray[np.floating], mask: Bools) -> float:
     """``2 P R / (P + R)`` with ``P = sum over mask of S / sum of S`` and ``R = sum over mask of S / voxels of mask``.
 
-    1 if and only if S is the mask.
+    1 if and only if S is the mask; NaN where nothing is positive.
 
     Examples
     --------
@@ -87,7 +136,7 @@ def f1(values: NDArray[np.floating], mask: Bools) -> float:
     share = scaled(values)
     inside = share[mask].sum()
     if inside == 0:
-        return 0.0
+        return 0.0 if share.any() else float("nan")
     precision, recall = inside / share.sum(), inside / mask.sum()
     return float(2 * precision * recall / (precision + recall))
 

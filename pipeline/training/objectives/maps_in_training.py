@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,8 +13,9 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from pipeline.attribution.entry import last_spatial_stage
 from pipeline.attribution.inherent.contributions import require_dynamic
-from pipeline.attribution.network_view import split_layers
+from pipeline.attribution.network_view import placed_layers, split_layers
 from pipeline.attribution.upsampling import interpolated
+from pipeline.models.attention import PoolsByAttention
 from pipeline.models.contract import StagedModel
 from pipeline.models.dynamic.encoding import InputEncoding
 from pipeline.models.dynamic.linear_map import differentiable_weights
@@ -110,14 +111,12 @@ def explained_batch(
     if kind == "evidence":
         assert reference is not None
         return _evidence(model, volumes, targets, reference.to(volumes), learning)
-    features = volumes
-    for one in model.stages[:place]:
-        features = one(features)
-    if place == 0 or not learning:
+    features, rest = _parted(model, volumes, place)
+    if place == 0 or not learning or not features.requires_grad:  # as behind a frozen backbone
         features = features.detach().requires_grad_()
     logits = features
     with TwiceDifferentiable():
-        for one in model.stages[place:]:
+        for one in rest:
             logits = one(logits)
     with gradients_of_features():
         (gradient,) = torch.autograd.grad(evidence_of(logits, targets).sum(), features, create_graph=learning)
@@ -128,8 +127,19 @@ def explained_batch(
         )
     maps = MAPS[kind](features, gradient)
     if place:
-        maps = interpolated(maps, split_layers(model, place)[0], volumes.shape[2:])
+        maps = interpolated(maps, placed_layers(split_layers(model, place)[0]), volumes.shape[2:])
     return Explained(logits, maps[:, 0])
+
+
+def _parted(model: StagedModel, volumes: Tensor, place: int) -> tuple[Tensor, Sequence[nn.Module]]:
+    """Features at a boundary, and what follows; see `pipeline.attribution.network_view` for pooling by attention."""
+    before, after = model.stages[:place], model.stages[place:]
+    if len(before) == 1 and isinstance(before[0], PoolsByAttention):
+        features, pooling = before[0].before_pooling(volumes)
+        return features, (pooling, *after)
+    for one in before:
+        volumes = one(volumes)
+    return volumes, after
 
 
 def _inherent(

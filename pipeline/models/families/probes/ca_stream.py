@@ -4,6 +4,9 @@ A learned query, the same for all scans and classes, attends to the features of 
 becomes, after a linear map, the query of the next. The last attention takes the place of the global average (GAP)
 before the linear head. Attention is a class-agnostic CAM: its scores are channels weighted by the query.
 
+CAM methods explain the last features, before their attention, so that their gradient passes through it: each voxel
+counts by its own part of the logit, and by how much more attention it draws than the others (ch. 3, sections 3.5, 3.6).
+
 The source keeps the classifier of the backbone and learns a linear map before it. A probe learns its classifier anyway,
 and two linear layers in a row are one, so the linear head is what both are together.
 
@@ -56,9 +59,33 @@ def attended(features: Tensor, weights: Tensor) -> Tensor:
     """Features (B, d, D, H, W) times their attention (B, D, H, W) and the number of voxels.
 
     Their mean over voxels is the sum of the features weighted by the attention, so global average pooling and a linear
-    layer may follow, and CAM is defined.
+    layer may follow.
     """
     return features * (weights * weights[0].numel())[:, None]
+
+
+class AttentionPooling(nn.Module):
+    """The last attention as a function of the last features alone: the queries, and what may be attended to, stay.
+
+    Parameters
+    ----------
+    query : Tensor
+        (B, d), of each volume.
+    keys : Tensor of bool
+        (B, D, H, W).
+    """
+
+    def __init__(self, query: Tensor, keys: Tensor) -> None:
+        super().__init__()
+        self._query, self._keys = query, keys
+
+    def weights(self, features: Tensor) -> Tensor:
+        """Attention to the voxels of features, (B, D, H, W), in float32 or better."""
+        exact = features.to(self._query.dtype)
+        return attention(exact, self._query.expand(len(exact), -1), self._keys.expand(len(exact), -1, -1, -1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return attended(features, self.weights(features))
 
 
 class AttentionStream(nn.Module):
@@ -94,30 +121,27 @@ class AttentionStream(nn.Module):
         for one in self.projections:
             nn.init.xavier_uniform_(one.weight)  # type: ignore[arg-type]
 
-    @property
-    def placed_as(self) -> tuple[nn.Module, ...]:
-        """Its outputs lie where those of the backbone do (`pipeline.attribution.upsampling`)."""
-        return tuple(self.body)
-
     def forward(self, volumes: Tensor) -> Tensor:
-        return attended(*self._stream(volumes))
+        features, pooling = self.before_pooling(volumes)
+        return pooling(features)  # type: ignore[no-any-return]
 
-    def pooling_weights(self, volumes: Tensor) -> Tensor:
-        """Attention to the voxels of the last features, (B, d, h, w); the same for every class, and sums to 1."""
-        return self._stream(volumes)[1]
-
-    def _stream(self, volumes: Tensor) -> tuple[Tensor, Tensor]:
-        """Last features, and the attention to their voxels. Voxels of the background (where a scan is 0) have none."""
+    def before_pooling(self, volumes: Tensor) -> tuple[Tensor, AttentionPooling]:
+        """Last features (B, d, D, H, W), and their pooling. The background, where a scan is 0, is not attended to."""
         brain, features = (volumes != 0).float(), volumes
-        query, weights = self.query.expand(len(volumes), -1), brain[:, 0]
+        wide = torch.promote_types(volumes.dtype, torch.float32)
+        query = self.query.to(wide).expand(len(volumes), -1)
+        last = len(self.body) - 1
         for number, stage in enumerate(self.body):
             features = stage(features)
             if number < self._first:
                 continue
-            exact = features.to(torch.promote_types(features.dtype, torch.float32))
-            if number > self._first:
-                query = self.projections[number - self._first - 1](query)
-            keys = functional.adaptive_max_pool3d(brain, features.shape[2:])[:, 0] > 0
-            weights = attention(exact, query.to(exact.dtype), keys)
-            query = torch.einsum("bkxyz,bxyz->bk", exact, weights)
-        return features, weights
+            pooling = AttentionPooling(query, functional.adaptive_max_pool3d(brain, features.shape[2:])[:, 0] > 0)
+            if number < last:
+                pooled = torch.einsum("bkxyz,bxyz->bk", features.to(wide), pooling.weights(features))
+                query = self.projections[number - self._first](pooled).to(wide)
+        return features, pooling
+
+    def pooling_weights(self, volumes: Tensor) -> Tensor:
+        """Attention to the voxels of the last features, (B, d, h, w); the same for every class, and sums to 1."""
+        features, pooling = self.before_pooling(volumes)
+        return pooling.weights(features)

@@ -29,6 +29,10 @@ ONE_STAGE = (
     "it reads attention between the stages of a transformer, and the backbone of a probe is one stage. Use vit-cx or "
     "grad-cam"
 )
+NOT_AVERAGED = (
+    "CAM needs global average pooling and one linear layer after the backbone, and this head pools by attention. Use "
+    "grad-cam"
+)
 ATTENTION = (
     "its rules are not defined for the attention by which this head pools. Use expected-gradients, or the head linear"
 )
@@ -52,7 +56,7 @@ def refused_by(settings: ProbeConfig, body: Family) -> Mapping[str, str]:
         return found
     if settings.head == "ca-stream":
         found.pop("raw-attention")  # which is that of the pooling
-        return {**found, **dict.fromkeys(("lrp", "deeplift", "inherent"), ATTENTION)}
+        return {**found, "cam": NOT_AVERAGED, **dict.fromkeys(("lrp", "deeplift", "inherent"), ATTENTION)}
     if settings.head.startswith("mlp"):
         return {**found, "cam": DEEP_HEAD}
     if body.encoding != "pair":  # the head is explained from the features of the backbone on
