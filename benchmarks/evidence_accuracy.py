@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import ndimage, stats
+from scipy import stats
 from torch import Tensor, nn
 
 from atlases.labels import load_atlas
@@ -47,8 +47,6 @@ POINTS = 12
 SEGMENTS = (2, 4, 7)
 """Parts into which the path from the mean control is cut, each explained by DeepLIFT."""
 STEPS = 14
-SMOOTHED_MM = 8.0
-"""Full width at half maximum, as the pictures of the report have it."""
 DEALS = 50
 Floats = NDArray[np.float64]
 
@@ -89,7 +87,7 @@ def measure(run: Path, folder: Path, most: int) -> None:
         reference = Reference(torch.cat([seen(one) for one in people]), tuple(one.participant_id for one in people))
         labels = device_labels(atlas.labels, loaded.input.box, torch.device("cpu"))
         target = loaded.classes.index(task_of(config.cohort).explained)
-        found = maps_of(loaded.model, seen(scan), reference, target, resolution, labels)
+        found = maps_of(loaded.model, seen(scan), reference, target, labels)
         unfinished = out.with_suffix(".part")
         with unfinished.open("wb") as handle:
             np.savez(
@@ -109,10 +107,9 @@ def maps_of(
     volume: Tensor,
     reference: Reference,
     target: int,
-    resolution: float,
     labels: DeviceLabels,
 ) -> Mapping[str, NDArray[np.generic]]:
-    """Region sums and totals of every map of one scan; correlations of voxels with the yardstick, smoothed."""
+    """Sums over regions, and the whole, of every map of one scan."""
     found: dict[str, NDArray[np.generic]] = {}
     mean = reference.mean
 
@@ -124,20 +121,13 @@ def maps_of(
             found["evidence"] = view.own_score.double().numpy()
             found["of_controls"] = torch.cat([view.score(one) for one in torch.split(reference.volumes, 1)]).numpy()
             found["of_mean"] = view.score(mean).numpy()
-        yardstick, own = torch.zeros_like(volume), torch.zeros_like(volume)
-        deal = stratified_alphas(len(reference.people), 1, 0)
-        drawn = torch.floor(deal[:, 0] * POINTS).long()
         parts = []
-        for place, control in enumerate(torch.split(reference.volumes, 1)):
+        for control in torch.split(reference.volumes, 1):
             for point in range(POINTS):
                 _, gradient = score_and_gradient(view.score, torch.lerp(control, volume, (point + 0.5) / POINTS))
-                one = (volume - control) * gradient
-                parts.append(sums(one))
-                yardstick += one
-                own += one * (point == drawn[place])
+                parts.append(sums((volume - control) * gradient))
         found["points"] = np.stack(parts).reshape(len(reference.people), POINTS, -1)
         maps = {
-            "expected gradients, 1 point": own / len(reference.people),
             "ig": path_integral(view.score, volume, mean, STEPS).attributions,
             "long": path_integral(view.score, volume, mean, 4 * STEPS).attributions,
         }
@@ -149,7 +139,6 @@ def maps_of(
             maps[f"segments-{count}"] = sum(segments(model, volume, mean, target, count))
     for name, one in maps.items():
         found[f"map {name}"] = sums(one)
-        found[f"voxels {name}"] = np.array(correlation(one, yardstick, resolution))
     return found
 
 
@@ -158,12 +147,6 @@ def segments(model: nn.Module, volume: Tensor, start: Tensor, target: int, count
     ends = [torch.lerp(start, volume, place / count) for place in range(count + 1)]
     for before, after in itertools.pairwise(ends):
         yield deeplift(model, after, before, target)[0]
-
-
-def correlation(one: Tensor, other: Tensor, resolution: float) -> float:
-    sigma = SMOOTHED_MM / resolution / np.sqrt(8 * np.log(2))
-    a, b = (ndimage.gaussian_filter(each[0, 0].numpy().astype(np.float64), sigma) for each in (one, other))
-    return float(np.corrcoef(a.ravel(), b.ravel())[0, 1])
 
 
 def designs(one: Mapping[str, NDArray[np.generic]]) -> Iterator[tuple[str, list[Floats], float]]:

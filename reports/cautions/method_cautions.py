@@ -106,10 +106,10 @@ def sums_of_evidence(run: RunRecord) -> Caution | None:
             "serious",
             "The leading map does not add up.",
             f"{name}: the sum over all voxels misses the evidence of a scan, compared with controls, by "
-            f"{missed.in_words}, in {unit}. Sums over regions are no more exact. DeepLIFT adds up exactly: add "
-            '"deeplift" to [attribution] methods.',
+            f"{missed.in_words}, in {unit}. Sums over regions are no more exact. DeepLIFT, where it is defined for the "
+            'network, adds up exactly: methods = ["deeplift"] in [attribution].',
             "regions",
-        )  # fmt: skip
+        )
     drawn = sum_error(run, run.leading_map, "sampling_error")
     if drawn is None or drawn.share <= LARGE_SAMPLING:
         return None
@@ -118,8 +118,8 @@ def sums_of_evidence(run: RunRecord) -> Caution | None:
         "Regions of a single scan are approximate.",
         f"{name} adds up because its points on the way from the controls are weighted to do so; unweighted they would "
         f"miss the evidence of a scan by {drawn.in_words}, in {unit}. Sums over regions of one scan are as "
-        'uncertain; means over people less so. For more points, settings = ["expected-gradients:alphas=4"] in '
-        "[attribution]; without any, methods with deeplift.",
+        'uncertain, means over people less. For more points: settings = ["expected-gradients:alphas=4"] in '
+        "[attribution].",
         "regions",
     )
 
