@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -69,13 +69,20 @@ class Accounted(Protocol):
     def ledger(self, view: NetworkView) -> Ledger: ...
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Maps (B, 1, d, h, w) of a method that draws at random, and what is known of their errors; see `Attribution`."""
+
+    values: Tensor
+    errors: Tensor | None = None
+    sampling_error: Tensor | None = None
+
+
 @runtime_checkable
 class Sampled(Protocol):
-    """A method of regions that knows the standard error of each, as its random draws give it."""
+    """A method that draws at random, and knows something of the error."""
 
-    def maps_and_errors(self, view: NetworkView) -> tuple[Tensor, Tensor | None]:
-        """Maps, and the standard errors of regions shared out like them; None where one draw gives none."""
-        ...
+    def drawn(self, view: NetworkView) -> Drawn: ...
 
 
 def require_defined(
@@ -157,7 +164,9 @@ def attribute_all(
         For volumes that do not fit the model or are not finite, and for maps that are not finite.
     """
     if len(volumes) > 1 and stage != 0 and pooling_before(split_layers(model, stage)[0]) is not None:
-        each = [attribute_all(model, one, target, method, stage, start, at_input_grid) for one in torch.split(volumes, 1)]
+        each = [
+            attribute_all(model, one, target, method, stage, start, at_input_grid) for one in torch.split(volumes, 1)
+        ]
         return tuple(_joined(answers) for answers in zip(*each, strict=True))
     if isinstance(method, Propagation) and stage == 0:  # has its own pass through the network
         return tuple(_finite(answer) for answer in method.answers(model, volumes, target, start, stage))
@@ -169,13 +178,17 @@ def attribute_all(
         if isinstance(method, Propagation):
             answers = list(method.answers(model, volumes, target, start, stage))
         else:
-            made = method.maps_and_errors(view) if isinstance(method, Sampled) else (method.maps(view), None)
-            values, errors = made[0].detach(), made[1]
+            made = method.drawn(view) if isinstance(method, Sampled) else Drawn(method.maps(view))
             with torch.no_grad():
                 of_reference = method.reference_value(view) if isinstance(method, Relative) else None
             settings = described(method, stage, start)
             ledger = method.ledger(view) if isinstance(method, Accounted) else None
-            answers = [Attribution(values, method.name, target, view.own_score, settings, ledger, of_reference, errors)]
+            answers = [
+                Attribution(
+                    made.values.detach(), method.name, target, view.own_score, settings, ledger, of_reference,
+                    made.errors, made.sampling_error,
+                )
+            ]  # fmt: skip
         answers = [_finite(answer) for answer in answers]
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]

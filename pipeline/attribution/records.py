@@ -34,6 +34,9 @@ class Attribution:
     errors : Tensor or None
         (B, 1, D, H, W), standard errors of regions, shared out over their voxels as `values` are; None for a method
         that draws nothing at random.
+    sampling_error : Tensor or None
+        (B,), what the sum of the points that were drawn missed before a control variate made it add up; None for a
+        method that draws no points.
     """
 
     values: Tensor
@@ -44,3 +47,4 @@ class Attribution:
     ledger: Ledger | None = None
     reference_value: Tensor | None = None
     errors: Tensor | None = None
+    sampling_error: Tensor | None = None

@@ -31,6 +31,7 @@ class RunningMean:
         self._ledgers: list[Ledger] = []
         self._references: list[torch.Tensor] = []
         self._errors: list[torch.Tensor] = []
+        self._sampling: list[torch.Tensor] = []
 
     def add(self, attribution: Attribution) -> None:
         """Add the answer of one more network; of the same volume, method and target."""
@@ -48,6 +49,8 @@ class RunningMean:
             self._references.append(attribution.reference_value)
         if attribution.errors is not None:
             self._errors.append(attribution.errors)
+        if attribution.sampling_error is not None:
+            self._sampling.append(attribution.sampling_error)
 
     def result(self) -> Attribution:
         """The mean, in the precision of the maps; of one network its own answer."""
@@ -58,9 +61,10 @@ class RunningMean:
         ledger = _mean_ledger(self._ledgers, values) if self._ledgers else None
         reference = _mean(self._references) if self._references else None
         errors = torch.stack(self._errors).norm(dim=0) / len(self._errors) if self._errors else None
+        sampling = _mean(self._sampling) if self._sampling else None
         return dataclasses.replace(
             self._first, values=values, start_value=_mean(self._start_values), ledger=ledger, reference_value=reference,
-            errors=errors,
+            errors=errors, sampling_error=sampling,
         )  # fmt: skip
 
 

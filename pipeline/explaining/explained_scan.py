@@ -22,6 +22,7 @@ from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, sum_per_volume
 from pipeline.attribution.methods import attribute_all
 from pipeline.attribution.records import Attribution
+from pipeline.attribution.targets import start_values
 from pipeline.cohort.people.unseen import require_unseen
 from pipeline.cohort.records import Scan
 from pipeline.explaining.ensemble import RunningMean
@@ -40,8 +41,11 @@ from pipeline.run.work.memory import kept_memory
 
 ACCOUNT = ("start_value", "map_sum", *LOSSES, "residual")
 """Totals of the ledger of a map, summed over layers."""
-EVIDENCE_ACCOUNT = ("evidence", "reference_evidence", "map_sum", "completeness_error", "n_reference")
-"""What an evidence map must add up to, and by how much it does not."""
+EVIDENCE_ACCOUNT = (
+    "evidence", "reference_evidence", "map_sum", "completeness_error", "completeness_share", "sampling_error",
+    "sampling_share", "n_reference",
+)  # fmt: skip
+"""What an evidence map must add up to, by how much it does not, and by how much its points alone did not."""
 
 
 @dataclass(frozen=True)
@@ -212,14 +216,39 @@ def is_evidence(answer: Attribution) -> bool:
     return answer.reference_value is not None and settings["start"] == "evidence" and settings["stage"] == 0
 
 
-def _evidence_account(answer: Attribution, task: ScanToExplain) -> dict[str, float]:
-    """What the map of the one volume of a job must add up to, and what it does add up to."""
+def _evidence_account(answer: Attribution, task: ScanToExplain) -> dict[str, float | None]:
+    """What the map of the one volume of a job must add up to, and what it does add up to.
+
+    Errors are shares of the mean distance between the evidence of the scan and that of each control: at least the
+    difference that the map must add up to, and not near 0 where the scan is like the mean of the controls.
+    """
     assert answer.reference_value is not None
     evidence, reference = float(answer.start_value[0]), float(answer.reference_value[0])
     total = float(sum_per_volume(answer.values)[0])
+    of_controls = torch.cat([
+        start_values(network.control_logits(answer.values.device), answer.target, "evidence")
+        for network in task.networks
+    ])  # fmt: skip
+    distance = float((evidence - of_controls.double()).abs().mean())
+    error = total - (evidence - reference)
+    drawn = None if answer.sampling_error is None else float(answer.sampling_error[0])
     controls = {one.files.name for network in task.networks for one in network.controls}
-    values = (evidence, reference, total, total - (evidence - reference), len(controls))
+    values = (
+        evidence, reference, total, error, share(error, distance), drawn,
+        None if drawn is None else share(drawn, distance), len(controls),
+    )  # fmt: skip
     return dict(zip(EVIDENCE_ACCOUNT, values, strict=True))
+
+
+def share(error: float, distance: float) -> float | None:
+    """Size of an error as a share of a distance; none of a distance of 0.
+
+    Examples
+    --------
+    >>> share(-0.5, 2.0), share(0.5, 0.0)
+    (0.25, None)
+    """
+    return abs(error) / distance if distance else None
 
 
 def _account(answer: Attribution) -> dict[str, float]:

@@ -68,8 +68,11 @@ class Network:
                 "reference for it. Train the fold again with the present split."
             )
         volumes = [_volume(one.files, one.digest, loaded.input) for one in self.controls]
-        logits = [_logits(self, one, device) for one in self.controls]
-        return Reference(torch.cat(volumes).to(device), people, torch.cat(logits), _memory(self, device))
+        return Reference(torch.cat(volumes).to(device), people, self.control_logits(device), _memory(self, device))
+
+    def control_logits(self, device: torch.device) -> Tensor:
+        """What the network answers to its controls, (R, K)."""
+        return torch.cat([_logits(self, one, device) for one in self.controls])
 
 
 @functools.lru_cache(maxsize=8)

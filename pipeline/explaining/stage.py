@@ -77,12 +77,18 @@ EVIDENCE_COLUMNS = {
     "methods that use it",
     "map_sum": "Sum of the map over all voxels",
     "completeness_error": "map_sum minus (evidence minus reference_evidence), in logits; 0 for a complete map",
+    "completeness_share": "Size of completeness_error as a share of the mean distance between the evidence of the scan "
+    "and that of each control, which is at least the difference that the map must add up to",
+    "sampling_error": "What completeness_error would be without the control variate, in logits: how far the few points "
+    "that were drawn stand for the paths; n/a for a method that draws none",
+    "sampling_share": "Size of sampling_error as such a share: regions of the map are uncertain by more than this",
     "n_reference": "Control scans in the reference, one per person",
 }
 EVIDENCE_TABLE = Table(
     "evidence", EVIDENCE_COLUMNS, "scan and evidence map",
     "How much more evidence has a scan than controls, and does its map add up to that?", stage="attribution",
     place="evidence", filled=("participant_id", "scan_id", "map"), finite=True,
+    later=("completeness_share", "sampling_error", "sampling_share"),
 )  # fmt: skip
 EVIDENCE_APPLIED_TABLE = replace(
     EVIDENCE_TABLE, name="evidence_applied", question="The same for scans outside the contrast, such as MCI.",

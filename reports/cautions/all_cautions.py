@@ -16,7 +16,7 @@ from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from pipeline.run.layout.map_names import map_title
 from reports.cautions.audit_cautions import AUDIT_CHECKS
 from reports.cautions.findings import Caution, Check, in_words, performance_estimate
-from reports.cautions.method_cautions import METHOD_CHECKS
+from reports.cautions.method_cautions import METHOD_CHECKS, sums_of_evidence
 from reports.content.relevance.conservation import LOSSES, shares
 from reports.content.run.registration import mostly_flagged, outlying_scans, registered
 from reports.page.faults import Faults
@@ -332,6 +332,7 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 
 CHECKS: Sequence[Check] = (
+    Check(sums_of_evidence, ("evidence", "relevance")),
     Check(_synthetic), Check(_shuffled), Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
     Check(_same_images), Check(_few, ("scans",)), Check(_chance), Check(_registration, ("registration",)),
     Check(_own_volumes, ("scans",)), Check(_not_learned), Check(_not_converged), Check(_imbalanced, ("scans",)),

@@ -7,6 +7,7 @@ this difference. The statistics compare densities; a density times the voxels of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import pandas as pd
@@ -14,9 +15,38 @@ import pandas as pd
 from reports.analyses.verdicts import g_in_words, rows_where
 from reports.cautions.findings import Leaders, leaders, voxels_of
 from reports.read.run_record import RunRecord
-from reports.words.numbers import fixed, interval, mid_sentence, signed
+from reports.words.numbers import fixed, interval, mid_sentence, percent, signed
 
 _PER_VOXEL = ["mean_first", "mean_second", "difference", "ci_low", "ci_high"]
+
+
+@dataclass(frozen=True)
+class SumError:
+    """By how much maps miss the evidence that they must add up to, over scans, in units of evidence."""
+
+    median: float
+    largest: float
+    share: float  # the median as a share of the median evidence
+
+    @property
+    def in_words(self) -> str:
+        """The median, its share, and the largest."""
+        share = percent(self.share) if self.share >= 0.001 else "under 0.1 %"
+        return f"{fixed(self.median)} in the median ({share} of the median evidence), {fixed(self.largest)} at most"
+
+
+def sum_error(run: RunRecord, map_name: str, column: str = "completeness_error") -> SumError | None:
+    """The error of a map over the scans of the contrast; None where the run does not know it or there is no evidence.
+
+    `column` is ``completeness_error``, or ``sampling_error``: what it would be without the control variate.
+    """
+    rows = rows_where(run, "evidence", map=map_name)
+    if rows.empty or column not in rows or rows[column].isna().all():
+        return None
+    error, evidence = rows[column].abs(), (rows["evidence"] - rows["reference_evidence"]).abs()
+    if not evidence.median() > 0:
+        return None
+    return SumError(float(error.median()), float(error.max()), float(error.median() / evidence.median()))
 
 
 @lru_cache(maxsize=8)  # every page asks

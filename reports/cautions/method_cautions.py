@@ -11,12 +11,17 @@ from atlases.templates import load_template
 from pipeline.run.layout.map_names import map_title
 from reports.analyses.evaluation_verdict import lines_on
 from reports.analyses.planted_verdict import planted_leaders, shuffled_count
+from reports.cautions.evidence import sum_error
 from reports.cautions.findings import Caution, Check, small_regions
 from reports.read.leading_map import has_passed
 from reports.read.run_record import RunRecord
 from reports.words.numbers import count, listing, mid_sentence, number, percent
 
 UNSEEN_SHARE = 0.01
+LARGEST_MISS = 0.01
+"""Of the evidence, in the median scan."""
+LARGE_SAMPLING, SERIOUS_SAMPLING = 0.05, 0.2
+"""The same before the control variate."""
 
 
 def _planted_missed(run: RunRecord) -> Caution | None:
@@ -87,6 +92,35 @@ def _leading_map_failed(run: RunRecord) -> Caution | None:
         "The leading map did not pass the evaluation.",
         f"{map_title(run.leading_map)}: {'; '.join(lines_on(run, run.leading_map))}.",
         "evaluation",
+    )
+
+
+def sums_of_evidence(run: RunRecord) -> Caution | None:
+    """A leading map that does not add up, or whose points alone would not."""
+    if not run.leads_with_evidence:
+        return None
+    name, unit = map_title(run.leading_map), run.evidence_unit
+    missed = sum_error(run, run.leading_map)
+    if missed is not None and missed.share > LARGEST_MISS:
+        return Caution(
+            "serious",
+            "The leading map does not add up.",
+            f"{name}: the sum over all voxels misses the evidence of a scan, compared with controls, by "
+            f"{missed.in_words}, in {unit}. Sums over regions are no more exact. DeepLIFT, where it is defined for the "
+            'network, adds up exactly: methods = ["deeplift"] in [attribution].',
+            "regions",
+        )
+    drawn = sum_error(run, run.leading_map, "sampling_error")
+    if drawn is None or drawn.share <= LARGE_SAMPLING:
+        return None
+    return Caution(
+        "serious" if drawn.share > SERIOUS_SAMPLING else "note",
+        "Regions of a single scan are approximate.",
+        f"{name} adds up because its points on the way from the controls are weighted to do so; unweighted they would "
+        f"miss the evidence of a scan by {drawn.in_words}, in {unit}. Sums over regions of one scan are as "
+        'uncertain, means over people less. For more points: settings = ["expected-gradients:alphas=4"] in '
+        "[attribution].",
+        "regions",
     )
 
 

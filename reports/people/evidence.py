@@ -9,7 +9,7 @@ import pandas as pd
 
 from reports.people.regions import ScanRegions, regions_of_scans
 from reports.read.run_record import RunRecord
-from reports.words.numbers import count, listing, mid_sentence, percent, shortened, signed
+from reports.words.numbers import count, is_missing, listing, mid_sentence, percent, shortened, signed
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
     A sentence reads: "Scan I1: the evidence for AD is +2.30 logits. The 12 training controls that the map compares it
     with have −1.80 on average, a difference of +4.10. Largest parts: hippocampus +1.30, amygdala +0.70 and lateral
     ventricle +0.40; the region that differs most between the classes, entorhinal area, +0.20. All other voxels
-    together: +1.48. The sum of the parts is off by −0.02 logits."
+    together: +1.48. The sum of the parts is off by −0.02 logits. Of unweighted points it would be off by +0.31: smaller
+    parts are uncertain."
     """
     if not run.leads_with_evidence:
         return []
@@ -63,11 +64,16 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegion
     named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in regions.largest]
     leader = [f"the region that differs most between the classes, {mid_sentence(group)}, {signed(parts[group])}"
               for group in regions.headline]  # fmt: skip
+    drawn = account.get("sampling_error")
+    sampling = (
+        "" if is_missing(drawn)
+        else f" Of unweighted points it would be off by {signed(drawn)}: smaller parts are uncertain."
+    )  # fmt: skip
     rest = above + account["completeness_error"] - parts[list(regions.named)].sum()
     return (
         f"Scan {shortened(scan)}: the {what} is {signed(account['evidence'])} {unit}. "
         f"The {count(int(account['n_reference']), 'training control')} that the map compares it with have "
         f"{signed(account['reference_evidence'])} on average, a difference of {signed(above)}. "
         f"Largest parts: {'; '.join([listing(named), *leader])}. All other voxels together: {signed(rest)}. "
-        f"The sum of the parts is off by {signed(account['completeness_error'])} {unit}."
+        f"The sum of the parts is off by {signed(account['completeness_error'])} {unit}.{sampling}"
     )

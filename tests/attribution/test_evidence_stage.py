@@ -92,12 +92,47 @@ def test_maps_accounts_and_sidecars_are_those_of_the_controls_of_the_fold(run: O
     assert row["map_sum"] == pytest.approx(float(expected.values.sum()), rel=1e-5)
     error = row["map_sum"] - (row["evidence"] - row["reference_evidence"])
     assert row["completeness_error"] == pytest.approx(error, abs=1e-9)
+    distance = np.mean([abs(own - other) for other in others])
+    assert row["completeness_share"] == pytest.approx(abs(error) / distance, rel=1e-3, abs=1e-9)
+    plain = ExpectedGradients(reference, control_variate=False, tolerance=np.inf)
+    drawn = float(attribute(model, volume_of(run, SCANS[0]), 1, plain, start="evidence").values.sum())
+    assert row["sampling_error"] == pytest.approx(drawn - (own - np.mean(others)), rel=1e-2, abs=1e-6)
+    assert row["sampling_share"] == pytest.approx(abs(row["sampling_error"]) / distance, rel=1e-3)
     described = json.loads(
         run.layout.scan("sub-1", None, 4.0).relevance_map(MAP).with_suffix("").with_suffix(".json").read_text()
     )
     assert described["ReferenceParticipants"] == ["sub-2", "sub-3"]
     assert described["StartValueKind"] == "evidence"
     assert described["ReferenceValue"] == pytest.approx(row["reference_evidence"])
+
+
+def test_a_method_that_draws_no_points_has_no_sampling_error(run: OutsideRun) -> None:
+    exact = replace(EVIDENCE, attribution=replace(EVIDENCE.attribution, methods=("deeplift",)))
+    assert [outcome.status for outcome in explain(run, exact)] == ["done"] * 4
+    table = read_table(run.layout.evidence)
+    assert table[["sampling_error", "sampling_share"]].isna().all(axis=None)
+    assert (table["completeness_share"] < 1e-4).all()
+
+
+def test_a_map_that_is_refused_is_a_failure_with_the_remedy_and_others_go_on(run: OutsideRun) -> None:
+    def asked(tolerance: float) -> Config:
+        settings = ("integrated-gradients-from-mean:steps=1", f"integrated-gradients-from-mean:tolerance={tolerance}")
+        attribution = replace(EVIDENCE.attribution, methods=("integrated-gradients-from-mean",), settings=settings)
+        return replace(EVIDENCE, attribution=attribution)
+
+    assert [outcome.status for outcome in explain(run, asked(1e9))] == ["done"] * 4
+    made = read_table(run.layout.evidence)
+    made = made.set_index("scan_id")
+    shares = (made["completeness_error"] / made["map_sum"]).abs()  # one point: the variation is the size of the sum
+    kept, refused = shares.idxmin(), shares.idxmax()
+    outcomes = explain(run, asked((shares[kept] * shares[refused]) ** 0.5))
+    status = {outcome.job.arguments[0].scan.scan_id: outcome for outcome in outcomes}
+    assert status[kept].ok
+    assert not status[refused].ok
+    failures = read_table(run.layout.failures)
+    row = failures[failures["unit"] == status[refused].job.unit].iloc[0]
+    assert "raise steps (now 1)" in row["message"]
+    assert kept in set(read_table(run.layout.evidence)["scan_id"])
 
 
 def test_evidence_of_regions_adds_up_and_is_of_no_other_map(run: OutsideRun) -> None:

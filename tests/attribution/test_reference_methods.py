@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gradient_toys import SHAPE, network, volumes
@@ -19,11 +20,13 @@ from torch import nn
 from pipeline.attribution.gradient.integrated_gradients import path_integral
 from pipeline.attribution.methods import attribute, require_defined
 from pipeline.attribution.perturbation.occlusion import RegionLabels
+from pipeline.attribution.reference import expected_gradients
 from pipeline.attribution.reference.deeplift import DeepLift, deeplift
 from pipeline.attribution.reference.expected_gradients import (
     ExpectedGradients,
     IntegratedGradientsFromMean,
-    expected_gradients,
+    PathSample,
+    sample_paths,
     stratified_alphas,
 )
 from pipeline.attribution.reference.references import Reference
@@ -93,7 +96,8 @@ COMPLETE: dict[str, tuple[Any, float]] = {
     "deeplift from each": (DeepLift(compare="each"), 1e-11),
     "region Shapley": (RegionShapley(regions=four_regions(), pairs=1), 1e-11),
     "integrated gradients": (IntegratedGradientsFromMean(steps=400), 5e-3),
-    "expected gradients": (ExpectedGradients(alphas=200), 2e-2),
+    "expected gradients": (ExpectedGradients(), 1e-11),
+    "expected gradients without control": (ExpectedGradients(alphas=200, control_variate=False), 2e-2),
 }
 
 
@@ -104,7 +108,7 @@ def test_map_adds_up_to_the_difference_to_its_reference(name: str, build: Callab
     model, x, reference = build(), volumes(), controls()
     method, error = COMPLETE[name]
     answer = attribute(model, x, 2, given_to(method), start=start)
-    over = name in ("deeplift from each", "expected gradients")
+    over = name == "deeplift from each" or name.startswith("expected gradients")
     with torch.no_grad():
         of_reference = start_values(model(reference.volumes if over else reference.mean), 2, start).mean()
         expected = start_values(model(x), 2, start) - of_reference
@@ -156,9 +160,90 @@ def test_expected_gradients_of_one_reference_are_integrated_gradients() -> None:
     def score(a: torch.Tensor) -> torch.Tensor:
         return start_values(model(a), 1, "evidence")
 
-    ours = expected_gradients(score, x, reference.volumes, stratified_alphas(1, 16, seed=5))
-    theirs = path_integral(score, x, reference.volumes, steps=16).attributions
-    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-14)
+    ours = [sample_paths(score, one, reference.volumes, stratified_alphas(1, 16, seed=5)) for one in x]
+    theirs = path_integral(score, x, reference.volumes, steps=16)
+    torch.testing.assert_close(torch.stack([one.mean for one in ours]), theirs.attributions, rtol=1e-11, atol=1e-14)
+    variation = torch.cat([one.path(one.mean).variation for one in ours])
+    torch.testing.assert_close(variation, theirs.variation, rtol=1e-11, atol=1e-14)
+
+
+def test_control_variate_is_the_regression_of_each_voxel_on_the_slope() -> None:
+    """By least squares over all points at once, with the points themselves: fitted at the known mean of the slopes."""
+    model, x, reference = network(), volumes(1), controls()
+
+    def score(a: torch.Tensor) -> torch.Tensor:
+        return start_values(model(a), 1, "evidence")
+
+    alphas = stratified_alphas(len(reference.people), 2, seed=3)
+    contributions = []
+    for control, row in zip(reference.volumes, alphas, strict=True):
+        for alpha in row:
+            at = (control + alpha * (x[0] - control)).requires_grad_()
+            contributions.append(((x[0] - control) * torch.autograd.grad(score(at[None]).sum(), at)[0]).flatten())
+    points = torch.stack(contributions).numpy()
+    slopes = points.sum(1)
+    with torch.no_grad():
+        wanted = float(score(x) - score(reference.volumes).mean())
+    assert abs(slopes.mean() - wanted) > 1e-3 * abs(wanted)  # the plain mean misses
+    design = np.stack([np.ones_like(slopes), slopes], axis=1)
+    expected = np.array([1.0, wanted]) @ np.linalg.lstsq(design, points, rcond=None)[0]
+    found = sample_paths(score, x[0], reference.volumes, alphas, batch=4).controlled(wanted)
+    np.testing.assert_allclose(found.flatten().numpy(), expected, rtol=1e-9, atol=1e-13)
+    answer = attribute(model, x, 1, ExpectedGradients(reference, alphas=2, seed=3), start="evidence")
+    np.testing.assert_allclose(answer.values.flatten().numpy(), expected, rtol=1e-9, atol=1e-13)
+    assert answer.sampling_error is not None
+    assert float(answer.sampling_error) == pytest.approx(slopes.mean() - wanted, rel=1e-9)
+
+
+def test_points_that_stand_for_too_little_are_not_weighted() -> None:
+    """Two slopes of 2 and 6 cannot speak for a mean of 9, nor one slope for any other."""
+    points = torch.tensor([[1.0, 1.0], [2.0, 4.0]])
+    sample = PathSample(points.mean(0), torch.tensor([1.0, 3.0]), points.sum(1).double())
+    assert sample.stands_for(6.0)
+    assert not sample.stands_for(6.1)
+    assert torch.equal(sample.controlled(6.1), points.mean(0))
+    one = PathSample(points[0], torch.zeros(2), points[:1].sum(1).double())
+    assert one.stands_for(2.0)
+    assert not one.stands_for(2.1)
+    assert torch.equal(one.controlled(2.1), points[0])
+
+
+def test_more_points_are_taken_where_few_stand_for_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    true = expected_gradients.sample_paths
+    monkeypatch.setattr(
+        expected_gradients, "sample_paths", lambda *given: asked.append(tuple(given[3].shape)) or true(*given)
+    )
+    single, several = controls(1), controls()
+    method = ExpectedGradients(single, tolerance=math.inf)
+    answer = attribute(network(), volumes(1), 1, method, start="evidence")
+    assert asked[:2] == [(1, 1), (1, 2)]  # one slope has no spread
+    assert answer.reference_value is not None
+    if len(asked) == 2:
+        total = answer.values.sum()
+        torch.testing.assert_close(total, (answer.start_value - answer.reference_value)[0], rtol=1e-9, atol=1e-12)
+    asked.clear()
+    attribute(network(), volumes(1), 1, replace(method, control_variate=False), start="evidence")
+    assert asked == [(1, 1)]
+    asked.clear()
+    attribute(network(), volumes(1), 1, replace(method, reference=several), start="evidence")
+    assert asked == [(len(several.people), 1)]
+
+
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [
+        (ExpectedGradients(control_variate=False), r"raise alphas \(now 1 for each control\)"),
+        (IntegratedGradientsFromMean(steps=1), r"raise steps \(now 1\)"),
+    ],
+)
+def test_a_map_that_misses_its_sum_is_refused_with_the_remedy(method: Any, remedy: str) -> None:
+    strict = given_to(replace(method, tolerance=1e-4))
+    with pytest.raises(
+        UsageError, match=rf"{method.name}: the map of volume 0 .* % of the score's variation .*{remedy}"
+    ):
+        attribute(network(), volumes(1), 1, strict, start="evidence")
+    attribute(network(), volumes(1), 1, replace(strict, tolerance=math.inf), start="evidence")
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
@@ -256,6 +341,8 @@ def test_references_that_cannot_be(volumes_: torch.Tensor, people: Any, logits: 
     [
         (lambda: ExpectedGradients(alphas=0), "expected-gradients: alphas = 0"),
         (lambda: ExpectedGradients(seed=-1), "seed = -1"),
+        (lambda: ExpectedGradients(tolerance=-1.0), "expected-gradients: tolerance = -1"),
+        (lambda: IntegratedGradientsFromMean(tolerance=math.nan), "tolerance = nan"),
         (lambda: IntegratedGradientsFromMean(steps=0), "integrated-gradients-from-mean: steps = 0"),
         (lambda: DeepLift(compare="all"), "compare = 'all'"),  # type: ignore[arg-type]
         (lambda: RegionSwap(batch=0), "region-swap: batch = 0"),

@@ -22,7 +22,7 @@ from reports.analyses.evaluation_verdict import NOT_EVALUATED, bench_sentence
 from reports.analyses.planted_verdict import recovery
 from reports.analyses.verdicts import comparisons
 from reports.cautions.all_cautions import find_cautions
-from reports.cautions.evidence import evidence_differences
+from reports.cautions.evidence import evidence_differences, sum_error
 from reports.content.relevance import evaluation, regions
 from reports.content.run.summary import summarise
 from reports.page.build import report_inputs, write_report
@@ -137,6 +137,42 @@ def test_planted_regions_are_looked_for_where_the_headline_looks(record):
     assert "Maps are scaled by the prediction." not in titles
 
 
+@pytest.mark.parametrize(
+    ("column", "error", "level", "title", "words"),
+    [
+        ("completeness_error", 0.02, None, "", ""),  # of a median evidence of 2.25
+        ("completeness_error", -0.09, "serious", "The leading map does not add up.",
+         "by 0.09 in the median (4.0 % of the median evidence), 0.90 at most, in logits"),
+        ("sampling_error", 0.1, None, "", ""),
+        ("sampling_error", -0.225, "note", "Regions of a single scan are approximate.",
+         "by 0.23 in the median (10.0 % of the median evidence), 0.90 at most, in logits"),
+        ("sampling_error", 0.54, "serious", "Regions of a single scan are approximate.",
+         "by 0.54 in the median (24.0 % of the median evidence), 0.90 at most, in logits"),
+    ],
+)  # fmt: skip
+def test_a_map_that_does_not_add_up_is_the_first_caution(record, column, error, level, title, words):
+    table = record.tables["evidence"].copy()
+    evidence = (table["evidence"] - table["reference_evidence"]).abs()
+    assert evidence.median() == 2.25
+    table[column] = error
+    table.loc[table.index[0], column] = 0.9
+    found = find_cautions(replace(record, tables={**record.tables, "evidence": table}))
+    own = [caution for caution in found if caution.title in
+           ("The leading map does not add up.", "Regions of a single scan are approximate.")]  # fmt: skip
+    assert [(caution.level, caution.title) for caution in own] == ([] if level is None else [(level, title)])
+    if level is not None:
+        assert words in own[0].text
+        assert own[0] is next(caution for caution in found if caution.level == level)
+
+
+def test_a_run_of_an_earlier_version_has_no_sampling_error(record):
+    table = record.tables["evidence"].drop(columns=["completeness_share", "sampling_error", "sampling_share"])
+    earlier = replace(record, tables={**record.tables, "evidence": table})
+    assert sum_error(earlier, EVIDENCE, "sampling_error") is None
+    assert sum_error(earlier, EVIDENCE).median == pytest.approx(0.01)
+    assert "approximate" not in " ".join(caution.title for caution in find_cautions(earlier))
+
+
 def test_the_comparison_of_the_classes_is_one_of_evidence(run, record):
     found, rows = comparisons(record), by_hand(run)
     first = rows[rows["p_fwe"] < 0.05].sort_values(["p_fwe", "hedges_g"], ascending=[True, False]).iloc[0]
@@ -152,13 +188,13 @@ def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, reco
     first = by_hand(run).index[0]
     largest = list(own.sort_values(ascending=False).index[:3])
     parts = [f"{name[:1].lower()}{name[1:]} {signed(own[name])}" for name in largest]
-    rest = 4.0 + 0.25 - own[list(dict.fromkeys([*largest, first]))].sum()
+    rest = 4.0 + 0.01 - own[list(dict.fromkeys([*largest, first]))].sum()
     leader = f"; the region that differs most between the classes, {first[:1].lower()}{first[1:]}, {signed(own[first])}"
     assert content["evidence"] == [
         "Scan IAD0M000: the evidence for AD is +2.50 logits. The 12 training controls that the map compares it with "
         f"have −1.50 on average, a difference of +4.00. Largest parts: {', '.join(parts[:-1])} and {parts[-1]}"
         f"{'' if first in largest else leader}. All other voxels together: {signed(rest)}. The sum of the parts is off "
-        "by +0.25 logits."
+        "by +0.01 logits. Of unweighted points it would be off by −0.10: smaller parts are uncertain."
     ]
 
 

@@ -68,22 +68,10 @@ class IntegratedGradients:
         """
         baseline = self.masking.hidden_features(view)
         path = path_integral(view.score, view.features, baseline, self.steps, self.batch)
-        self._require_complete(view, baseline, path)
-        return channel_sum(path.attributions)
-
-    def _require_complete(self, view: NetworkView, baseline: Tensor, path: PathIntegral) -> None:
         with torch.no_grad():
             ends = [in_batches(view.score, a, self.batch) for a in (view.features, baseline)]
-        error = completeness_delta(path.attributions, *ends).abs()
-        # allow for rounding of the scores, which is the only error if the score does not change
-        rounding = 100 * torch.finfo(error.dtype).eps * (ends[0].abs() + ends[1].abs())
-        for volume in torch.nonzero(error > self.tolerance * path.variation + rounding).flatten().tolist():
-            share = float(error[volume] / path.variation[volume])
-            raise UsageError(
-                f"{self.name}: the map of volume {volume} of the batch has a completeness error of "
-                f"{float(error[volume]):.3g}, {100 * share:.1f} % of the score's variation (tolerance "
-                f"{100 * self.tolerance:g} %); raise steps (now {self.steps})."
-            )
+        require_complete(self.name, path, ends[0], ends[1], self.tolerance, f"raise steps (now {self.steps})")
+        return channel_sum(path.attributions)
 
 
 @dataclass(frozen=True)
@@ -129,6 +117,30 @@ def path_integral(score: Score, features: Tensor, baseline: Tensor, steps: int =
             mean[volume] += gradient / steps
             variation[volume] += (gradient * change[volume]).sum().abs() / steps
     return PathIntegral(change * mean, variation)
+
+
+def require_complete(
+    method: str, path: PathIntegral, score: Tensor, score_of_baseline: Tensor, tolerance: float, remedy: str
+) -> None:
+    """Refuse maps whose completeness error exceeds `tolerance`, as a share of the score's variation on the path.
+
+    The variation is at least the difference between the ends of the path, and does not vanish with it.
+
+    Raises
+    ------
+    UsageError
+        With the error of the first such volume and the remedy.
+    """
+    error = completeness_delta(path.attributions, score, score_of_baseline).abs()
+    # allow for rounding of the scores, which is the only error if the score does not change
+    rounding = 100 * torch.finfo(error.dtype).eps * (score.abs() + score_of_baseline.abs())
+    for volume in torch.nonzero(error > tolerance * path.variation + rounding).flatten().tolist():
+        share = float(error[volume] / path.variation[volume])
+        raise UsageError(
+            f"{method}: the map of volume {volume} of the batch has a completeness error of "
+            f"{float(error[volume]):.3g}, {100 * share:.1f} % of the score's variation (tolerance "
+            f"{100 * tolerance:g} %); {remedy}."
+        )
 
 
 def completeness_delta(attributions: Tensor, score: Tensor, score_of_baseline: Tensor) -> Tensor:

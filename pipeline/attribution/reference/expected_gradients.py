@@ -2,8 +2,12 @@
 
 Expected gradients (Erion et al. 2021) are integrated gradients averaged over the baselines of a reference:
 ``mean over r and alpha of (x - r) * gradient at r + alpha (x - r)``. In expectation they sum to
-``score(x) - mean over r of score(r)``; with few points per reference they miss it by a sampling error, which is
-measured and written, never spread over the map.
+``score(x) - mean over r of score(r)``; with few points per reference they miss it by a sampling error.
+
+What they must sum to is known without any point, so the sum of a point's contribution (the slope of the score on its
+path) is a control variate of known mean: `PathSample.controlled` weights the points so that their slopes have that
+mean, and the map adds up. That takes the sampling error of the sum away, not that of single regions; so the error of
+the plain mean is kept beside the map.
 
 Points are spread as evenly as they can be: each reference is used equally often, and the points of all references
 together are the midpoints of equal parts of the path, dealt out by a seed. With one reference this *is* the midpoint
@@ -12,6 +16,7 @@ rule of integrated gradients.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,11 +25,15 @@ from torch import Tensor
 
 from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
-from pipeline.attribution.gradient.integrated_gradients import path_integral
+from pipeline.attribution.gradient.integrated_gradients import PathIntegral, path_integral, require_complete
+from pipeline.attribution.methods import Drawn
 from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value, value_of_mean
-from pipeline.attribution.settings import require_whole
+from pipeline.attribution.settings import require_number, require_whole
 from pipeline.run.work.seeds import derived_seed
+
+MOST = 4
+"""Times as many points as asked for are taken at most."""
 
 
 def stratified_alphas(references: int, per_reference: int, seed: int) -> Tensor:
@@ -45,30 +54,84 @@ def stratified_alphas(references: int, per_reference: int, seed: int) -> Tensor:
     return (parts + (within.double() + 0.5) / references) / per_reference
 
 
-def expected_gradients(score: Score, features: Tensor, references: Tensor, alphas: Tensor, batch: int = 1) -> Tensor:
-    """Expected gradients (B, C, d, h, w) of features from references (R, C, d, h, w) at points `alphas` (R, A).
+@dataclass(frozen=True)
+class PathSample:
+    """What points on the paths to one volume contribute: sums over the points, not the points.
 
-    Source: Erion et al. 2021, eq. 5, with the expectation taken over the given points. Holds one sum, never all points.
+    Parameters
+    ----------
+    mean : Tensor
+        (C, d, h, w), the mean contribution of a point, which is the plain map.
+    leaning : Tensor
+        (C, d, h, w), covariance over the points of a voxel's contribution with the slope.
+    slopes : Tensor
+        (K,), float64: sum of the contribution of each point, the slope of the score there along its path.
+    """
+
+    mean: Tensor
+    leaning: Tensor
+    slopes: Tensor
+
+    def controlled(self, wanted: float) -> Tensor:
+        """The map that sums to `wanted`, the known mean of the slopes: the regression estimator of a control variate.
+
+        It is the mean of the contributions with the weights ``1 + (wanted - mean slope) (slope - mean slope) / variance
+        of the slopes``. If the slopes miss their mean by more than their standard deviation, which few points do only
+        if they stand for little of the path, weights would be far from 1 and the plain map is returned.
+
+        Source: Owen 2013, Monte Carlo theory, methods and examples, section 8.9.
+
+        Examples
+        --------
+        >>> points = torch.tensor([[1.0, 1.0], [2.0, 4.0]])  # two points, slopes 2 and 6
+        >>> sample = PathSample(points.mean(0), torch.tensor([1.0, 3.0]), points.sum(1).double())
+        >>> sample.controlled(5.0).tolist(), sample.controlled(9.0).tolist()
+        ([1.75, 3.25], [1.5, 2.5])
+        """
+        variance = float(self.slopes.var(correction=0))
+        if variance == 0 or not self.stands_for(wanted):
+            return self.mean
+        return self.mean + self.leaning * ((wanted - float(self.slopes.mean())) / variance)
+
+    def stands_for(self, wanted: float) -> bool:
+        """Whether the slopes miss their known mean by no more than their standard deviation (and rounding)."""
+        spread = float(self.slopes.std(correction=0)) + 1e-5 * float(self.slopes.abs().mean())
+        return abs(wanted - float(self.slopes.mean())) <= spread
+
+    def path(self, attributions: Tensor) -> PathIntegral:
+        """A map (C, d, h, w) of this volume with the variation of the score along the paths, as a batch of one."""
+        return PathIntegral(attributions[None], self.slopes.abs().mean().to(attributions.dtype)[None])
+
+
+def sample_paths(score: Score, volume: Tensor, references: Tensor, alphas: Tensor, batch: int = 1) -> PathSample:
+    """Contributions ``(x - r) * gradient`` at points `alphas` (R, A) from references (R, C, d, h, w) to one volume.
+
+    Source: Erion et al. 2021, eq. 5, with the expectation taken over the given points. Memory holds two sums over the
+    points and `batch` of them.
 
     Examples
     --------
     >>> square = lambda a: (a**2).flatten(1).sum(1)
-    >>> expected_gradients(square, torch.tensor([[3.0]]), torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.5))
-    tensor([[8.]])
+    >>> sample = sample_paths(square, torch.tensor([3.0]), torch.tensor([[1.0], [-1.0]]), torch.full((2, 1), 0.5))
+    >>> sample.mean.tolist(), sample.slopes.tolist()
+    ([8.0], [8.0, 8.0])
     """
     points = [(place, float(alpha)) for place, row in enumerate(alphas) for alpha in row]
-    maps = []
-    for volume in features:
-        total = torch.zeros_like(volume)
-        for start in range(0, len(points), batch):
-            chunk = points[start : start + batch]
-            baselines = references[[place for place, _ in chunk]]
-            steps = features.new_tensor([alpha for _, alpha in chunk]).view(-1, *[1] * volume.dim())
-            gradients = score_and_gradient(score, torch.lerp(baselines, volume.expand_as(baselines), steps))[1]
-            for baseline, gradient in zip(baselines, gradients, strict=True):  # in an order that no batch changes
-                total += (volume - baseline) * gradient / len(points)
-        maps.append(total)
-    return torch.stack(maps)
+    total, weighted, slopes = torch.zeros_like(volume), torch.zeros_like(volume), []
+    first = 0.0
+    for start in range(0, len(points), batch):
+        chunk = points[start : start + batch]
+        baselines = references[[place for place, _ in chunk]]
+        steps = volume.new_tensor([alpha for _, alpha in chunk]).view(-1, *[1] * volume.dim())
+        gradients = score_and_gradient(score, torch.lerp(baselines, volume.expand_as(baselines), steps))[1]
+        for baseline, gradient in zip(baselines, gradients, strict=True):  # in an order that no batch changes
+            contribution = (volume - baseline) * gradient
+            slopes.append(float(contribution.double().sum()))
+            first = slopes[0]  # taken off, so that little of the covariance is lost in rounding
+            total += contribution / len(points)
+            weighted += contribution * ((slopes[-1] - first) / len(points))
+    known = torch.tensor(slopes, dtype=torch.float64, device=volume.device)
+    return PathSample(total, weighted - total * (float(known.mean()) - first), known)
 
 
 @dataclass(frozen=True)
@@ -85,6 +148,11 @@ class ExpectedGradients:
         Deals the points out; the same for every volume.
     batch : int
         Volumes evaluated at once. Does not change the map; memory grows with it.
+    control_variate : bool
+        Whether points are weighted so that the map adds up; if not, it misses by the sampling error.
+    tolerance : float
+        Largest completeness error accepted, as a share of the total variation of the score along the paths;
+        ``math.inf`` accepts any.
     """
 
     name: ClassVar[str] = "expected-gradients"
@@ -93,10 +161,13 @@ class ExpectedGradients:
     alphas: int = 1
     seed: int = 0
     batch: int = 1
+    control_variate: bool = True
+    tolerance: float = 0.05
 
     def __post_init__(self) -> None:
         for setting, least in (("alphas", 1), ("seed", 0), ("batch", 1)):
             require_whole(self.name, setting, getattr(self, setting), least)
+        require_number(self.name, "tolerance", self.tolerance, 0, math.inf)
 
     @staticmethod
     def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:
@@ -104,11 +175,38 @@ class ExpectedGradients:
         return {"reference": surroundings.reference}
 
     def maps(self, view: NetworkView) -> Tensor:
-        """Maps (B, 1, d, h, w) that sum to ``score(features)`` less the mean score of the reference, about."""
+        return self.drawn(view).values
+
+    def drawn(self, view: NetworkView) -> Drawn:
+        """Maps (B, 1, d, h, w) that sum to ``score(features)`` less the mean score of the reference.
+
+        Where the points stand for too little of the paths to be weighted, more are taken, up to `MOST` times as many.
+
+        Raises
+        ------
+        UsageError
+            If the completeness error of a volume still exceeds `tolerance`.
+        """
         reference = fitting(self.reference, view.volumes, self.name)
-        points = stratified_alphas(len(reference.people), self.alphas, self.seed)
-        found = expected_gradients(view.score, view.features, features_of(reference.volumes, view), points, self.batch)
-        return channel_sum(found)
+        baselines, base = features_of(reference.volumes, view), mean_value(reference, view)
+        maps, missed = [], []
+        for volume, own, of_reference in zip(view.features, view.own_score, base, strict=True):
+            wanted = float(own.double() - of_reference.double())
+            more = 1
+            while True:
+                points = stratified_alphas(len(reference.people), more * self.alphas, self.seed)
+                sample = sample_paths(view.score, volume, baselines, points, self.batch)
+                if not self.control_variate or sample.stands_for(wanted) or more >= MOST:
+                    break
+                more *= 2
+            path = sample.path(sample.controlled(wanted) if self.control_variate else sample.mean)
+            require_complete(
+                self.name, path, own[None], of_reference[None], self.tolerance,
+                f"raise alphas (now {more * self.alphas} for each control)",
+            )  # fmt: skip
+            maps.append(path.attributions)
+            missed.append(own.new_tensor([float(sample.slopes.mean()) - wanted]))
+        return Drawn(channel_sum(torch.cat(maps)), sampling_error=torch.cat(missed))
 
     def reference_value(self, view: NetworkView) -> Tensor:
         """Mean score of the reference volumes, (B,)."""
@@ -127,6 +225,8 @@ class IntegratedGradientsFromMean:
         Points on the path.
     batch : int
         Volumes evaluated at once. Does not change the map; memory grows with it.
+    tolerance : float
+        As of `ExpectedGradients`.
     """
 
     name: ClassVar[str] = "integrated-gradients-from-mean"
@@ -134,10 +234,12 @@ class IntegratedGradientsFromMean:
     reference: Reference | None = None
     steps: int = 14
     batch: int = 1
+    tolerance: float = 0.05
 
     def __post_init__(self) -> None:
         require_whole(self.name, "steps", self.steps, 1)
         require_whole(self.name, "batch", self.batch, 1)
+        require_number(self.name, "tolerance", self.tolerance, 0, math.inf)
 
     @staticmethod
     def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:
@@ -145,10 +247,20 @@ class IntegratedGradientsFromMean:
         return {"reference": surroundings.reference}
 
     def maps(self, view: NetworkView) -> Tensor:
-        """Maps (B, 1, d, h, w) that sum to ``score(features)`` less the score of the mean control, about."""
+        """Maps (B, 1, d, h, w) that sum to ``score(features)`` less the score of the mean control, about.
+
+        Raises
+        ------
+        UsageError
+            If the completeness error of a volume exceeds `tolerance`.
+        """
         mean = fitting(self.reference, view.volumes, self.name).mean
         baseline = features_of(mean, view)
-        return channel_sum(path_integral(view.score, view.features, baseline, self.steps, self.batch).attributions)
+        with torch.no_grad():
+            of_mean = view.score(baseline).expand(len(view.volumes))
+        path = path_integral(view.score, view.features, baseline, self.steps, self.batch)
+        require_complete(self.name, path, view.own_score, of_mean, self.tolerance, f"raise steps (now {self.steps})")
+        return channel_sum(path.attributions)
 
     def reference_value(self, view: NetworkView) -> Tensor:
         """Score of the mean control, (B,)."""

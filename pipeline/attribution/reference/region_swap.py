@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pipeline.attribution.entry import Surroundings
+from pipeline.attribution.methods import Drawn
 from pipeline.attribution.network_view import NetworkView
 from pipeline.attribution.perturbation.masking import masked_scores
 from pipeline.attribution.perturbation.occlusion import RegionLabels, painted
@@ -178,14 +179,14 @@ class RegionShapley(OfRegions):
         for setting, least in (("pairs", 1), ("seed", 0), ("batch", 1)):
             require_whole(self.name, setting, getattr(self, setting), least)
 
-    def maps_and_errors(self, view: NetworkView) -> tuple[Tensor, Tensor | None]:
+    def drawn(self, view: NetworkView) -> Drawn:
         """Maps, and the standard errors shared out over the same voxels; None with a single pair of orders."""
         found = self.evidence(view)
         maps, errors = (
             torch.cat([_painted(one, of) for one, of in zip(found, values, strict=True)]).to(view.features)
             for values in ([one.evidence for one in found], [one.standard_error for one in found])
         )
-        return maps, errors if self.pairs > 1 else None
+        return Drawn(maps, errors if self.pairs > 1 else None)
 
     def _of(self, view: NetworkView, place: int, labels: Tensor, mean: Tensor) -> RegionEvidence:
         numbers, voxels = torch.unique(labels[labels != 0], return_counts=True)

@@ -9,7 +9,7 @@ import pandas as pd
 from pipeline.regions.ranking import top_groups
 from pipeline.regions.tables import ALL
 from pipeline.run.layout.map_names import map_title
-from reports.cautions.evidence import evidence_differences, leading_evidence
+from reports.cautions.evidence import evidence_differences, leading_evidence, sum_error
 from reports.cautions.findings import Leaders, leaders, ranking, voxels_of
 from reports.content.relevance.headline import regions_that_differ
 from reports.figures.gallery import Picture
@@ -27,11 +27,13 @@ def evidence_block(material: Material) -> dict[str, Any]:
     """What evidence is, the figure of the leading regions, and the table of all of them."""
     run, name = material.run, material.run.leading_map
     what = f"the predicted {run.task.column}" if run.task.is_number else f"{run.task.explained}"
+    missed = sum_error(run, name)
+    off = "" if missed is None else f": {missed.in_words}"
     meaning = (
         f"{regions_that_differ(run)} Evidence is what a region adds to the evidence for {what}, compared with controls "
         f"of the training part of the scan's network, in {run.evidence_unit}: the sum of {map_title(name)} over the "
         "region. It is signed, and all regions and the unlabelled rest add up to the evidence of the scan less that of "
-        "its reference, up to the error written in group/evidence.tsv."
+        f"its reference, up to the error that group/evidence.tsv has of each scan{off}."
     )
     return {
         "title": f"Evidence, {map_title(name)}", "meaning": meaning.strip(), "figure": _figure(material, name),

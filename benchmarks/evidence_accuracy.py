@@ -1,0 +1,245 @@
+"""How near evidence maps of a run come to what they estimate: sums, regions, rankings; trained networks suffice.
+
+    python benchmarks/evidence_accuracy.py measure RUN FOLDER --scans 60      # resumable: a file per scan
+    python benchmarks/evidence_accuracy.py table FOLDER [FOLDER ...]
+
+The yardstick of each scan is expected gradients with `POINTS` points on the path from every control: 144 forward and
+backward passes for 12 controls. Its points are the midpoints of equal parts, so the points that cheaper designs would
+take (12 controls with one point, 6 with two, ...) are among them and cost nothing more; each design is dealt out by
+`DEALS` seeds. What a map costs in passes is measured by ``map_costs.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor, nn
+
+from atlases.labels import load_atlas
+from atlases.spaces import template_grid
+from pipeline.attribution.gradient.gradients import score_and_gradient
+from pipeline.attribution.gradient.integrated_gradients import path_integral
+from pipeline.attribution.network_view import explaining
+from pipeline.attribution.numerics import exact_float32
+from pipeline.attribution.reference.deeplift import deeplift
+from pipeline.attribution.reference.expected_gradients import PathSample, stratified_alphas
+from pipeline.attribution.reference.references import Reference
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.tasks import task_of
+from pipeline.cohort.records import Scan, ScanTable
+from pipeline.explaining.controls import controls_of
+from pipeline.models.inputs import read_network_volume
+from pipeline.models.storage import load_model
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.regions.region_sums import DeviceLabels, device_labels, device_region_sums
+from pipeline.run.layout.folder import read_run_config
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.memory import kept_memory
+
+POINTS = 12
+SEGMENTS = (2, 4, 7)
+"""Parts into which the path from the mean control is cut, each explained by DeepLIFT."""
+STEPS = 14
+DEALS = 50
+Floats = NDArray[np.float64]
+
+
+def chosen(scans: list[Scan], most: int) -> list[Scan]:
+    """The first scan of each person, classes in turns, so that any number of them is balanced."""
+    firsts: dict[str, Scan] = {}
+    for scan in scans:
+        firsts.setdefault(scan.participant_id, scan)
+    places: dict[str | None, int] = {}
+    order = []
+    for scan in firsts.values():
+        places[scan.label] = places.get(scan.label, -1) + 1
+        order.append((places[scan.label], str(scan.label), scan.participant_id, scan))
+    return [one[-1] for one in sorted(order, key=lambda one: one[:3])][:most]
+
+
+def measure(run: Path, folder: Path, most: int) -> None:
+    """Write a file for each scan that has none yet."""
+    layout = RunLayout(run.resolve())
+    config = read_run_config(layout)
+    scans, split = ScanTable.read(layout.scans).kept, Split.read(layout.splits)
+    resolution = config.registration.resolution_mm
+    atlas = PackedAtlas.of(load_atlas(config.regions.atlas, template_grid(resolution)))
+    controls = controls_of(scans, split, config)
+    folder.mkdir(parents=True, exist_ok=True)
+    for scan in chosen([scan for scan in scans if scan.label is not None], most):
+        out, fold = folder / f"{scan.scan_id}.npz", split.fold_of_test(scan.participant_id)
+        if out.exists() or fold is None:
+            continue
+        loaded = load_model(layout.fold(fold.index))
+
+        def seen(one: Scan) -> Tensor:
+            files = layout.scan(one.participant_id, one.session_id, resolution)
+            return torch.from_numpy(read_network_volume(files, loaded.input))[None, None]  # noqa: B023
+
+        people = controls.of(fold.index, scan)
+        reference = Reference(torch.cat([seen(one) for one in people]), tuple(one.participant_id for one in people))
+        labels = device_labels(atlas.labels, loaded.input.box, torch.device("cpu"))
+        target = loaded.classes.index(task_of(config.cohort).explained)
+        found = maps_of(loaded.model, seen(scan), reference, target, labels)
+        unfinished = out.with_suffix(".part")
+        with unfinished.open("wb") as handle:
+            np.savez(
+                handle,
+                label=str(scan.label),
+                positive=config.cohort.positive,
+                numbers=labels.numbers,
+                n_voxels=labels.n_voxels,
+                **found,
+            )
+        unfinished.rename(out)
+        print(scan.scan_id, flush=True)
+
+
+def maps_of(
+    model: nn.Module,
+    volume: Tensor,
+    reference: Reference,
+    target: int,
+    labels: DeviceLabels,
+) -> Mapping[str, NDArray[np.generic]]:
+    """Sums over regions, and the whole, of every map of one scan."""
+    found: dict[str, NDArray[np.generic]] = {}
+    mean = reference.mean
+
+    def sums(one: Tensor) -> Floats:
+        return np.append(device_region_sums(one[0], labels).numpy()[0], float(one.double().sum()))
+
+    with kept_memory(), explaining(model, volume, target, 0, "evidence") as view:
+        with torch.no_grad():
+            found["evidence"] = view.own_score.double().numpy()
+            found["of_controls"] = torch.cat([view.score(one) for one in torch.split(reference.volumes, 1)]).numpy()
+            found["of_mean"] = view.score(mean).numpy()
+        parts = []
+        for control in torch.split(reference.volumes, 1):
+            for point in range(POINTS):
+                _, gradient = score_and_gradient(view.score, torch.lerp(control, volume, (point + 0.5) / POINTS))
+                parts.append(sums((volume - control) * gradient))
+        found["points"] = np.stack(parts).reshape(len(reference.people), POINTS, -1)
+        maps = {
+            "ig": path_integral(view.score, volume, mean, STEPS).attributions,
+            "long": path_integral(view.score, volume, mean, 4 * STEPS).attributions,
+        }
+    with exact_float32(volume.device):
+        each = [deeplift(model, volume, one, target)[0] for one in torch.split(reference.volumes, 1)]
+        maps["deeplift"] = deeplift(model, volume, mean, target)[0]
+        maps["deeplift-each"] = torch.stack(each).mean(0)
+        for count in SEGMENTS:
+            maps[f"segments-{count}"] = sum(segments(model, volume, mean, target, count))
+    for name, one in maps.items():
+        found[f"map {name}"] = sums(one)
+    return found
+
+
+def segments(model: nn.Module, volume: Tensor, start: Tensor, target: int, count: int) -> Iterator[Tensor]:
+    """DeepLIFT from part to part of the straight path; the sum is complete, and IG with many parts."""
+    ends = [torch.lerp(start, volume, place / count) for place in range(count + 1)]
+    for before, after in itertools.pairwise(ends):
+        yield deeplift(model, after, before, target)[0]
+
+
+def designs(one: Mapping[str, NDArray[np.generic]]) -> Iterator[tuple[str, list[Floats], float]]:
+    """Maps of a scan by design (sums of regions, total last), one per deal, and what each must add up to."""
+    points, evidence = one["points"], float(one["evidence"][0])
+    to_controls = evidence - float(one["of_controls"].mean())
+    to_mean = evidence - float(one["of_mean"][0])
+    count = len(points)
+    yield f"expected gradients, {POINTS} points (the yardstick)", [points.mean((0, 1))], to_controls
+    for name, controls, each in (("1 point", count, 1), ("half the controls, 2 points", count // 2, 2)):
+        drawn = [dealt(points, controls, each, seed) for seed in range(DEALS)]
+        yield f"expected gradients, {name}", [sample.mean(0) for sample, _ in drawn], to_controls
+        if controls == count:
+            weighted = [controlled(sample, to_controls) for sample, _ in drawn]
+            yield f"expected gradients, {name}, control variate", weighted, to_controls
+            scaled = [sample.mean(0) * to_controls / sample[:, -1].mean() for sample, _ in drawn]
+            yield f"expected gradients, {name}, scaled to its sum", scaled, to_controls
+    for name, title, wanted in (
+        ("ig", f"integrated gradients from the mean, {STEPS} points", to_mean),
+        ("long", f"integrated gradients from the mean, {4 * STEPS} points", to_mean),
+        ("deeplift", "DeepLIFT from the mean", to_mean), ("deeplift-each", "DeepLIFT from each control", to_controls),
+        *((f"segments-{count}", f"DeepLIFT from the mean in {count} parts of the path", to_mean) for count in SEGMENTS),
+    ):  # fmt: skip
+        yield title, [one[f"map {name}"]], wanted
+
+
+def dealt(points: Floats, controls: int, each: int, seed: int) -> tuple[Floats, Floats]:
+    """The points that a design takes, of controls that the seed draws."""
+    order = np.random.default_rng(seed).permutation(len(points))[:controls]
+    alphas = stratified_alphas(controls, each, seed).numpy()
+    place = np.minimum(np.floor(alphas * POINTS + 1e-9).astype(int), POINTS - 1)
+    return points[np.repeat(np.sort(order), each), place.ravel()], alphas
+
+
+def controlled(sample: Floats, wanted: float) -> Floats:
+    """`PathSample.controlled` of points that are at hand."""
+    deviation = sample[:, -1] - sample[:, -1].mean()
+    as_sums = PathSample(
+        torch.from_numpy(sample.mean(0)), torch.from_numpy((deviation[:, None] * sample).mean(0)),
+        torch.from_numpy(sample[:, -1]),
+    )  # fmt: skip
+    return as_sums.controlled(wanted).numpy()
+
+
+def table(folder: Path) -> None:
+    """One row per design: error of the sum, of regions, of the ranking by the difference of the classes."""
+    scans = [dict(np.load(path)) for path in sorted(folder.glob("*.npz"))]
+    patients = np.array([str(one["label"]) == str(one["positive"]) for one in scans])
+    voxels = np.maximum(scans[0]["n_voxels"][1:], 1)
+    rows: dict[str, list[tuple[list[Floats], float, Floats]]] = {}
+    for one in scans:
+        yardstick = one["points"].mean((0, 1))
+        for name, maps, wanted in designs(one):
+            rows.setdefault(name, []).append((maps, wanted, yardstick))
+    print(f"{folder.name}: {len(scans)} scans, {patients.sum()} of them patients\n")
+    print("| map | sum misses: median, largest | of the median evidence | regions: r, relative error | ranks of g |")
+    print("|---|---|---|---|---|")
+    for name, found in rows.items():
+        missed = np.array([[abs(one[-1] - wanted) for one in maps] for maps, wanted, _ in found])
+        evidence = np.median([abs(wanted) for _, wanted, _ in found])
+        pairs = [(one[1:-1], mark[1:-1]) for maps, _, mark in found for one in maps]
+        r = np.median([np.corrcoef(a, b)[0, 1] for a, b in pairs])
+        apart = np.median([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs])
+        target = effects(np.array([mark[1:-1] for _, _, mark in found]) / voxels, patients)
+        ranks = np.mean([
+            stats.spearmanr(effects(np.array([maps[k][1:-1] for maps, _, _ in found]) / voxels, patients), target)[0]
+            for k in range(len(found[0][0]))
+        ])  # fmt: skip
+        print(
+            f"| {name} | {np.median(missed):.3f}, {missed.max():.2f} | {100 * np.median(missed) / evidence:.1f} % | "
+            f"{r:.3f}, {apart:.2f} | {ranks:.2f} |"
+        )
+
+
+def effects(densities: Floats, patients: NDArray[np.bool_]) -> Floats:
+    """Standardised difference of the classes in each region."""
+    a, b = densities[patients], densities[~patients]
+    spread = np.sqrt((a.var(0, ddof=1) + b.var(0, ddof=1)) / 2)
+    return np.divide(a.mean(0) - b.mean(0), spread, out=np.zeros_like(spread), where=spread > 0)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("run", type=Path)
+    measuring.add_argument("folder", type=Path)
+    measuring.add_argument("--scans", type=int, default=1000)
+    commands.add_parser("table").add_argument("folders", type=Path, nargs="+")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.command == "measure":
+        measure(given.run, given.folder, given.scans)
+    else:
+        for each in given.folders:
+            table(each)
