@@ -34,6 +34,9 @@ class Attribution:
     errors : Tensor or None
         (B, 1, D, H, W), standard errors of regions, shared out over their voxels as `values` are; None for a method
         that draws nothing at random.
+    sign : Tensor or None
+        (B,), of relevance: -1 where the map as a whole is turned, so that negative values speak for the target; see
+        `pipeline.attribution.lrp.composites`. None where positive values always do.
     """
 
     values: Tensor
@@ -44,3 +47,9 @@ class Attribution:
     ledger: Ledger | None = None
     reference_value: Tensor | None = None
     errors: Tensor | None = None
+    sign: Tensor | None = None
+
+    @property
+    def speaking_for(self) -> Tensor:
+        """The map, positive where it speaks for the target."""
+        return self.values if self.sign is None else self.values * self.sign.view(-1, 1, 1, 1, 1)
