@@ -52,7 +52,7 @@ def tables() -> dict[str, pd.DataFrame]:
         ] + [{**grid, "setting": "DiPart", "kind": "corner", "method": "all", "note": "fold 0: no pooling."}]),
         "grid_directions": table(["cohort", *DIRECTION_COLUMNS], [
             {"claim": f"claim {place}", "holds": holds, "difference": 0.1, "n_participants": 8}
-            for place, holds in enumerate(["open", "yes", None, "no", "yes"])
+            for place, holds in enumerate(["open", "yes", None, "no", "yes", "by construction"])
         ]),
         "invariance": table(INVARIANCE_COLUMNS, [
             {"method": "deeplift", "n_grids": 4, "share_plain": 0.0, "share_cancelling": 0.0, "invariant": True},

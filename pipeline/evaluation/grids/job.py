@@ -43,7 +43,6 @@ SETTINGS_OF: Mapping[Kind, tuple[Setting, ...]] = {
     "needle": ("GridPG",), "corner": ("DiFull", "DiPart"), "pair": ("GridPG",),
 }  # fmt: skip
 """In a grid that the network sees as a whole, a second scan of the class is a right answer too, so none is in it."""
-KINDS_MADE: tuple[Kind, ...] = ("needle", "corner", "pair")
 JOB_COLUMNS = (*GRID_COLUMNS, "local")
 FOCUS = "lrp focus"
 

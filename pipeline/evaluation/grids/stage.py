@@ -24,7 +24,7 @@ from pipeline.evaluation.grids.directions import (
     summary_of_grids,
 )
 from pipeline.evaluation.grids.heads import has_global_pooling
-from pipeline.evaluation.grids.job import KINDS_MADE, SETTINGS_OF, GridToScore, layout_of, score_grid
+from pipeline.evaluation.grids.job import SETTINGS_OF, GridToScore, layout_of, score_grid
 from pipeline.evaluation.grids.pictures import write_aggregated
 from pipeline.evaluation.grids.studies import smoothing_kernels
 from pipeline.evaluation.grids.tables import (
@@ -38,7 +38,7 @@ from pipeline.evaluation.grids.tables import (
 from pipeline.evaluation.nulls.networks import REAL
 from pipeline.explaining.explanation import Explanation
 from pipeline.models.storage import load_model
-from pipeline.run.errors import BadInputError
+from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
@@ -98,7 +98,7 @@ def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:
     found: list[Planned] = []
     settings = cohort.config.grids
     most = max(1, settings.per_class // 2) if quick else settings.per_class
-    kinds = [kind for kind in KINDS_MADE if kind != "pair" or not quick]
+    kinds = [kind for kind in settings.kinds if kind != "pair" or not quick]
     for fold in cohort.tested_folds:
         places = [n for n, scan in enumerate(cohort.scans) if cohort.fold_of(scan) == fold.index]
         try:
@@ -156,11 +156,15 @@ def evaluate_grids(
     ------
     BadInputError
         If no grid can be made in any fold, or all failed.
+    UsageError
+        For settings that leave nothing to make.
     """
     planned = planned_grids(cohort, quick)
     maker = GridJobs(cohort, explanations, Extent(), digests)
     jobs = [maker.job(number, one, not quick) for number, one in enumerate(planned) if one.grid is not None]
     digests.save()
+    if not planned:
+        raise UsageError('grids.kinds holds only "pair", and --quick makes no pairs; run without --quick.')
     if not jobs:
         raise BadInputError(f"no grid can be made. {planned[0].note}")
     for note in dict.fromkeys(one.note for one in planned if one.note):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,8 @@ class GridsConfig:
     They may be changed in ``config.toml`` of a finished run. The defaults are those of the literature where it has any.
     """
 
+    kinds: tuple[Literal["needle", "corner", "pair"], ...] = ("needle", "corner", "pair")
+    """Which are made; with ``--quick`` never pairs."""
     per_class: int = 2
     """Scans of each class and fold that are explained in each kind of grid; with ``--quick`` half as many."""
     top: float = 0.5
@@ -29,6 +32,10 @@ class GridsConfig:
     def checks(self) -> list[tuple[bool, str]]:
         """Checks of values: whether each passes, and the message if it fails."""
         return [
+            (
+                0 < len(set(self.kinds)) == len(self.kinds),
+                'grids.kinds may hold "needle", "corner" and "pair", each once, and at least one of them',
+            ),
             (1 <= self.per_class <= 100_000, "grids.per_class must lie between 1 and 100,000"),
             (0 < self.top <= 1, "grids.top must lie above 0 and up to 1"),
             (
