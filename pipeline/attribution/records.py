@@ -36,7 +36,8 @@ class Attribution:
         that draws nothing at random.
     sign : Tensor or None
         (B,), of relevance: -1 where the map as a whole is turned, so that negative values speak for the target; see
-        `pipeline.attribution.lrp.composites`. None where positive values always do.
+        `pipeline.attribution.lrp.composites`. None where positive values always do, and for the mean of several
+        networks.
     """
 
     values: Tensor

@@ -60,7 +60,7 @@ class RunningMean:
         errors = torch.stack(self._errors).norm(dim=0) / len(self._errors) if self._errors else None
         return dataclasses.replace(
             self._first, values=values, start_value=_mean(self._start_values), ledger=ledger, reference_value=reference,
-            errors=errors,
+            errors=errors, sign=None,
         )  # fmt: skip
 
 

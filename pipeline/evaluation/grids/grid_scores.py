@@ -50,8 +50,7 @@ class Asked:
     Parameters
     ----------
     name : str
-    method : Method or None
-        None where `note` says why it is not asked.
+    method : Method
     stage : int or str
     start : {"logit", "probability", "evidence"}
         Value that is explained.
@@ -62,11 +61,11 @@ class Asked:
     depth : float
         How deep the stage lies, 0 to 1.
     note : str
-        Why it is not asked.
+        Why it is not asked after all; empty if it is.
     """
 
     name: str
-    method: Method | None
+    method: Method
     stage: int | str = 0
     start: StartValue = "logit"
     more: tuple[str, ...] = ()
@@ -126,13 +125,13 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     for number, grid in enumerate(grids):
         row = {"setting": setting, "stage": asked.stage, "depth": asked.depth, "kind": grid.kind, "cells": layout.cells}
-        if asked.method is None:
+        if asked.note:
             yield from ({**row, "method": name, "note": asked.note} for name in asked.names)
             return
         cells = torch.stack([read(scan) for scan in grid.scans])
         note = CONSTRUCTED if setting == "DiFull" and isinstance(asked.method, Propagation) else None
         try:
-            maps: Sequence[Tensor | None] = _maps(model, layout, cells, grid, asked, asked.method, setting)
+            maps: Sequence[Tensor | None] = _maps(model, layout, cells, grid, asked, setting)
         except UsageError as error:
             yield from ({**row, "method": name, "note": str(error)} for name in asked.names)
             return
@@ -145,11 +144,11 @@ def _rows(
             yield {**row, "method": name, **scores, "note": (scores["note"] or note) if values is not None else note}
 
 
-def _maps(
-    model: nn.Module, layout: Layout, cells: Tensor, grid: Grid, asked: Asked, method: Method, setting: Setting
-) -> list[Tensor]:  # fmt: skip
+def _maps(model: nn.Module, layout: Layout, cells: Tensor, grid: Grid, asked: Asked, setting: Setting) -> list[Tensor]:
     """All maps of what is asked, in the order of its names."""
-    maps = grid_maps(model, layout, cells, grid.target, grid.cell, method, asked.stage, setting, asked.start)
+    maps = grid_maps(
+        model, layout, cells, grid.target, grid.cell, asked.method, asked.stage, setting, asked.start
+    )  # fmt: skip
     return [*maps, *(gaussian_smooth(maps[0][None, None], kernel)[0, 0] for kernel in asked.kernels)]
 
 

@@ -106,7 +106,8 @@ def asked_in_grids(
         name = one.entry.name
         for depth in depths(model, every):
             if kind == "needle" and not every and name in (SLOW if depth.stage else SLOW_AT_INPUT):
-                found.append(Asked(name, None, depth.stage, one.start, depth=depth.relative, note=LEFT_OUT))
+                method = one.build(surroundings)
+                found.append(Asked(name, method, depth.stage, one.start, depth=depth.relative, note=LEFT_OUT))
                 continue
             if name == "lrp":
                 batch_norm: Any = one.settings.get("batch_norm", "fold")
