@@ -53,7 +53,7 @@ def probes(backbone: Path, name: str) -> list[Recipe]:
                 "model": {"architecture": "probe", "backbone": str(backbone), "head": head},
                 "training": {**TRAINING, "loss": LOSSES[loss]},
                 "attribution": {"settings": ["inherent:compare=nothing"]} if "inherent" in methods else {},
-                "grids": {"kinds": ["needle"]},
+                "evaluation": {"grids": {"kinds": ["needle"]}},
             },
             methods,
         )

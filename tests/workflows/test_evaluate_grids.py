@@ -104,21 +104,23 @@ def test_directions_agreement_and_invariance_have_answers(evaluated) -> None:
     assert bool(invariance.loc["gradient", "invariant"])
 
 
-def test_grids_of_a_finished_run_are_set_in_its_configuration(run, tmp_path, capsys) -> None:
-    copy = copied(run, tmp_path)
-    plain = (copy / "config.toml").read_text()
-    without = plain[: plain.index("[grids]")] + plain[plain.index("[cluster") :]
-    (copy / "config.toml").write_text(f'{without}\n[grids]\nkinds = ["needle"]\nper_class = 6\nlayout = [3, 1, 1]\n')
-    assert main(["evaluate", str(copy), *ASKED, "--quick"]) == 0
+def test_number_kinds_and_layout_of_grids_are_settings(run, tmp_path, capsys) -> None:
+    copy, file = copied(run, tmp_path), tmp_path / "grids.toml"
+    asked = ["evaluate", str(copy), *ASKED, "--quick", "--config", str(file)]
+    file.write_text('[evaluation.grids]\nkinds = ["needle"]\nper_class = 6\nlayout = [3, 1, 1]\n')
+    assert main(asked) == 0
     rows = read_table(EvaluationLayout(copy).grids)
     assert set(rows["kind"]) == {"needle"}
     assert set(rows["cells"]) == {3}
     made = rows[rows["n_grids"] > 0]
     assert made["chance"].to_numpy() == pytest.approx(1 / 3)
     assert set(made["n_grids"]) == {2 * 2 * 3}  # folds, classes, half of six
-    (copy / "config.toml").write_text(f'{without}\n[grids]\nkinds = ["pair"]\n')
-    assert main(["evaluate", str(copy), *ASKED, "--quick"]) == 2
+    file.write_text('[evaluation.grids]\nkinds = ["pair"]\n')
+    assert main(asked) == 2
     assert "makes no pairs" in capsys.readouterr().err
+    file.write_text("[evaluation.grids]\nlayout = [2, 1, 1]\n")
+    assert main(asked) == 2
+    assert "3 to 64 cells" in capsys.readouterr().err
 
 
 def test_figures_are_drawn_and_a_second_call_writes_the_same_bytes(evaluated, capsys) -> None:

@@ -73,7 +73,7 @@ class GridJobs(Judge):
         files, network = tuple(map(self._files, scans)), self._network(scans[grid.cell], REAL)
         task = GridToScore(
             number, grid, files, network, self.explanations, cohort.config.training, cohort.atlas, every,
-            cohort.config.seed, cohort.config.grids,
+            cohort.config.seed, cohort.config.evaluation.grids,
         )  # fmt: skip
         inputs = {"weights": network.weights_digest}
         for place, one in enumerate(files):
@@ -81,7 +81,7 @@ class GridJobs(Judge):
         inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
         facts = [
             number, dataclasses.astuple(grid), [one.name for one in scans], every, cohort.config.seed,
-            dataclasses.astuple(cohort.config.grids), [asked.version for asked in self.explanations],
+            dataclasses.astuple(cohort.config.evaluation.grids), [asked.version for asked in self.explanations],
         ]  # fmt: skip
         key = unit_key(inputs, facts, score_grid, *sorted({asked.module for asked in self.explanations}))
         unit = f"{cohort.name}_{grid.kind}-{number:04d}"
@@ -96,7 +96,7 @@ def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:
     note instead.
     """
     found: list[Planned] = []
-    settings = cohort.config.grids
+    settings = cohort.config.evaluation.grids
     most = max(1, settings.per_class // 2) if quick else settings.per_class
     kinds = [kind for kind in settings.kinds if kind != "pair" or not quick]
     for fold in cohort.tested_folds:
@@ -141,7 +141,7 @@ def _candidates(cohort: Judged, fold: int, places: Sequence[int]) -> Candidates:
     positive = np.array([likely[scan.scan_id] for scan in scans])
     labels = [int(scan.label == cohort.config.cohort.positive) for scan in scans]
     people = [scan.participant_id for scan in scans]
-    settings = cohort.config.grids
+    settings = cohort.config.evaluation.grids
     fewest = layout_of("needle", settings).cells - 1
     found = confident(labels, people, np.stack([1 - positive, positive], axis=1), settings.top, fewest)
     return dataclasses.replace(found, scans=np.array(places)[found.scans])
@@ -164,7 +164,7 @@ def evaluate_grids(
     jobs = [maker.job(number, one, not quick) for number, one in enumerate(planned) if one.grid is not None]
     digests.save()
     if not planned:
-        raise UsageError('grids.kinds holds only "pair", and --quick makes no pairs; run without --quick.')
+        raise UsageError('evaluation.grids.kinds holds only "pair", and --quick makes no pairs; run without --quick.')
     if not jobs:
         raise BadInputError(f"no grid can be made. {planned[0].note}")
     for note in dict.fromkeys(one.note for one in planned if one.note):
@@ -229,7 +229,7 @@ def _notes(cohort: Judged, planned: Sequence[Planned]) -> pd.DataFrame:
     }  # fmt: skip
     made = [
         {"cohort": cohort.name, "setting": setting, "kind": kind, "method": ALL_METHODS, "n_participants": 0,
-         "n_grids": 0, "n_undefined": 0, "cells": layout_of(kind, cohort.config.grids).cells, "note": note}
+         "n_grids": 0, "n_undefined": 0, "cells": layout_of(kind, cohort.config.evaluation.grids).cells, "note": note}
         for setting, kind, note in sorted(rows)
     ]  # fmt: skip
     return pd.DataFrame(made, columns=list(GRID_TABLE_COLUMNS))

@@ -1,4 +1,4 @@
-"""Settings of grids, in which several scans stand side by side: section ``[grids]``, of ``heatlas evaluate``."""
+"""Settings of grids, in which several scans stand side by side: section ``[evaluation.grids]``, of ``heatlas evaluate``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 class GridsConfig:
     """How many grids are made, and how finely methods are computed in them; docs/evaluation.md.
 
-    They may be changed in ``config.toml`` of a finished run. The defaults are those of the literature where it has any.
+    The defaults are those of the literature where it has any.
     """
 
     kinds: tuple[Literal["needle", "corner", "pair"], ...] = ("needle", "corner", "pair")
@@ -34,15 +34,15 @@ class GridsConfig:
         return [
             (
                 0 < len(set(self.kinds)) == len(self.kinds),
-                'grids.kinds may hold "needle", "corner" and "pair", each once, and at least one of them',
+                'evaluation.grids.kinds may hold "needle", "corner" and "pair", each once, and at least one of them',
             ),
-            (1 <= self.per_class <= 100_000, "grids.per_class must lie between 1 and 100,000"),
-            (0 < self.top <= 1, "grids.top must lie above 0 and up to 1"),
+            (1 <= self.per_class <= 100_000, "evaluation.grids.per_class must lie between 1 and 100,000"),
+            (0 < self.top <= 1, "evaluation.grids.top must lie above 0 and up to 1"),
             (
                 min(self.layout) >= 1 and 3 <= math.prod(self.layout) <= 64,
-                "grids.layout must name three whole numbers, and 3 to 64 cells in all",
+                "evaluation.grids.layout must name three whole numbers, and 3 to 64 cells in all",
             ),
-            (1 <= self.steps <= 10_000, "grids.steps must lie between 1 and 10,000"),
-            (1 <= self.masks <= 1_000_000, "grids.masks must lie between 1 and 1,000,000"),
-            (1 <= self.boxes <= 100, "grids.boxes must lie between 1 and 100"),
+            (1 <= self.steps <= 10_000, "evaluation.grids.steps must lie between 1 and 10,000"),
+            (1 <= self.masks <= 1_000_000, "evaluation.grids.masks must lie between 1 and 1,000,000"),
+            (1 <= self.boxes <= 100, "evaluation.grids.boxes must lie between 1 and 100"),
         ]

@@ -11,7 +11,6 @@ from typing import Literal
 
 from pipeline.run.config.cluster import ClusterConfig
 from pipeline.run.config.evaluation import EvaluationConfig
-from pipeline.run.config.grids import GridsConfig
 from pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.pretraining import PretrainingConfig
@@ -316,7 +315,6 @@ class Config:
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    grids: GridsConfig = field(default_factory=GridsConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def __post_init__(self) -> None:
@@ -432,7 +430,6 @@ def _problems(config: Config) -> list[str]:
         ),
         *config.statistics.checks(),
         *config.evaluation.checks(),
-        *config.grids.checks(),
         *config.cluster.checks(),
     ]
     return [text for passed, text in checks if not passed]

@@ -144,12 +144,12 @@ def read_run_config(layout: RunLayout) -> Config:
 
 
 def _results_depend_on(record: Any, where: str = "") -> dict[str, Any]:
-    """All settings by name except those of the report, grids and the cluster, on which no result of a run depends."""
+    """All settings by name except those of the report and the cluster, which do not affect results."""
     found: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(record)):
         value = getattr(record, name)
         if dataclasses.is_dataclass(value):
-            found |= _results_depend_on(value, f"{where}{name}.") if name not in ("report", "grids", "cluster") else {}
+            found |= _results_depend_on(value, f"{where}{name}.") if name not in ("report", "cluster") else {}
         else:
             found[where + name] = value
     return found
