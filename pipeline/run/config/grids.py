@@ -1,4 +1,4 @@
-"""Settings of grids, in which several scans stand side by side: section ``[evaluation.grids]``, of ``heatlas evaluate``."""
+"""Settings of grids, several scans side by side: section ``[evaluation.grids]``, of ``heatlas evaluate``."""
 
 from __future__ import annotations
 
