@@ -2,14 +2,21 @@
 
     python benchmarks/probes.py RUN OUT --seeds 43 44 45
 
-RUN is a registered run whose truth is known (the demo); it is only read. For each seed the founding networks are
-trained first; probes then stand on their convolutions, fold by fold. Scores are those of `heatlas evaluate`, in
-OUT/search.tsv, and those of four scans side by side, in OUT/grids.tsv. The same command continues.
+RUN is a registered run whose truth is known (the demo); it is only read. For each seed the networks of the backbone are
+trained first; probes then stand on their convolutions, fold by fold. Shares of maps in grids of four scans are in
+OUT/grids.tsv; with --regions also scores of `heatlas evaluate` on the planted regions, in OUT/search.tsv. The same
+command continues.
+
+Gairola et al. (2025) find that binary cross-entropy raises GridPG of LRP (ε, γ = .25 and zB), integrated gradients,
+LIME and the maps of B-cos networks, and no consistent effect on input × gradient, guided backpropagation and Grad-CAM
+of conventional networks; depth raises that of B-cos heads. All start from the logit: maps of the evidence (DeepLIFT,
+expected gradients) take the other class away, and with it what cross-entropy leaves open.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -19,45 +26,59 @@ from pipeline.evaluation.grids.stage import evaluate_grids
 from pipeline.run.tables import read_table
 from pipeline.run.work.executors import open_executor
 
-FOUNDING = Recipe("founding")
+BACKBONES = {
+    "founding": Recipe("founding"),
+    "bcos-simple": Recipe("bcos-simple", {"model": {"architecture": "bcos-simple"}}),
+}
 LOSSES = {"CE": "cross-entropy", "BCE": "binary-cross-entropy"}
-METHODS = ("deeplift", "input-x-gradient", "lrp", "grad-cam")
-HEADS = {"linear": METHODS, "mlp-3": METHODS, "bcos-3": ("input-x-gradient", "grad-cam")}
+CLAIMED = ("lrp", "integrated-gradients")
+WITHOUT_EFFECT = ("input-x-gradient", "grad-cam")
+HEADS = {
+    "founding": {
+        "linear": (*CLAIMED, *WITHOUT_EFFECT), "mlp-3": (*CLAIMED, *WITHOUT_EFFECT),
+        "bcos-3": (*CLAIMED[1:], *WITHOUT_EFFECT),
+    },
+    "bcos-simple": {"linear": ("inherent",), "bcos-3": ("inherent",)},
+}  # fmt: skip
 TRAINING = {"learning_rate": 5e-3, "weight_decay": 0.0}
-SHOWN = ["recipe", "seed", "map", "balanced_accuracy", "auroc_difference", "energy", "gini", "entropy", "deletion"]
+SHOWN = ["recipe", "seed", "map", "share", "ci_low", "ci_high", "n_participants", "confidence"]
 
 
-def probes(backbone: Path) -> list[Recipe]:
+def probes(backbone: Path, name: str) -> list[Recipe]:
     """Probes of all heads and losses."""
     return [
         Recipe(
-            f"{head}, {name}",
+            f"{name}, {head}, {loss}",
             {
                 "model": {"architecture": "probe", "backbone": str(backbone), "head": head},
-                "training": {**TRAINING, "loss": loss},
+                "training": {**TRAINING, "loss": LOSSES[loss]},
+                "attribution": {"settings": ["inherent:compare=nothing"]} if "inherent" in methods else {},
+                "evaluation": {"grids": {"kinds": ["needle"]}},
             },
             methods,
         )
-        for head, methods in HEADS.items()
-        for name, loss in LOSSES.items()
+        for head, methods in HEADS[name].items()
+        for loss in LOSSES
     ]
 
 
 def on_grids(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
-    """Shares of positive attribution in the cell of the class, of the trained networks of a recipe."""
+    """Shares of positive attribution in the cell of the class, of the networks of a recipe; trains those missing."""
     cohort = work.cohort(recipe.config(work.run, seed))
-    explaining = networks(recipe, cohort, seed).explaining(cohort)
-    evaluate_grids(explaining, recipe.explanations(explaining.config), True, work.executor, work.digests)
+    found = networks(recipe, cohort, seed)
+    trained(work, found, cohort)
+    explaining = found.explaining(cohort)
+    explanations = tuple(dataclasses.replace(one, start="logit") for one in recipe.explanations(explaining.config))
+    evaluate_grids(explaining, explanations, True, work.executor, work.digests)
     table = read_table(explaining.layout.grids)
-    table = table[table["setting"] == "GridPG"]
-    named = table["method"] + " at " + table["depth"].astype(str)
-    return table.assign(recipe=recipe.name, seed=seed, map=named)
+    table = table[(table["setting"] == "GridPG") & table["share"].notna()]
+    return table.assign(recipe=recipe.name, seed=seed, map=table["method"] + " at " + table["depth"].astype(str))
 
 
-def backbone_of(work: Workplace, seed: int) -> Path:
-    """A folder that looks like a run whose networks are the founding ones of a seed."""
-    cohort = work.cohort(FOUNDING.config(work.run, seed))
-    found = networks(FOUNDING, cohort, seed)
+def backbone_of(work: Workplace, recipe: Recipe, seed: int) -> Path:
+    """A folder that looks like a run whose networks are those of a recipe and seed."""
+    cohort = work.cohort(recipe.config(work.run, seed))
+    found = networks(recipe, cohort, seed)
     trained(work, found, cohort)
     folder = work.out / "backbones" / found.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,20 +93,25 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--faithful", action="store_true", help="also insertion, deletion, Gini and entropy: slow")
+    parser.add_argument("--backbones", nargs="+", choices=BACKBONES, default=list(BACKBONES))
+    parser.add_argument("--regions", action="store_true", help="also the area of the planted regions")
+    parser.add_argument("--faithful", action="store_true", help="with --regions: insertion, deletion, Gini and entropy")
     parser.add_argument("--n-procs", type=int, default=1)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     with open_executor(arguments.n_procs) as executor:
         work = Workplace(arguments.run, arguments.out, executor)
         for seed in arguments.seeds:
-            backbone = backbone_of(work, seed)
-            for recipe in probes(backbone):
-                table = scored(work, recipe, work.cohort(recipe.config(work.run, seed)), seed, arguments.faithful)
-                collected([table], arguments.out / "search.tsv")
-                collected([on_grids(work, recipe, seed)], arguments.out / "grids.tsv")
-                with pd.option_context("display.width", 220, "display.max_columns", 30):
-                    print(table.reindex(columns=SHOWN).round(3).to_string(index=False), flush=True)
+            for name in arguments.backbones:
+                for recipe in probes(backbone_of(work, BACKBONES[name], seed), name):
+                    if arguments.regions:
+                        cohort = work.cohort(recipe.config(work.run, seed))
+                        found = scored(work, recipe, cohort, seed, arguments.faithful)
+                        collected([found], arguments.out / "search.tsv")
+                    table = on_grids(work, recipe, seed)
+                    collected([table], arguments.out / "grids.tsv")
+                    with pd.option_context("display.width", 220, "display.max_columns", 30):
+                        print(table[SHOWN].round(3).to_string(index=False), flush=True)
 
 
 if __name__ == "__main__":

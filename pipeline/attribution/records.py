@@ -37,6 +37,10 @@ class Attribution:
     sampling_error : Tensor or None
         (B,), what the sum of the points that were drawn missed before a control variate made it add up; None for a
         method that draws no points.
+    sign : Tensor or None
+        (B,), of relevance: -1 where the map as a whole is turned, so that negative values speak for the target; see
+        `pipeline.attribution.lrp.composites`. None where positive values always do, and for the mean of several
+        networks.
     """
 
     values: Tensor
@@ -48,3 +52,9 @@ class Attribution:
     reference_value: Tensor | None = None
     errors: Tensor | None = None
     sampling_error: Tensor | None = None
+    sign: Tensor | None = None
+
+    @property
+    def speaking_for(self) -> Tensor:
+        """The map, positive where it speaks for the target."""
+        return self.values if self.sign is None else self.values * self.sign.view(-1, 1, 1, 1, 1)

@@ -71,8 +71,8 @@ def test_is_linear_in_the_start_value() -> None:
     seed = torch.tensor([[0.0, 1, 0], [0, 1, 0]], dtype=torch.float64)
     with torch.no_grad():
         tape = record_forward(plan, volumes)
-        ((one,), _) = propagate(plan, tape, seed, [founding(0.5)])
-        ((scaled,), _) = propagate(plan, tape, seed * torch.tensor([[-3.0], [0.5]]), [founding(0.5)])
+        (one,), *_ = propagate(plan, tape, seed, [founding(0.5)])
+        (scaled,), *_ = propagate(plan, tape, seed * torch.tensor([[-3.0], [0.5]]), [founding(0.5)])
     torch.testing.assert_close(scaled[0], -3 * one[0], rtol=1e-12, atol=0)
     torch.testing.assert_close(scaled[1], 0.5 * one[1], rtol=1e-12, atol=0)
 

@@ -96,6 +96,14 @@ def test_a_method_without_scores_has_no_answer(pooled: bool) -> None:
         assert one_stage["holds"].isna().all()
 
 
+def test_a_claim_that_cannot_fail_is_no_answer() -> None:
+    perfect = Claim("cell alone", INPUT, "1", near=True, constructed=True)
+    assert directions(table(0.0).assign(share=1.0), PEOPLE, [perfect])["holds"].tolist() == ["by construction"]
+    assert directions(table(0.0), PEOPLE, [perfect])["holds"].tolist() == ["no"]
+    said = {one.larger.method for one in claims((3, 5, 7), True) if one.constructed}  # type: ignore[union-attr]
+    assert said == {"guided-backpropagation", "lrp focus"}
+
+
 def test_too_few_participants_leave_a_claim_open() -> None:
     few = table(0.2).query("scan < 4")
     assert directions(few, PEOPLE, [BETTER])["holds"].tolist() == ["open"]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pipeline.attribution.cam.weighted_maps import GradCam
 from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from pipeline.attribution.gradient.guided_backprop import GuidedBackprop
 from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from pipeline.attribution.lrp.methods import Lrp
 from pipeline.attribution.network_view import NetworkView
@@ -41,6 +42,7 @@ from pipeline.evaluation.grids.studies import (
 from pipeline.evaluation.grids.tables import invariance_table
 from pipeline.explaining.requested import explanations_of_run
 from pipeline.run.config.files import load_config
+from pipeline.run.config.grids import GridsConfig
 from pipeline.run.errors import BadInputError
 
 SCANS = scans(8)
@@ -232,8 +234,8 @@ def test_all_that_is_asked_runs_through_the_same_table() -> None:
     kernels = len(smoothing_kernels(min(CELL)))
     assert len(KERNEL_SHARES) == 6  # of which the smallest three are one voxel in cells of eight
     assert kernels == 4
-    # three stages of six methods (five β and focus of LRP), five γ, four kernels of two
-    assert len(names) == 3 * (5 + 1 + 5) + 5 + 2 * kernels
+    # three stages of eight methods (five β, two of focus), IntGrad from air at two, five γ, four kernels of two
+    assert len(names) == 3 * (5 + 2 + 7) + 2 + 5 + 2 * kernels
     table = grid_scores(model.double(), read, LAYOUT, GRIDS[:1], asked, ["GridPG", "DiPart"])
     at_input = table["note"].notna()
     assert set(table.loc[at_input, "method"]) == {"grad-cam"}  # which has one channel there
@@ -246,17 +248,53 @@ def test_all_that_is_asked_runs_through_the_same_table() -> None:
 
 
 @pytest.mark.parametrize("kind", ["needle", "pair", "corner"])
-def test_slow_methods_are_not_asked_in_large_grids_seen_as_a_whole(kind: str) -> None:
-    asked = {one.name for one in asked_in_grids(USABLE, CONTROLS, pooled().float(), CELL, kind, every=False)}
-    assert ({"occlusion", "rise"} <= asked) == (kind != "needle")
-    assert ("lrp composite gamma=0.25" in asked) == (kind == "needle")
+@pytest.mark.parametrize("every", [True, False])
+def test_every_method_has_a_row_at_every_stage_or_says_why_not(kind: str, every: bool) -> None:
+    """Slow methods once vanished from grids that the network sees as a whole."""
+    model = pooled()
+    asked = asked_in_grids(USABLE, CONTROLS, model.float(), CELL, kind, every, GridsConfig(masks=4))  # type: ignore[arg-type]
+    stages = (0, 1, 2) if every else (0, 2)
+    names = {"lrp beta=0" if one.entry.name == "lrp" else one.entry.name for one in USABLE}
+    assert {(name, stage) for name in names for stage in stages} <= {(one.name, one.stage) for one in asked}
+    left_out = [(one.name, one.stage) for one in asked if one.note]
+    quick = kind == "needle" and not every
+    assert left_out == ([("occlusion", 0), ("rise", 0)] if quick else [])  # behind the last stage they cost little
+    table = grid_scores(model.double(), read, LAYOUT, GRIDS[:1], [one for one in asked if one.note], ["GridPG"])
+    assert table["note"].str.contains("without --quick").all()
+    assert table["grid"].isna().all()
+    assert ("lrp composite gamma=0.25" in {one.name for one in asked}) == (kind == "needle")
+
+
+def test_settings_of_the_literature_come_first_and_ours_name_themselves() -> None:
+    asked = {
+        (one.name, one.stage): one.method for one in asked_in_grids(USABLE, CONTROLS, pooled().float(), CELL, "needle")
+    }
+    paths = {stage: asked["integrated-gradients", stage] for stage in (0, 1, 2)}
+    assert [paths[stage].masking.inner for stage in (0, 1, 2)] == ["baseline", "zero", "zero"]  # type: ignore[union-attr]
+    assert all(one.steps == 20 for one in paths.values())  # type: ignore[union-attr]
+    assert ("integrated-gradients from=air", 0) not in asked  # air is 0
+    assert asked["integrated-gradients from=air", 2].masking.inner == "baseline"  # type: ignore[union-attr]
+    assert asked["rise", 0].masks == 1000  # type: ignore[union-attr]
+    assert asked["rise", 2].masking.inner == asked["occlusion", 2].masking.inner == "zero"  # type: ignore[union-attr]
+    assert asked["lrp focus", 0].bias  # type: ignore[union-attr]
+    assert not asked["lrp focus bias=false", 0].bias  # type: ignore[union-attr]
+
+
+def test_a_share_of_1_by_construction_says_so() -> None:
+    """LRP and guided backpropagation in DiFull: the map is made of one cell alone, and its note says that."""
+    asked = [Asked("lrp", Lrp()), Asked("guided", GuidedBackprop()), Asked("gradient", Gradient())]
+    table = grid_scores(pooled(), read, LAYOUT, GRIDS[:1], asked, ["DiFull", "GridPG"])
+    said = table["note"].fillna("").str.contains("by construction")
+    assert table.loc[said, ["setting", "method"]].to_numpy().tolist() == [["DiFull", "lrp"], ["DiFull", "guided"]]
+    assert (table.loc[table["setting"] == "DiFull", "share"] == 1).all()
 
 
 def test_methods_fit_the_cell() -> None:
     assert fitted(Occlusion(), (16, 8, 2)).size == (5, 3, 1)
-    assert fitted(IntegratedGradients(), CELL, 5).steps == 5
-    assert fitted(Rise(), CELL).masks < Rise().masks
-    assert fitted(Gradient(), CELL) == Gradient()
+    assert fitted(Occlusion(), (16, 8, 2), settings=GridsConfig(boxes=4)).size == (4, 2, 1)
+    assert fitted(IntegratedGradients(), CELL, settings=GridsConfig(steps=5)).steps == 5
+    assert fitted(Rise(), CELL, settings=GridsConfig(masks=7)).masks == 7
+    assert fitted(Gradient(), CELL, 1) == Gradient()
 
 
 @pytest.mark.parametrize("cell", [0, 3])

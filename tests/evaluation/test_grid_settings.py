@@ -68,8 +68,7 @@ def test_difull_methods_that_follow_the_network_mark_one_cell_only(name: str, ne
         elsewhere = torch.cat([LAYOUT.cell(values[None, None], n) for n in CELLS if n != cell])
         assert not elsewhere.any()
         alone = attribute(model, cells[cell : cell + 1], 1, LOCAL[name], stage)
-        sign = 1 if alone.ledger is None else torch.sign(alone.start_value)
-        torch.testing.assert_close(LAYOUT.cell(values[None, None], cell), alone.values * sign, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(LAYOUT.cell(values[None, None], cell), alone.speaking_for, rtol=1e-9, atol=1e-12)
 
 
 def test_difull_exposes_maps_that_mark_what_the_head_cannot_see() -> None:
@@ -127,16 +126,83 @@ def test_dipart_conserves_relevance() -> None:
     assert float(ledger.map_sum) != 0
 
 
+def without_last_bias() -> StagedModel:
+    """A network whose logits are made by its features alone; classes 1 and 2 have logits of either sign."""
+    model = pooled()
+    head = model.stages[2][3]  # type: ignore[index]
+    nn.init.zeros_(head.bias)
+    head.weight.data[1] = torch.tensor([1.0, -0.5, 0.8, -1.2, 0.6, -0.9])
+    head.weight.data[2] = -head.weight.data[1]
+    return model
+
+
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("method", [Lrp(), Lrp(rules="focus"), Lrp(rules="composite"), InputTimesGradient()], ids=repr)
-def test_the_sign_of_the_logit_does_not_turn_the_map(method: Method, setting: Setting) -> None:
-    shares = []
-    for bias in (-50, 50):
-        model = pooled()
-        nn.init.constant_(model.stages[2][3].bias, bias)  # type: ignore[index]
-        shares.append(LAYOUT.shares(grid_map(model, LAYOUT, scans(), 1, 0, method, 0, setting)).tolist())
-    assert sum(shares[0]) == pytest.approx(1)
-    assert shares[0] == pytest.approx(shares[1])
+@pytest.mark.parametrize("method", [Lrp(rules="focus"), Lrp(rules="composite"), Lrp(rules="composite", epsilon=0.0)])
+def test_relevance_is_positive_where_features_speak_for_a_class_whatever_its_logit(
+    method: Lrp, setting: Setting
+) -> None:
+    """The ε-rule of a linear head keeps the signs of contributions: at the last stage the shares are those of IxG."""
+    model, cells, signs = without_last_bias(), scans(), set()
+    for target in (1, 2):
+        logit = network_of(model, LAYOUT, cells, 1, setting)(LAYOUT.compose(cells))[0, target]
+        signs.add(bool(logit > 0))
+        relevance = grid_map(model, LAYOUT, cells, target, 1, method, 2, setting)
+        contributions = grid_map(model, LAYOUT, cells, target, 1, InputTimesGradient(), 2, setting)
+        inside = LAYOUT.cell(relevance[None, None], 1), LAYOUT.cell(contributions[None, None], 1)
+        assert torch.corrcoef(torch.stack([one.flatten() for one in inside]))[0, 1] == pytest.approx(1)
+        if setting != "DiFull":  # where relevance outside the cell is 0 by construction
+            assert LAYOUT.shares(relevance).tolist() == pytest.approx(LAYOUT.shares(contributions).tolist(), abs=1e-3)
+    assert signs == {False, True}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_negative_logit_turns_relevance_of_one_signed_rules_back(setting: Setting) -> None:
+    """β = 0 shares the start value among positive contributions, which speak for the class whatever its logit."""
+    model, cells = without_last_bias(), scans()
+    for target in (1, 2):
+        values = grid_map(model, LAYOUT, cells, target, 1, Lrp(beta=0.0), 2, setting)
+        assert float(values.min()) >= 0
+        assert float(values.sum()) > 0
+
+
+@pytest.mark.parametrize("logit", [-50.0, 50.0])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rules", ["focus", "composite"])
+def test_a_bias_that_makes_the_sign_of_a_logit_does_not_turn_the_map(rules: str, bias: bool, logit: float) -> None:
+    model, cells = without_last_bias(), scans()
+    method = Lrp(rules=rules, bias=bias)  # type: ignore[arg-type]
+    plain = LAYOUT.shares(grid_map(model, LAYOUT, cells, 1, 0, method, 2, "GridPG")).tolist()
+    nn.init.constant_(model.stages[2][3].bias, logit)  # type: ignore[index]
+    assert LAYOUT.shares(grid_map(model, LAYOUT, cells, 1, 0, method, 2, "GridPG")).tolist() == pytest.approx(plain)
+
+
+def places_of_either_sign(against: float) -> tuple[StagedModel, Tensor]:
+    """A head without biases whose logit is the first voxel of a cell less the second, and two cells.
+
+    The first cell has the logit 0.5, the second ``-against``; slid along their axis it sees one after the other.
+    """
+    head = nn.Linear(2, 2, bias=False)
+    head.weight.data[:] = torch.tensor([1.0, -1.0])
+    same = nn.Conv3d(1, 1, 1, bias=False)
+    nn.init.ones_(same.weight)
+    model = StagedModel([nn.Sequential(same, nn.ReLU()), nn.Sequential(nn.Flatten(), head)]).double().eval()
+    return model, torch.tensor([[1.0, 0.5], [0.5, 0.5 + against]], dtype=torch.float64).view(2, 1, 1, 1, 2)
+
+
+@pytest.mark.parametrize("against", [0.2, 3.0])
+def test_a_mixture_marks_the_place_whose_logit_speaks_for_the_class(against: float) -> None:
+    """Focus of a slid head: ε hands each place its logit, z+ keeps its sign; *composite* keeps those of all voxels."""
+    model, cells = places_of_either_sign(against)
+    pair = Layout((2, 1, 1))
+    logit = network_of(model, pair, cells, 0, "GridPG")(pair.compose(cells))[0, 1]
+    assert (float(logit) > 0) == (against < 0.5)
+    focus = grid_map(model, pair, cells, 1, 0, Lrp(rules="focus"), 1, "GridPG").flatten()
+    torch.testing.assert_close(
+        focus, torch.tensor([0.25, 0, -against / 2, 0], dtype=torch.float64), rtol=1e-5, atol=1e-6
+    )
+    for gamma in (0.0, 0.25):
+        method = Lrp(rules="composite", gamma=gamma)
+        assert torch.sign(grid_map(model, pair, cells, 1, 0, method, 1, "GridPG")).flatten().tolist() == [1, -1, 1, -1]
 
 
 @pytest.mark.parametrize("cell", [0, 3])

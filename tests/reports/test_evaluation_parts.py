@@ -52,7 +52,7 @@ def tables() -> dict[str, pd.DataFrame]:
         ] + [{**grid, "setting": "DiPart", "kind": "corner", "method": "all", "note": "fold 0: no pooling."}]),
         "grid_directions": table(["cohort", *DIRECTION_COLUMNS], [
             {"claim": f"claim {place}", "holds": holds, "difference": 0.1, "n_participants": 8}
-            for place, holds in enumerate(["open", "yes", None, "no", "yes"])
+            for place, holds in enumerate(["open", "yes", None, "no", "yes", "by construction"])
         ]),
         "invariance": table(INVARIANCE_COLUMNS, [
             {"method": "deeplift", "n_grids": 4, "share_plain": 0.0, "share_cancelling": 0.0, "invariant": True},
@@ -135,7 +135,8 @@ def test_shares_stand_beside_chance_without_the_studies() -> None:
 def test_claims_that_do_not_hold_come_first_and_all_are_counted() -> None:
     part = shown("grid_directions")
     assert [row[:2] for row in cells(part)] == [["claim 3", "no"], ["claim 1", "yes"], ["claim 4", "yes"],
-                                                ["claim 0", "open"]]  # fmt: skip
+                                                ["claim 0", "open"], ["claim 5", "by construction"]]  # fmt: skip
+    assert "Could not fail, as the map is made so: 1." in part.text
     assert "asked here: 4. Hold: 2; do not hold: 1; open, as the interval is too wide: 1." in part.text
 
 

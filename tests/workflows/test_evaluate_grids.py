@@ -104,6 +104,25 @@ def test_directions_agreement_and_invariance_have_answers(evaluated) -> None:
     assert bool(invariance.loc["gradient", "invariant"])
 
 
+def test_number_kinds_and_layout_of_grids_are_settings(run, tmp_path, capsys) -> None:
+    copy, file = copied(run, tmp_path), tmp_path / "grids.toml"
+    asked = ["evaluate", str(copy), *ASKED, "--quick", "--config", str(file)]
+    file.write_text('[evaluation.grids]\nkinds = ["needle"]\nper_class = 6\nlayout = [3, 1, 1]\n')
+    assert main(asked) == 0
+    rows = read_table(EvaluationLayout(copy).grids)
+    assert set(rows["kind"]) == {"needle"}
+    assert set(rows["cells"]) == {3}
+    made = rows[rows["n_grids"] > 0]
+    assert made["chance"].to_numpy() == pytest.approx(1 / 3)
+    assert set(made["n_grids"]) == {2 * 2 * 3}  # folds, classes, half of six
+    file.write_text('[evaluation.grids]\nkinds = ["pair"]\n')
+    assert main(asked) == 2
+    assert "makes no pairs" in capsys.readouterr().err
+    file.write_text("[evaluation.grids]\nlayout = [2, 1, 1]\n")
+    assert main(asked) == 2
+    assert "3 to 64 cells" in capsys.readouterr().err
+
+
 def test_figures_are_drawn_and_a_second_call_writes_the_same_bytes(evaluated, capsys) -> None:
     before = bytes_of(evaluated)
     assert {"aggregated_GridPG.svg", "aggregated_GridPG.png", "aggregated_DiFull.svg"} <= set(before)
@@ -138,7 +157,10 @@ def test_a_fold_with_too_few_confident_scans_has_a_row_and_the_others_go_on(run,
     made = rows[rows["n_grids"] > 0]
     asked = made.groupby("kind")["method"].agg(set)
     assert asked["needle"] - asked["corner"] == {"lrp composite gamma=0.01", "lrp composite gamma=0.25"}
-    assert asked["corner"] - asked["needle"] == {"occlusion"}
+    assert asked["corner"] <= asked["needle"]
+    slow = rows[(rows["method"] == "occlusion") & (rows["kind"] == "needle")].set_index("stage")
+    assert slow["n_grids"].gt(0).to_dict() == {0: False, 2: True}
+    assert "without --quick" in slow.loc[0, "note"]
     assert set(made["stage"]) == {0, 2}
     z_plus = read_table(layout.invariance).set_index("method").loc["lrp beta=0"]
     assert not bool(z_plus["invariant"])

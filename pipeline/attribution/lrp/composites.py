@@ -3,6 +3,25 @@
 Three from the literature: *founding* (β everywhere; Böhle et al. 2019), *focus* (ε on linear layers, z+ on
 convolutions, zB on the first) and *composite* (ε, γ, zB); the last two from Rao, Böhle & Schiele 2022 after Montavon et
 al. 2019.
+
+**Biases.** The β-rule leaves them out of its denominators, and so do *focus* and *composite* here by default, so that
+relevance is lost only in units without a contribution. In the literature (and in zennit) they stand in the denominators
+of ε, γ and z+, and absorb their share: ``bias=True``.
+
+**Sign.** Every rule hands an input of the output unit ``contribution * start value / denominator``. Contributions have
+the sign of what they do to the output, so positive relevance speaks *for* the target where start value and denominator
+have the same sign. Which rules keep it so is a property of the rule:
+
+- Denominators of one sign (β, z+, zB: sums of contributions of one sign): a negative start value turns all signs.
+- Denominators with the sign of the unit (ε, γ, LRP-0): both turn together and nothing turns; LRP-0 with biases is input
+  times gradient whatever the logit. *Without* biases the denominator is the logit less its bias, so all signs turn
+  where the bias alone decides the sign of the logit. The same happens at each hidden unit that only its bias makes
+  active, which no sign of the whole map can mend: with rules of this kind and large biases take ``bias=True``.
+
+In a mixture the rule at the output decides, as units below it are not negative (ReLU). Where they can be (logits of
+several places that are averaged, as in a grid), the ε of the average hands each place its own logit, and one-signed
+rules below it mark a place whose logit is negative as negative throughout. `Attribution.sign` holds the sign of each
+map.
 """
 
 from __future__ import annotations
@@ -58,7 +77,7 @@ def focus(
     low, high : float or Tensor
         Bounds of the input; see `ZBoxRule`.
     bias : bool
-        Whether biases absorb relevance.
+        Whether biases stand in the denominators and absorb relevance, as in the literature.
     """
     first = ZBoxRule(low, high)
     return Composite(f"focus,epsilon={epsilon:g}", first, ZPlusRule(bias), EpsilonRule(epsilon, bias), UNWEIGHTED)

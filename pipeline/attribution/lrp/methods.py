@@ -32,7 +32,7 @@ class Lrp:
     gamma, epsilon : float
         For the rules that have them.
     bias : bool
-        Whether biases absorb relevance (not for *founding*).
+        Whether biases stand in the denominators and absorb relevance, as in the literature (not for *founding*).
     batch_norm : {"fold", "identity"}
     """
 

@@ -25,7 +25,7 @@ Relevance = list[Tensor]
 
 def propagate(
     plan: Plan, tape: Tape, seed: Tensor, composites: Sequence[Composite]
-) -> tuple[Relevance, list[tuple[LedgerEntry, ...]]]:
+) -> tuple[Relevance, list[tuple[LedgerEntry, ...]], list[Tensor]]:
     """Propagate relevance from the output to the boundary of the plan.
 
     Parameters
@@ -38,8 +38,9 @@ def propagate(
 
     Returns
     -------
-    tuple of (list of Tensor, list of tuple of LedgerEntry)
-        Per composite: relevance at the boundary, and the balance of each step that redistributes relevance.
+    tuple of (list of Tensor, list of tuple of LedgerEntry, list of Tensor)
+        Per composite: relevance at the boundary, the balance of each step that redistributes relevance, and the sign
+        (B,) of the relevance that speaks for the output (`pipeline.attribution.lrp.composites`).
 
     Raises
     ------
@@ -48,21 +49,25 @@ def propagate(
     """
     at: dict[str, Relevance] = {plan.program.result: [seed] * len(composites)}
     entries: list[list[LedgerEntry]] = [[] for _ in composites]
+    signs: list[Tensor] = []
     for record in reversed(tape.records):
         if record.step.value == plan.boundary:
             break
         if record.step.value not in at:
             continue
-        below, accounts = _step_back(record, at.pop(record.step.value), composites)
+        relevance = at.pop(record.step.value)
+        if not signs and (record.step.weights is not None or _is_unweighted(record)):
+            signs = _speaking_signs(record, relevance, composites)
+        below, accounts = _step_back(record, relevance, composites)
         if accounts:
             for book, account in zip(entries, accounts, strict=True):
                 book.append(account)
-        for name, relevance in zip(record.step.inputs, below, strict=True):
-            at[name] = relevance if name not in at else [a + b for a, b in zip(at[name], relevance, strict=True)]
+        for name, part in zip(record.step.inputs, below, strict=True):
+            at[name] = part if name not in at else [a + b for a, b in zip(at[name], part, strict=True)]
     answer = at.pop(plan.boundary)
     if at:
         raise UsageError("a skip connection carries relevance past this stage; choose a layer where all paths meet.")
-    return answer, [tuple(book) for book in entries]
+    return answer, [tuple(book) for book in entries], signs or [torch.ones_like(seed[:, 0])] * len(composites)
 
 
 def _step_back(
@@ -71,15 +76,13 @@ def _step_back(
     """Relevance at the inputs of a step, per input and rule; and its balances, if it redistributes relevance."""
     step, shape = record.step, record.unit_shape
     if step.weights is not None:
-        weights = step.weights
-        rules = [c.first if weights.first else c.convolution if isinstance(weights.linear, Convolution) else c.linear
-                 for c in composites]  # fmt: skip
-        below, accounts = _through_weights(record, weights, _shaped(record, relevance), rules)
+        rules = [_rule_of(step.weights, composite) for composite in composites]
+        below, accounts = _through_weights(record, step.weights, _shaped(record, relevance), rules)
         return [below], accounts
     relevance = _shaped(record, relevance)
     if record.winners is not None:
         relevance = [scatter(r, record.winners, shape) for r in relevance]
-    if step.averaging is not None or isinstance(step.head, Sum):
+    if _is_unweighted(record):
         parts = [_through_unweighted(record, r, c.unweighted) for r, c in zip(relevance, composites, strict=True)]
         by_input = [[below[place] for below, _ in parts] for place in range(len(record.inputs))]
         return by_input, _accounts(
@@ -90,6 +93,40 @@ def _step_back(
         split = [torch.split(r, sizes, dim=1) for r in relevance]
         return [[parts[place] for parts in split] for place in range(len(sizes))], []
     return [[r.reshape(record.inputs[0].shape) for r in relevance]], []
+
+
+def _rule_of(weights: Weights, composite: Composite) -> Rule:
+    """The rule of a layer with weights."""
+    if weights.first:
+        return composite.first
+    return composite.convolution if isinstance(weights.linear, Convolution) else composite.linear
+
+
+def _is_unweighted(record: Record) -> bool:
+    """Whether a step divides relevance without weights: an average pooling or a sum."""
+    return record.step.averaging is not None or isinstance(record.step.head, Sum)
+
+
+def _speaking_signs(record: Record, relevance: Relevance, composites: Sequence[Composite]) -> list[Tensor]:
+    """Sign (B,) per composite of the relevance that speaks for the output: that of the output's message.
+
+    The relevance of all other outputs is 0, and so is their message. Both messages of a unit have the same sign, unless
+    β lies between -1 and 0; then that of the positive contributions counts.
+    """
+    signs = []
+    for one, composite in zip(_shaped(record, relevance), composites, strict=True):
+        if record.step.weights is None:
+            whole = one if record.winners is None else scatter(one, record.winners, record.unit_shape)
+            found = composite.unweighted.messages(*_unweighted_sums(record), None, whole)
+        else:
+            weights, rule = record.step.weights, _rule_of(record.step.weights, composite)
+            contributors = rule.contributors(record.inputs[0], weights.weight, weights.linear)
+            sums = _SharedLayer(record, weights, contributors).sums(with_negative=True)
+            found = rule.messages(*sums, weights.bias, one)
+        positive = found.positive.flatten(1).sum(1)
+        negative = torch.zeros_like(positive) if found.negative is None else found.negative.flatten(1).sum(1)
+        signs.append(torch.where(torch.where(positive == 0, negative, positive) < 0, -1.0, 1.0).to(positive))
+    return signs
 
 
 def sum_inputs(parts: Sequence[Tensor]) -> Tensor:
@@ -195,15 +232,20 @@ class _SharedLayer:
 def _through_unweighted(record: Record, relevance: Tensor, rule: Rule) -> tuple[list[Tensor], Messages]:
     """Through a sum or an average pooling; coefficients are positive, so contributions have the inputs' signs."""
     averaging = record.step.averaging
-    positive = _forward_unweighted(averaging, [a.clamp(min=0) for a in record.inputs])
-    negative = _forward_unweighted(averaging, [a.clamp(max=0) for a in record.inputs])
-    messages = rule.messages(positive, negative, None, relevance)
+    messages = rule.messages(*_unweighted_sums(record), None, relevance)
     below = []
     for a in record.inputs:
         up = _back_unweighted(averaging, messages.positive, a)
         down = None if messages.negative is None else _back_unweighted(averaging, messages.negative, a)
         below.append(a.clamp(min=0) * up if down is None else torch.where(a > 0, a * up, a * down))
     return below, messages
+
+
+def _unweighted_sums(record: Record) -> tuple[Tensor, Tensor]:
+    """``z+`` and ``z-`` of a sum or an average pooling."""
+    averaging = record.step.averaging
+    positive = _forward_unweighted(averaging, [a.clamp(min=0) for a in record.inputs])
+    return positive, _forward_unweighted(averaging, [a.clamp(max=0) for a in record.inputs])
 
 
 def _forward_unweighted(averaging: Averaging | None, inputs: Sequence[Tensor]) -> Tensor:

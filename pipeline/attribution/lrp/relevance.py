@@ -56,7 +56,7 @@ def lrp(
     -------
     tuple of Attribution
         One per composite. In each, start value = sum of the map + losses of the ledger. At a later stage the values are
-        (B, C, d, h, w), relevance per feature.
+        (B, C, d, h, w), relevance per feature. `sign` says which relevance speaks for the target.
 
     Raises
     ------
@@ -77,9 +77,9 @@ def lrp(
         start_value = start_values(tape.logits, target, start)
         seed = torch.zeros_like(tape.logits)
         seed[:, target] = start_value
-        maps, entries = propagate(plan, tape, seed, composites)
-        for composite, values, accounts in zip(composites, maps, entries, strict=True):
+        maps, entries, signs = propagate(plan, tape, seed, composites)
+        for composite, values, accounts, sign in zip(composites, maps, entries, signs, strict=True):
             ledger = Ledger(start_value, sum_per_volume(values), accounts)
             parameters = {"composite": composite.name, "start": start, "batch_norm": batch_norm, "stage": stage}
-            answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger))
+            answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger, sign=sign))
     return tuple(answers)

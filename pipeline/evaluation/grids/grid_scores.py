@@ -11,13 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.attribution.gradient.smoothing import gaussian_smooth
-from pipeline.attribution.methods import Method
+from pipeline.attribution.methods import Method, Propagation
 from pipeline.attribution.targets import StartValue
 from pipeline.evaluation.grids.composition import Grid
 from pipeline.evaluation.grids.layout import Layout
 from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps
 from pipeline.run.errors import BadInputError, UsageError
 
+CONSTRUCTED = (
+    "1 by construction, not a measurement: the method's own pass runs through the layers of the explained cell alone, "
+    "and the other cells are filled with 0"
+)
 GRID_COLUMNS: Mapping[str, str] = {
     "setting": "GridPG, DiFull or DiPart",
     "method": "Name of the method, with its settings",
@@ -34,7 +38,7 @@ GRID_COLUMNS: Mapping[str, str] = {
     "class_share": "Share of positive attribution in all cells of the class explained",
     "class_chance": "What a map that is even everywhere has there",
     "undefined": "1 where the map holds NaN or infinity or is zero everywhere, else 0",
-    "note": "Why the method has no scores in this setting, or why a map is undefined",
+    "note": "Why the method has no scores, why a map is undefined, or that the share is 1 by construction",
 }
 """Columns of the table of grids, and what they mean."""
 
@@ -56,6 +60,8 @@ class Asked:
         Edges of Gaussians that smooth the first map.
     depth : float
         How deep the stage lies, 0 to 1.
+    note : str
+        Why it is not asked after all; empty if it is.
     """
 
     name: str
@@ -65,6 +71,7 @@ class Asked:
     more: tuple[str, ...] = ()
     kernels: tuple[int, ...] = ()
     depth: float = 0.0
+    note: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,10 +125,13 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     for number, grid in enumerate(grids):
         row = {"setting": setting, "stage": asked.stage, "depth": asked.depth, "kind": grid.kind, "cells": layout.cells}
+        if asked.note:
+            yield from ({**row, "method": name, "note": asked.note} for name in asked.names)
+            return
         cells = torch.stack([read(scan) for scan in grid.scans])
+        note = CONSTRUCTED if setting == "DiFull" and isinstance(asked.method, Propagation) else None
         try:
             maps: Sequence[Tensor | None] = _maps(model, layout, cells, grid, asked, setting)
-            note = None
         except UsageError as error:
             yield from ({**row, "method": name, "note": str(error)} for name in asked.names)
             return
@@ -131,7 +141,7 @@ def _rows(
             if keep is not None and values is not None:
                 keep(setting, name, asked.stage, number, values)
             scores = _scores(grid, number, layout, values)
-            yield {**row, "method": name, **scores, "note": note or scores["note"]}
+            yield {**row, "method": name, **scores, "note": (scores["note"] or note) if values is not None else note}
 
 
 def _maps(model: nn.Module, layout: Layout, cells: Tensor, grid: Grid, asked: Asked, setting: Setting) -> list[Tensor]:

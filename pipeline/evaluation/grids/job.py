@@ -31,13 +31,14 @@ from pipeline.models.contract import StagedModel
 from pipeline.models.device import chosen_device
 from pipeline.models.inputs import read_network_volume
 from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.config.grids import GridsConfig
 from pipeline.run.config.settings import TrainingConfig
 from pipeline.run.errors import UsageError
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import write_table
 from pipeline.run.work.memory import kept_memory
 
-LAYOUTS: Mapping[Kind, Shape] = {"needle": (2, 2, 1), "corner": (2, 2, 1), "pair": (2, 1, 1)}
+PAIR: Shape = (2, 1, 1)
 SETTINGS_OF: Mapping[Kind, tuple[Setting, ...]] = {
     "needle": ("GridPG",), "corner": ("DiFull", "DiPart"), "pair": ("GridPG",),
 }  # fmt: skip
@@ -66,6 +67,7 @@ class GridToScore:
     every : bool
         Every stage, instead of the input and the last.
     seed : int
+    settings : GridsConfig
     """
 
     number: int
@@ -77,6 +79,12 @@ class GridToScore:
     atlas: PackedAtlas
     every: bool
     seed: int
+    settings: GridsConfig
+
+
+def layout_of(kind: Kind, settings: GridsConfig) -> Layout:
+    """Cells of a kind of grid."""
+    return Layout(PAIR if kind == "pair" else settings.layout)
 
 
 @kept_memory()
@@ -89,7 +97,7 @@ def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, A
         If a scan or the network cannot be read or do not fit.
     """
     device, grid = chosen_device(task.training), task.grid
-    loaded, layout = task.network.load(device), Layout(LAYOUTS[grid.kind])
+    loaded, layout = task.network.load(device), layout_of(grid.kind, task.settings)
     read = [torch.from_numpy(read_network_volume(files, loaded.input))[None] for files in task.files]
     volumes = dict(zip(grid.scans, filled_up(torch.stack(read).to(device), loaded.model), strict=True))
     cells = torch.stack([volumes[scan] for scan in grid.scans])
@@ -99,7 +107,7 @@ def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, A
     surroundings = Surroundings(task.atlas, loaded.input.box, reference)
     usable = [one for one in task.explanations if not regional(one)]
     a, b, c = cells.shape[-3:]
-    asked = asked_in_grids(usable, surroundings, loaded.model, (a, b, c), grid.kind, task.every)
+    asked = asked_in_grids(usable, surroundings, loaded.model, (a, b, c), grid.kind, task.every, task.settings)
     wanted = _pictured(usable, loaded.model)
     pictures: dict[str, NDArray[np.float32]] = {}
 
@@ -119,7 +127,7 @@ def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, A
         own = pd.concat([own, pd.DataFrame(refused, columns=list(GRID_COLUMNS))]) if refused else own
         frames.append(own.assign(grid=own["grid"].where(own["grid"].isna(), task.number), local=local))
     write_table(outputs["scores"], pd.concat(frames)[list(JOB_COLUMNS)])
-    rows = _invariance(loaded.model, layout, cells, surroundings, usable, grid)
+    rows = _invariance(loaded.model, layout, cells, surroundings, usable, grid, task.settings)
     write_table(outputs["invariance"], pd.DataFrame(rows, columns=list(INVARIANCE_ROW)))
     with outputs["pictures"].open("wb") as handle:
         np.savez_compressed(handle, **pictures)  # type: ignore[arg-type]
@@ -157,7 +165,7 @@ def picture(values: Tensor, layout: Layout, cell: int) -> NDArray[np.float32]:
 
 def _invariance(
     model: StagedModel, layout: Layout, cells: Tensor, surroundings: Surroundings,
-    explanations: Sequence[Explanation], grid: Grid,
+    explanations: Sequence[Explanation], grid: Grid, settings: GridsConfig,
 ) -> list[dict[str, object]]:  # fmt: skip
     """The construction of A.8 on the last features of a grid, summed over channels.
 
@@ -193,6 +201,6 @@ def _invariance(
         if explanation.entry.name == "lrp":
             asked += [dataclasses.replace(one, more=()) for one in lrp_study(Depth(0, 0.0), gammas=())]
             continue
-        method = fitted(explanation.build(surroundings), sides)
+        method = fitted(explanation.build(surroundings), sides, settings=settings)
         asked.append(Asked(explanation.entry.name, method, start=explanation.start))
     return invariance_rows(whole, torch.stack(own), connected.flatten(), grid.target, asked)

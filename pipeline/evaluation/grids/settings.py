@@ -30,7 +30,6 @@ from torch import Tensor, nn
 
 from pipeline.attribution.methods import Method, Propagation, attribute_all
 from pipeline.attribution.network_view import pooling_before, split_layers
-from pipeline.attribution.records import Attribution
 from pipeline.attribution.reference.references import Reference
 from pipeline.attribution.targets import StartValue
 from pipeline.attribution.upsampling import interpolated
@@ -149,20 +148,18 @@ def grid_maps(
         For a map that is not finite.
     """
     if setting == "DiFull" and isinstance(method, Propagation):
-        alone = [
-            _speaking_for(one) for one in attribute_all(model, cells[cell : cell + 1], target, method, stage, start)
-        ]
+        alone = [one.speaking_for for one in attribute_all(model, cells[cell : cell + 1], target, method, stage, start)]
         empty = torch.zeros_like(alone[0])
         return [layout.join([one if n == cell else empty for n in range(layout.cells)])[0, 0] for one in alone]
     method, whole = on_grid(method, layout), layout.compose(cells)
     if setting != "DiFull" or stage == 0:
         network = network_of(model, layout, cells, cell, setting)
-        return [_speaking_for(one)[0, 0] for one in attribute_all(network, whole, target, method, stage, start)]
+        return [one.speaking_for[0, 0] for one in attribute_all(network, whole, target, method, stage, start)]
     before, after = split_layers(model, stage)
     if pooling_before(before) is not None:
         raise UsageError("DiFull is not built for the attention of a CA-Stream behind a later stage; use stage 0.")
     network = StagedModel([PerCell(layout, before), nn.Sequential(Crop(layout, cell), *[layer for _, layer in after])])
-    return [one.values[0, 0] for one in attribute_all(network.eval(), whole, target, method, 1, start)]
+    return [one.speaking_for[0, 0] for one in attribute_all(network.eval(), whole, target, method, 1, start)]
 
 
 def on_grid(method: Method, layout: Layout) -> Method:
@@ -176,17 +173,6 @@ def on_grid(method: Method, layout: Layout) -> Method:
     changed: Any = dataclasses.replace(method, reference=reference)  # type: ignore[type-var]
     method = changed
     return method
-
-
-def _speaking_for(answer: Attribution) -> Tensor:
-    """The map, positive where it speaks for the target.
-
-    Relevance is in proportion to the logit it starts from, so a negative logit turns all its signs. In a grid most
-    cells speak against the target, and its logit is often negative.
-    """
-    if answer.ledger is None:
-        return answer.values
-    return torch.where(answer.start_value.view(-1, 1, 1, 1, 1) < 0, -answer.values, answer.values)
 
 
 def is_local(model: nn.Module, layout: Layout, cells: Tensor, cell: int, setting: Setting, seed: int = 0) -> bool:

@@ -15,10 +15,16 @@ import pandas as pd
 from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.bench.judging import Extent, Judge
 from pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
-from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS, Claim, claims, directions, summary_of_grids
+from pipeline.evaluation.grids.directions import (
+    BY_CONSTRUCTION,
+    DIRECTION_COLUMNS,
+    Claim,
+    claims,
+    directions,
+    summary_of_grids,
+)
 from pipeline.evaluation.grids.heads import has_global_pooling
-from pipeline.evaluation.grids.job import LAYOUTS, SETTINGS_OF, GridToScore, score_grid
-from pipeline.evaluation.grids.layout import Layout
+from pipeline.evaluation.grids.job import SETTINGS_OF, GridToScore, layout_of, score_grid
 from pipeline.evaluation.grids.pictures import write_aggregated
 from pipeline.evaluation.grids.studies import smoothing_kernels
 from pipeline.evaluation.grids.tables import (
@@ -32,7 +38,7 @@ from pipeline.evaluation.grids.tables import (
 from pipeline.evaluation.nulls.networks import REAL
 from pipeline.explaining.explanation import Explanation
 from pipeline.models.storage import load_model
-from pipeline.run.errors import BadInputError
+from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.tables import read_table, write_table
 from pipeline.run.work.digests import DigestCache, unit_key
@@ -43,10 +49,6 @@ log = logging.getLogger("heatlas")
 STAGE = "grids"
 GRID_METHODS = ("layer-cam", "occlusion", "rise")
 """Asked in grids beside the usual methods: the literature says what to expect of them."""
-MOST = 2
-"""Scans of each class and fold that are explained in each kind of grid."""
-TOP = 0.5
-"""Share of the recognised scans of each class, the most confident, that may stand in a grid."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class GridJobs(Judge):
         files, network = tuple(map(self._files, scans)), self._network(scans[grid.cell], REAL)
         task = GridToScore(
             number, grid, files, network, self.explanations, cohort.config.training, cohort.atlas, every,
-            cohort.config.seed,
+            cohort.config.seed, cohort.config.evaluation.grids,
         )  # fmt: skip
         inputs = {"weights": network.weights_digest}
         for place, one in enumerate(files):
@@ -79,7 +81,7 @@ class GridJobs(Judge):
         inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
         facts = [
             number, dataclasses.astuple(grid), [one.name for one in scans], every, cohort.config.seed,
-            [asked.version for asked in self.explanations],
+            dataclasses.astuple(cohort.config.evaluation.grids), [asked.version for asked in self.explanations],
         ]  # fmt: skip
         key = unit_key(inputs, facts, score_grid, *sorted({asked.module for asked in self.explanations}))
         unit = f"{cohort.name}_{grid.kind}-{number:04d}"
@@ -88,13 +90,15 @@ class GridJobs(Judge):
 
 
 def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:
-    """Grids of every fold: of each class the `MOST` most confident scans are explained.
+    """Grids of every fold: of each class the most confident scans are explained, as many as the settings say.
 
-    With `quick` only the most confident one, and no pairs. A fold, kind and class of which no grid can be made has a
+    With `quick` half as many, and no pairs. A fold, kind and class of which no grid can be made has a
     note instead.
     """
     found: list[Planned] = []
-    kinds = {kind: counts for kind, counts in LAYOUTS.items() if kind != "pair" or not quick}
+    settings = cohort.config.evaluation.grids
+    most = max(1, settings.per_class // 2) if quick else settings.per_class
+    kinds = [kind for kind in settings.kinds if kind != "pair" or not quick]
     for fold in cohort.tested_folds:
         places = [n for n, scan in enumerate(cohort.scans) if cohort.fold_of(scan) == fold.index]
         try:
@@ -102,12 +106,12 @@ def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:
         except BadInputError as error:
             found += [Planned(fold.index, kind, None, note=_said(cohort, fold.index, error)) for kind in kinds]
             continue
-        for kind, counts in kinds.items():
+        for kind in kinds:
             for target in (0, 1):
-                count = min(1 if quick else MOST, len(candidates.of(target)))
+                count = min(most, len(candidates.of(target)))
                 seed = generator(cohort.config.seed, "grids", fold.index, kind, target)
                 try:
-                    grids = draw_grids(candidates, Layout(counts), kind, target, count, seed)
+                    grids = draw_grids(candidates, layout_of(kind, settings), kind, target, count, seed)
                 except BadInputError as error:
                     found.append(Planned(fold.index, kind, None, note=_said(cohort, fold.index, error)))
                     continue
@@ -137,8 +141,9 @@ def _candidates(cohort: Judged, fold: int, places: Sequence[int]) -> Candidates:
     positive = np.array([likely[scan.scan_id] for scan in scans])
     labels = [int(scan.label == cohort.config.cohort.positive) for scan in scans]
     people = [scan.participant_id for scan in scans]
-    fewest = max(Layout(counts).cells for counts in LAYOUTS.values()) - 1
-    found = confident(labels, people, np.stack([1 - positive, positive], axis=1), TOP, fewest)
+    settings = cohort.config.evaluation.grids
+    fewest = layout_of("needle", settings).cells - 1
+    found = confident(labels, people, np.stack([1 - positive, positive], axis=1), settings.top, fewest)
     return dataclasses.replace(found, scans=np.array(places)[found.scans])
 
 
@@ -151,11 +156,15 @@ def evaluate_grids(
     ------
     BadInputError
         If no grid can be made in any fold, or all failed.
+    UsageError
+        For settings that leave nothing to make.
     """
     planned = planned_grids(cohort, quick)
     maker = GridJobs(cohort, explanations, Extent(), digests)
     jobs = [maker.job(number, one, not quick) for number, one in enumerate(planned) if one.grid is not None]
     digests.save()
+    if not planned:
+        raise UsageError('evaluation.grids.kinds holds only "pair", and --quick makes no pairs; run without --quick.')
     if not jobs:
         raise BadInputError(f"no grid can be made. {planned[0].note}")
     for note in dict.fromkeys(one.note for one in planned if one.note):
@@ -192,8 +201,8 @@ def _write_tables(cohort: Judged, planned: Sequence[Planned], outcomes: Sequence
     write_table(layout.invariance, invariance_table(frames, cohort.name), INVARIANCE_COLUMNS)
     write_aggregated(layout.aggregated_maps, scores, outcomes)
     answers = found["holds"].fillna("n/a").value_counts()
-    log.info("Grids: claims of the literature that hold: %d; that do not: %d; open: %d; not asked: %d.",
-             *(int(answers.get(one, 0)) for one in ("yes", "no", "open", "n/a")))  # fmt: skip
+    log.info("Grids: claims of the literature that hold: %d; do not: %d; open: %d; by construction: %d; not asked: %d.",
+             *(int(answers.get(one, 0)) for one in ("yes", "no", "open", BY_CONSTRUCTION, "n/a")))  # fmt: skip
 
 
 def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
@@ -220,7 +229,7 @@ def _notes(cohort: Judged, planned: Sequence[Planned]) -> pd.DataFrame:
     }  # fmt: skip
     made = [
         {"cohort": cohort.name, "setting": setting, "kind": kind, "method": ALL_METHODS, "n_participants": 0,
-         "n_grids": 0, "n_undefined": 0, "cells": Layout(LAYOUTS[kind]).cells, "note": note}
+         "n_grids": 0, "n_undefined": 0, "cells": layout_of(kind, cohort.config.evaluation.grids).cells, "note": note}
         for setting, kind, note in sorted(rows)
     ]  # fmt: skip
     return pd.DataFrame(made, columns=list(GRID_TABLE_COLUMNS))

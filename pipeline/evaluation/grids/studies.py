@@ -18,6 +18,7 @@ from pipeline.attribution.entry import Surroundings, last_spatial_stage
 from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from pipeline.attribution.lrp.methods import Lrp
 from pipeline.attribution.methods import Method
+from pipeline.attribution.perturbation.masking import Masking
 from pipeline.attribution.perturbation.occlusion import Occlusion
 from pipeline.attribution.perturbation.rise import Rise
 from pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
@@ -26,18 +27,24 @@ from pipeline.evaluation.grids.grid_scores import Asked
 from pipeline.evaluation.grids.layout import Shape
 from pipeline.explaining.explanation import Explanation
 from pipeline.models.contract import StagedModel
+from pipeline.run.config.grids import GridsConfig
 
+DEFAULTS = GridsConfig()
 KERNEL_SHARES = (9 / 224, 17 / 224, 33 / 224, 65 / 224, 129 / 224, 257 / 224)
 """Edges of the Gaussians of the literature, as shares of the edge of a cell."""
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 GAMMAS = (0.0, 0.001, 0.01, 0.1, 0.25)
 FEW_GAMMAS = (0.01, 0.25)
-STEPS = 10
-"""Of integrated gradients: a grid is several times as large as a scan, and shares need no completeness."""
-BOXES, MASKS = 3, 100
-"""Boxes of occlusion along each edge of a cell; random masks of RISE in a grid."""
-SLOW = ("occlusion", "rise", "score-cam", "ablation-cam", "opti-cam", "smoothgrad", "lime", "vit-cx")
-"""Methods of a hundred passes and more, which are not asked in large grids that the network sees as a whole."""
+SLOW = ("score-cam", "opti-cam", "lime", "vit-cx")
+"""Methods that show the network a hundred changed volumes and more, at whatever stage they are asked."""
+SLOW_AT_INPUT = (*SLOW, "occlusion", "rise", "ablation-cam")
+"""Those that change the features of a stage as often; behind the last stage that costs little."""
+LEFT_OUT = (
+    "not asked with --quick: a hundred passes and more of the whole grid through the network; run the same command "
+    "without --quick"
+)
+FROM_AIR = "integrated-gradients from=air"
+"""Integrated gradients at a stage from the features of air, as `heatlas explain` computes them."""
 SMOOTHED = ("input-x-gradient", "integrated-gradients")
 
 
@@ -70,9 +77,13 @@ def regional(asked: Explanation) -> bool:
 
 def asked_in_grids(
     explanations: Sequence[Explanation], surroundings: Surroundings, model: StagedModel, cell: Shape, kind: Kind,
-    every: bool = True,
+    every: bool = True, settings: GridsConfig = DEFAULTS,
 ) -> tuple[Asked, ...]:  # fmt: skip
     """All that is asked in a grid, in the order of the tables.
+
+    Settings are those of the literature. Where ours differ, a second row has them and says so in its name: integrated
+    gradients at a stage start from zero features, and once more from those of air; the biases of LRP-Focus stand in its
+    denominators, and once more do not.
 
     Parameters
     ----------
@@ -84,41 +95,56 @@ def asked_in_grids(
     cell : tuple of int
         Voxels of a cell.
     kind : {"needle", "pair", "corner"}
-        The studies of smoothing and LRP are asked in needle grids only, `SLOW` methods in all others.
+        The studies of smoothing and LRP are asked in needle grids only.
     every : bool
-        Every stage; otherwise two, half of the steps of a path, and `FEW_GAMMAS`.
+        Every stage; otherwise two, `FEW_GAMMAS`, and in needle grids a note in place of methods that are slow there.
+    settings : GridsConfig
     """
     found: list[Asked] = []
     gammas = GAMMAS if every else FEW_GAMMAS
     for one in explanations:
         name = one.entry.name
-        if kind == "needle" and name in SLOW:
-            continue
         for depth in depths(model, every):
+            if kind == "needle" and not every and name in (SLOW if depth.stage else SLOW_AT_INPUT):
+                method = one.build(surroundings)
+                found.append(Asked(name, method, depth.stage, one.start, depth=depth.relative, note=LEFT_OUT))
+                continue
             if name == "lrp":
                 batch_norm: Any = one.settings.get("batch_norm", "fold")
                 found += lrp_study(depth, batch_norm, gammas if kind == "needle" and depth.stage == 0 else ())
                 continue
-            method = fitted(one.build(surroundings), _sides(model, cell, depth.stage), STEPS if every else STEPS // 2)
+            built, sides = one.build(surroundings), _sides(model, cell, depth.stage)
+            method = fitted(built, sides, depth.stage, settings)
             kernels: tuple[int, ...] = ()
             if name in SMOOTHED and depth.stage == 0 and kind != "pair":
                 kernels = smoothing_kernels(min(cell))
             more = tuple(smoothed_name(name, kernel) for kernel in kernels)
             found.append(Asked(name, method, depth.stage, one.start, more, kernels, depth.relative))
+            if depth.stage and name == IntegratedGradients.name:
+                from_air = fitted(built, sides, 0, settings)
+                found.append(Asked(FROM_AIR, from_air, depth.stage, one.start, depth=depth.relative))
     return tuple(found)
 
 
-def fitted(method: Method, sides: Sequence[int], steps: int = STEPS) -> Method:
-    """A method with settings for cells of some voxels: boxes of occlusion, masks of RISE, steps of a path."""
+def fitted(method: Method, sides: Sequence[int], stage: int = 0, settings: GridsConfig = DEFAULTS) -> Method:
+    """A method with the settings of the literature, for cells of some voxels.
+
+    Boxes of occlusion, masks of RISE, points on a path (shares need no completeness); hidden features of a later stage
+    are zero.
+    """
+    masking = getattr(method, "masking", None)
+    if stage and isinstance(masking, Masking):
+        zero: Any = dataclasses.replace(method, masking=dataclasses.replace(masking, inner="zero"))  # type: ignore[type-var]
+        method = zero
     if isinstance(method, Occlusion):
-        a, b, c = (max(1, round(side / BOXES)) for side in sides)
+        a, b, c = (max(1, round(side / settings.boxes)) for side in sides)
         return dataclasses.replace(method, size=(a, b, c), stride=(a, b, c))
     if isinstance(method, Rise):
-        return dataclasses.replace(method, masks=MASKS)
+        return dataclasses.replace(method, masks=settings.masks)
     if isinstance(method, IntegratedGradients):
-        return dataclasses.replace(method, steps=steps, tolerance=float("inf"))
+        return dataclasses.replace(method, steps=settings.steps, tolerance=float("inf"))
     if isinstance(method, IntegratedGradientsFromMean):
-        return dataclasses.replace(method, steps=steps)
+        return dataclasses.replace(method, steps=settings.steps)
     return method
 
 
@@ -153,14 +179,18 @@ def lrp_study(depth: Depth, batch_norm: Any = "fold", gammas: Sequence[float] = 
     """Configurations of LRP at one stage: the β-rule everywhere, *focus* (ε, z+, zB), and *composite* (ε, γ, zB).
 
     The bounds of zB are [0, 1] in the brain and 0 outside it, voxel by voxel. γ = 0 is LRP-0 on convolutions, and γ to
-    infinity approaches *focus*.
+    infinity approaches *focus*. Biases stand in the denominators of both, as in the literature; a second row of *focus*
+    leaves them out, as `heatlas explain` does. In a head that slides over the grid the fully connected layers are
+    convolutions, and get their rule.
     """
     names = [f"lrp beta={beta:g}" for beta in BETAS]
     place = {"stage": depth.stage, "depth": depth.relative}
     yield Asked(names[0], Lrp(beta=BETAS, batch_norm=batch_norm), more=tuple(names[1:]), **place)  # type: ignore[arg-type]
-    yield Asked("lrp focus", Lrp(rules="focus", batch_norm=batch_norm), **place)  # type: ignore[arg-type]
+    focus = Lrp(rules="focus", bias=True, batch_norm=batch_norm)
+    yield Asked("lrp focus", focus, **place)  # type: ignore[arg-type]
+    yield Asked("lrp focus bias=false", dataclasses.replace(focus, bias=False), **place)  # type: ignore[arg-type]
     for gamma in gammas:
-        rules = Lrp(rules="composite", gamma=gamma, batch_norm=batch_norm)
+        rules = Lrp(rules="composite", gamma=gamma, bias=True, batch_norm=batch_norm)
         yield Asked(f"lrp composite gamma={gamma:g}", rules, **place)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS, SUMMARY_COLUMNS
+from pipeline.evaluation.grids.directions import BY_CONSTRUCTION, DIRECTION_COLUMNS, SUMMARY_COLUMNS
 from pipeline.evaluation.grids.studies import spearman_matrix
 from pipeline.run.columns import Form
 from pipeline.run.declared import Table
@@ -38,7 +38,7 @@ DIRECTIONS_TABLE = Table(
     "grid_directions", {"cohort": GRID_TABLE_COLUMNS["cohort"], **DIRECTION_COLUMNS}, "claim",
     "Does what the literature found on grids hold for these networks?", stage="evaluation", place="grid_directions",
     filled=("cohort", "claim", "larger", "smaller", "expected"),
-    values={"expected": ("larger", "near"), "holds": ("yes", "no", "open")},
+    values={"expected": ("larger", "near"), "holds": ("yes", "no", "open", BY_CONSTRUCTION)},
     forms={"cohort": Form.CODE, "claim": Form.TEXT, "larger": Form.TEXT, "smaller": Form.TEXT, "expected": Form.CODE,
            "holds": Form.CODE},
 )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from pipeline.run.config.grids import GridsConfig
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class EvaluationConfig:
     replacement: Literal["controls", "air"] = "controls"
     """What is shown in place of what is taken away: the mean of training controls, or air (0), with which Opti-CAM
     is optimised."""
+    grids: GridsConfig = field(default_factory=GridsConfig)
 
     def checks(self) -> list[tuple[bool, str]]:
         """Checks of values: whether each passes, and the message if it fails."""
@@ -27,4 +30,5 @@ class EvaluationConfig:
             (self.scans >= 0, "evaluation.scans must be 0 or more"),
             (2 <= self.steps <= 1000, "evaluation.steps must lie between 2 and 1,000"),
             (1 <= self.samples <= 100, "evaluation.samples must lie between 1 and 100"),
+            *self.grids.checks(),
         ]
