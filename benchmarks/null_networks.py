@@ -25,8 +25,9 @@ from pipeline.statistics.harmonisation.site_effect import site_effect
 from pipeline.statistics.linear.fold_effect import model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.linear.partial_correlation import partial_correlation
-from pipeline.statistics.progression.conversion import Conversions
+from pipeline.statistics.progression.conversion import MODEL, Conversions
 from pipeline.statistics.progression.cox import RELEVANCE, _Fitted, _tests, _with_shared_models, predictors
+from pipeline.statistics.progression.hazards import hazard_per_sd
 from pipeline.statistics.progression.permuted_change import change_test
 
 SCALES = np.array([1.0, 1.5, 2.0, 3.0])
@@ -260,6 +261,42 @@ def short_follow_up(rng: Generator, effect: float = 0.0) -> Found:
     return found
 
 
+def of_output(rng: Generator, formula: str, effect: float = 0.0) -> tuple[Conversions, _Fitted]:
+    """120 people with MCI and four networks, whose outputs are 1.2 SD apart; people of later networks convert sooner."""
+    n = 120
+    network, own, age = np.arange(n) % 4, rng.normal(size=n), rng.normal(74, 6, n)
+    months = np.ceil(rng.exponential(60 / (1 + 0.5 * network)) * np.exp(-effect * own - 0.03 * (age - 74)) / 6) * 6
+    followed = rng.choice([24.0, 36.0, 48.0], n)
+    event = months <= followed
+    seen = 0.5 * SCALES[network] * (own + 1.2 * network)
+    frame = pd.DataFrame({"time": np.where(event, months, followed), "event": event, "age": age})
+    frame = frame.assign(probability=1 / (1 + np.exp(-seen)), networks=network.astype(str), competing=np.nan)
+    frame = frame.assign(sex=rng.choice(["F", "M"], n), mmse=rng.normal(27, 2, n), tiv_mm3=1.0, hippocampus_mm3=1.0)
+    cohort = Conversions(frame, np.zeros((n, 0, 0)), (), (), {})
+    (family,) = _with_shared_models([one for one in predictors(cohort, True) if one.name == MODEL], formula, frame)
+    return cohort, family
+
+
+def output_and_hazard(rng: Generator, effect: float = 0.0) -> Found:
+    found = {}
+    for named, formula in (("alone", ""), ("adjusted", "age + sex + mmse")):
+        cohort, family = of_output(rng, formula, effect)
+        tests, _ = _tests(cohort.time, cohort.event, family, FAST, int(rng.integers(2**31)))
+        found[f"Cox score of the networks' output, {named}"] = np.array(tests["p"])
+    return found
+
+
+def interval_of_output(rng: Generator) -> Found:
+    found = {}
+    for named, formula in (("alone", ""), ("adjusted", "age + sex + mmse")):
+        cohort, family = of_output(rng, formula)
+        known = family.known(family.members[0])
+        one = hazard_per_sd(cohort.time, cohort.event, known, family.columns, 0.95)
+        name = f"hazard ratio of the networks' output, {named}, truly 1.00"
+        found[name] = misses(np.array([one.low]), np.array([one.high]), 1.0)
+    return found
+
+
 def spread_of_sites(rng: Generator, effect: float = 0.0) -> Found:
     """Three sites that differ in size and spread, not in level."""
     n, found = 60, {}
@@ -353,10 +390,17 @@ CASES = {
         "site_effects", "80 people, four networks, sites unbalanced over folds", sites_after_combat
     ),
     "follow-up: Cox": Case("cox", "people with MCI, followed for unequal times", short_follow_up, 1.5),
+    "networks: Cox": Case(
+        "cox",
+        "120 people with MCI, four networks 1.2 SD apart, whose people convert at unequal rates",
+        output_and_hazard,
+        1.5,
+    ),
     "spread: sites": Case("main_effects, site_effects", "60 people, four networks", spread_of_sites, 4.0),
 }
 INTERVALS = {
     "folds: volumes": Case("volume_association", "no correlation; folds of three or four", volumes_in_folds, 1.5),
     "groups: intervals": Case("group_comparisons", "no difference", unequal_groups, 2.5),
+    "networks: Cox intervals": Case("cox", "120 people with MCI, four networks 1.2 SD apart", interval_of_output),
     "subgroups: intervals": Case("subgroups", "no difference", subgroup_differences, 4.0),
 }

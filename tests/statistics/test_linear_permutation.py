@@ -103,18 +103,34 @@ def test_without_covariates_groups_give_welch_t_and_f():
 
 
 def direct_statistics(values, tested, nuisance, rows, groups=None):
-    """t, F or their studentised kin by refitting the full model to permuted residuals, as Freedman and Lane wrote."""
+    """t, F or their studentised kin by refitting the full model to permuted residuals.
+
+    Without groups as Freedman and Lane wrote; with groups, residuals are divided by the standard deviation of their
+    group and multiplied by that of the group where they arrive.
+    """
     full = np.column_stack([tested, nuisance])
     k, n = tested.shape[1], len(values)
-    fit = nuisance @ np.linalg.lstsq(nuisance, values, rcond=None)[0]
-    residuals = values - fit
+    onto = nuisance @ np.linalg.pinv(nuisance)
+    fit = onto @ values
+    residuals, spread, stretch = values - fit, np.ones_like(values), np.ones(values.shape[1])
+    if groups is not None:
+        for g in np.unique(groups):
+            own = groups == g
+            spread[own] = np.sqrt((residuals[own] ** 2).sum(axis=0) / (1 - np.diag(onto))[own].sum())
+        residuals = residuals / spread
+        residuals = residuals - onto @ residuals
+        x = np.linalg.qr(full[:, ::-1])[0][:, -k:]  # orthonormal, residualised for the nuisance columns
+        # The variance of a sum of n permuted values with weights is that of independent ones times n / (n - 1), without
+        # the weights' mean.
+        weights = x[:, :, None] * spread[:, None]
+        stretch = np.sqrt((weights**2).sum(axis=(0, 1)) / ((weights - weights.mean(axis=0)) ** 2).sum(axis=(0, 1)))
     inverse = np.linalg.inv(full.T @ full)
     hat = full @ inverse @ full.T
     found = []
     for order in rows:
         permuted = np.empty_like(values)
         permuted[order] = residuals  # the engine rearranges the model's rows: the inverse permutation of the data
-        data = fit + permuted
+        data = fit + permuted * spread
         beta = inverse @ full.T @ data
         rest = data - full @ beta
         row = []
@@ -128,7 +144,7 @@ def direct_statistics(values, tested, nuisance, rows, groups=None):
                     for g in np.unique(groups)
                 )  # fmt: skip
             covariance = (inverse @ middle @ inverse)[:k, :k]
-            row.append(abs(beta[0, i]) / math.sqrt(covariance[0, 0]) if k == 1
+            row.append(abs(beta[0, i]) / math.sqrt(covariance[0, 0]) * stretch[i] if k == 1
                        else beta[:k, i] @ np.linalg.inv(covariance) @ beta[:k, i] / k)  # fmt: skip
         found.append(row)
     return np.array(found)
@@ -161,25 +177,33 @@ def test_every_permuted_studentised_statistic_equals_refitting_the_model(term):
     model = LinearModel.of(design, exchange, frame["sex"].tolist())
     rows = exchange.permutations(30, np.random.default_rng(1)).rows
     residuals = values - model.nuisance @ (model.nuisance.T @ values)
-    own = StudentisedModel(model.tested, model.nuisance, groups, model.stays).size(
-        rows, residuals / np.linalg.norm(residuals, axis=0)
-    )
+    studentised = StudentisedModel(model.tested, model.nuisance, groups, model.stays)
+    own = studentised.size(rows, *studentised.standardised(residuals / np.linalg.norm(residuals, axis=0)))
     assert_allclose(own, direct_statistics(values, design.tested, design.nuisance, rows, groups), rtol=1e-8)
 
 
 def test_every_permuted_studentised_f_equals_welch():
+    """Of residuals that were brought to one spread, permuted, and have the spread of the site where they arrive."""
     frame = table(40)
-    values = values_of(frame, 3)
+    values = values_of(frame, 3) * np.where(frame["site"] == "a", 3.0, 1.0)[:, None]
     model = LinearModel.of(design_of("site", "site", frame), Exchangeability.free(40), frame["site"].tolist())
     rows = Exchangeability.free(40).permutations(10, np.random.default_rng(1)).rows
     residuals = values - values.mean(axis=0)
-    own = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays).size(
-        rows, residuals / np.linalg.norm(residuals, axis=0)
-    )
+    studentised = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
+    own = studentised.size(rows, *studentised.standardised(residuals / np.linalg.norm(residuals, axis=0)))
+    sites = frame["site"].to_numpy()
+    of_site = {one: np.sqrt((residuals[sites == one] ** 2).mean(axis=0)) for one in np.unique(sites)}
+    spread = np.array([of_site[one] for one in sites])
+    alike = residuals / spread - (residuals / spread).mean(axis=0)
     for order, row in zip(rows, own, strict=True):
+        permuted = np.empty_like(alike)
+        permuted[order] = alike
         for i in range(3):
-            oracle = anova_oneway(values[:, i], frame["site"].to_numpy()[order], use_var="unequal").statistic
-            assert_allclose(row[i], oracle, rtol=1e-8)
+            # Covariance of the two coefficients, of independent values and of permuted ones, which add up to 0.
+            weights = model.tested * spread[:, [i]]
+            stretch = (weights**2).sum() / ((weights - weights.mean(axis=0)) ** 2).sum()
+            oracle = anova_oneway((permuted * spread)[:, i], sites, use_var="unequal").statistic
+            assert_allclose(row[i], oracle * stretch, rtol=1e-8)
 
 
 def nilearn_permutations(n, m, seed):
@@ -294,13 +318,15 @@ def test_two_groups_of_equal_people_have_as_many_permutations_as_regroupings():
     test = freedman_lane(values, design_of("label", "label", frame), Exchangeability.free(7), 10_000, rng,
                          frame["label"])  # fmt: skip
     assert (test.n_permutations, test.exact) == (35, True)
-    every = np.array([
-        np.abs(scipy.stats.ttest_ind(values[list(own)], np.delete(values, own, axis=0), equal_var=False).statistic)
-        for own in itertools.combinations(range(7), 3)
-    ])  # fmt: skip
-    threshold = every[0] - 1e-9
-    assert_allclose(test.p, (every >= threshold).mean(axis=0))
-    assert_allclose(test.p_fwe, (every.max(axis=1)[:, None] >= threshold).mean(axis=0))
+    patient = (frame["label"] == "AD").to_numpy()
+    orders = [[*own, *np.delete(np.arange(7), own)] for own in itertools.combinations(range(7), 3)]
+    every = direct_statistics(
+        values, patient[:, None].astype(float), np.ones((7, 1)), np.argsort(orders, axis=1), patient
+    )
+    threshold = np.abs(scipy.stats.ttest_ind(values[:3], values[3:], equal_var=False).statistic)
+    assert_allclose(np.abs(test.statistic), threshold)
+    assert_allclose(test.p, ((every >= threshold).sum(axis=0) + 1) / 36)
+    assert_allclose(test.p_fwe, ((every.max(axis=1)[:, None] >= threshold).sum(axis=0) + 1) / 36)
 
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "hardly any freedom", "close calls", "factors"])
@@ -414,7 +440,7 @@ def test_a_perfect_fit_and_a_group_without_spread_are_the_most_extreme():
     values = np.repeat([1.0, 2.0], 4)
     test = freedman_lane(values, design_of("label", "label", frame), Exchangeability.free(8), 99, rng, frame["label"])
     assert test.statistic[0] == np.inf
-    assert test.p[0] == pytest.approx(2 / 70)
+    assert test.p[0] == pytest.approx(3 / 71)  # both orders that keep the groups apart, and the observed one
 
 
 def test_too_small_designs_are_refused_by_name():

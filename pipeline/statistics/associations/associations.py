@@ -31,7 +31,7 @@ from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.members import label_of, members_of
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.fold_effect import fold_of_units, model_within_folds
+from pipeline.statistics.linear.fold_effect import EVEN, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
 from pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
@@ -63,7 +63,8 @@ ASSOCIATIONS_COLUMNS = {
     "ci_high": "Upper bound of the confidence interval",
     "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
     "most 1 - confidence; none",
-    "slope": "Change of relevance per unit of the biomarker, adjusted for the covariates; n/a for ranks",
+    "slope": f"Change of relevance per unit of the biomarker, adjusted for the covariates, if for fold {EVEN}; n/a for "
+    "ranks",
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
     "(b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest |r| of each permutation over the family",
@@ -198,7 +199,8 @@ def rows_of(
     """Rows of one estimator: all maps, regions and metrics."""
     method = METHODS[estimator]
     of_units = ranks if method == "spearman" else np.asarray
-    relevance, tested, nuisance = (of_units(values) for values in (points.relevance, points.biomarker, points.nuisance))
+    alike = points.exchange.even(points.relevance)
+    relevance, tested, nuisance = (of_units(values) for values in (alike, points.biomarker, points.nuisance))
     table = columns.assign(
         covariates=", ".join(points.covariates) or None, n_participants=len(relevance), n_scans=points.n_scans
     )

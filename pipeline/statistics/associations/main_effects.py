@@ -22,7 +22,7 @@ from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.region_features import VOLUME, RegionFeatures, region_features
 from pipeline.statistics.linear.design import Design
-from pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds, with_variances
+from pipeline.statistics.linear.fold_effect import EVEN, FoldModel, model_within_folds, with_variances
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 
 CLASS = "label"
@@ -35,7 +35,7 @@ MAIN_EFFECTS_COLUMNS = {
     "contrast": "Levels compared by estimate; n/a for a numeric variable (estimate per unit) and for more than two "
     "levels",
     "group": "Bilateral group of regions; n/a if the variable cannot be tested",
-    "estimate": "Difference between two levels, or change per unit; n/a for more than two levels",
+    "estimate": f"Difference between two levels, or change per unit; of relevance {EVEN}; n/a for more than two levels",
     "standard_error": "Standard error of estimate",
     "statistic": "t, or F for more than two levels, with one variance per level, or for all where the note says so",
     "df_tested": "Numerator degrees of freedom; 1 for t",

@@ -3,8 +3,8 @@
 Participants are the units (scans averaged first). A participant with scans in both groups cannot be permuted between
 them: in a comparison of classes they count as positive, by their scans of that class, as everywhere in this program; in
 a comparison of outcomes they are left out. Both are counted. The difference is tested by permuting participants, with
-one residual variance per group (Welch's t without covariates), since patients vary more than controls; all regions and
-maps share the permutations, which gives family-wise p values. Each metric is its own family, so the density rows equal
+one residual variance per group (Welch's t without covariates), since patients vary more than controls, and each group
+keeps its spread under permutation (`pipeline.statistics.linear.studentised`); all regions and maps share the permutations, which gives family-wise p values. Each metric is its own family, so the density rows equal
 those of ``region_effects.tsv``. The test is repeated with covariates (Freedman-Lane). Both are adjusted for the test
 fold (`pipeline.statistics.linear.fold_effect`).
 """
@@ -32,7 +32,7 @@ from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.gains import with_gains
 from pipeline.statistics.groups.members import TwoGroups, interval_of_g, label_of, reported_g
 from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
+from pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
 from pipeline.statistics.linear.skewness import SKEWED_SPREADS, skewed_groups
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
@@ -49,13 +49,13 @@ COMPARISONS_COLUMNS = {
     "mean_first": "Mean over participants of the first group (each participant's scans averaged first)",
     "mean_second": "Mean over participants of the second group",
     "difference": "mean_first - mean_second; if fold_held, the mean of the differences within test folds, weighted "
-    "by n1 n2 / (n1 + n2)",
+    f"by n1 n2 / (n1 + n2), {EVEN}",
     "ci_low": "Lower bound of the interval of difference",
     "ci_high": "Upper bound",
     "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
     "most 1 - confidence; none",
-    "hedges_g": "Hedges' g: difference in pooled standard deviations (within test folds if fold_held), corrected for "
-    "small samples; n/a with fewer than 8 degrees of freedom",
+    "hedges_g": "Hedges' g: difference in pooled standard deviations (if fold_held, within test folds, in values "
+    "of one spread as for difference), corrected for small samples; n/a with fewer than 8 degrees of freedom",
     "hedges_g_low": "Lower bound of the interval of hedges_g, with the same critical value",
     "hedges_g_high": "Upper bound",
     "g_by_chance": "Size of hedges_g that this row must exceed for p_fwe to be at most 1 - confidence: what the "
@@ -64,7 +64,8 @@ COMPARISONS_COLUMNS = {
     "network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per group",
     "df": "Degrees of freedom of t (Welch-Satterthwaite)",
-    "p": "Two-sided p from permuting participants between the groups (within test folds if fold_held), (b+1)/(m+1)",
+    "p": "Two-sided p from permuting participants between the groups (within test folds if fold_held), each group "
+    "keeping its standard deviation; (b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions and maps of the metric",
     "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
     "difference_adjusted": "Difference adjusted for the covariates",
@@ -182,7 +183,8 @@ def compare(
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
     caveats = [SKEWED_SPREADS if one else None for one in skewed]
     table["note"] = [joined(note, caveat, two.note) for note, caveat in zip(notes, caveats, strict=True)]
-    _estimate(table, means, of_first, fold, critical, by_chance)
+    alike = Exchangeability.free(len(means)).in_blocks(fold.tolist()).even(means)
+    _estimate(table, alike, of_first, fold, critical, by_chance)
     return Compared(table, means, of_first, True)
 
 

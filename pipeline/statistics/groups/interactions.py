@@ -18,7 +18,7 @@ from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.levels import COURSE, Levels, one_value_per_participant, subgroup_levels
 from pipeline.statistics.groups.members import CLASSES, TwoGroups
-from pipeline.statistics.linear.fold_effect import model_within_folds
+from pipeline.statistics.linear.fold_effect import EVEN, model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
@@ -28,7 +28,7 @@ INTERACTIONS_COLUMNS = {
     "map": "Relevance map; n/a if the variable cannot be tested",
     "group": "Bilateral group of regions",
     "estimate": "Change of the class difference in density per unit of the variable, or between two subgroups (later "
-    "minus first of levels); n/a for more than two subgroups",
+    f"minus first of levels), adjusted for fold {EVEN}; n/a for more than two subgroups",
     "standard_error": "Standard error of estimate",
     "statistic": "t, or F for more than two subgroups; with one residual variance per class",
     "df_tested": "Numerator degrees of freedom; 1 for t",

@@ -2,8 +2,7 @@
 
 These are the density rows of the comparison of positive and negative class in `pipeline.statistics.groups.comparisons`,
 adjusted for the test fold only, with the same p values: Welch's t, permuting participants in the same way for all maps
-and groups (Westfall & Young 1993). A studentised statistic keeps its level under unequal variances and group sizes
-(Janssen 1997).
+and groups (Westfall & Young 1993).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.relevance_columns import RelevanceColumns
 from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, compare
 from pipeline.statistics.groups.members import CLASSES
+from pipeline.statistics.linear.fold_effect import EVEN
 
 _AS_COMPARED = ("ci_low", "ci_high", "interval", "hedges_g", "hedges_g_low", "hedges_g_high", "fold_held")
 EFFECT_COLUMNS = {
@@ -26,11 +26,11 @@ EFFECT_COLUMNS = {
     "mean_positive": "Mean density over participants of the positive class (each participant's scans averaged first)",
     "mean_negative": "Mean density over participants of the negative class",
     "difference": "mean_positive - mean_negative; if fold_held, the mean of the differences within test folds, "
-    "weighted by n1 n2 / (n1 + n2)",
+    f"weighted by n1 n2 / (n1 + n2), {EVEN}",
     **{name: COMPARISONS_COLUMNS[name] for name in _AS_COMPARED},
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per class",
     "df": "Degrees of freedom of t (Welch-Satterthwaite)",
-    "p": "Two-sided p from permuting participants between the classes (within test folds if fold_held), (b+1)/(m+1)",
+    "p": COMPARISONS_COLUMNS["p"].replace("groups", "classes").replace("each group", "each class"),
     "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all maps and groups",
     "p_fdr": "p adjusted for the false discovery rate over all maps and groups (Benjamini-Hochberg)",
     "family": "Family of tests that the p values are corrected over",

@@ -37,6 +37,8 @@ from pipeline.statistics.linear.compiled import shuffle_rows
 Scheme = Literal["free", "means", "whole", "within"]
 
 ROWS_AT_A_TIME = 512
+LIKE_THE_OTHERS = 4
+"""People added to each block who vary as all do, so that a block of three is not weighted by chance."""
 TIE_TOLERANCE = 1e-9
 """Relative tolerance: statistics of equivalent permutations differ only by rounding and must count as equal."""
 
@@ -149,6 +151,28 @@ class Exchangeability:
         scale = np.abs(values).max(axis=0, initial=0.0)
         centred[:, np.abs(centred).max(axis=0, initial=0.0) <= 1e-12 * scale] = 0.0
         return centred
+
+    def even(self, values: Floats) -> Floats:
+        """Values of units (units, columns), multiplied so that they spread alike in all blocks: as in all of them.
+
+        Networks of different blocks multiply what they see by different factors, and the widest would decide a test.
+        A block's variance is about its own mean, whoever belongs to which class, so that permutation within blocks does
+        not change it; `LIKE_THE_OTHERS` people who vary as those of all blocks are added to it.
+        """
+        if self.blocks is None or self.scheme == "within":
+            return values
+        block = self.groups_of_units(self.blocks.tolist())
+        known = np.isfinite(values)
+        count = np.array([np.count_nonzero(known[block == one], axis=0) for one in range(block.max() + 1)])
+        clean = np.where(known, values, 0.0)
+        mean = np.array([clean[block == one].sum(axis=0) for one in range(len(count))]) / np.maximum(count, 1)
+        left = np.where(known, values - mean[block], 0.0) ** 2
+        squares = np.array([left[block == one].sum(axis=0) for one in range(len(count))])
+        freedom = np.maximum(count - 1, 0)
+        pooled = squares.sum(axis=0) / np.maximum(freedom.sum(axis=0), 1)
+        variance = (squares + LIKE_THE_OTHERS * pooled) / (freedom + LIKE_THE_OTHERS)
+        factor = np.sqrt(np.divide(pooled, variance, out=np.ones_like(variance), where=variance > 0))
+        return np.asarray(values * factor[block], dtype=float)
 
     def groups_of_units(self, groups: Sequence[Any]) -> Indices:
         """Group 0..G-1 of each unit of `reduce`: that of most of a participant's scans."""

@@ -2,8 +2,9 @@
 
 Maps of different test folds come from different networks and differ in scale. If a covariate is unbalanced over folds
 (a scanner used mostly in one fold), the difference between networks would be mistaken for an effect of the covariate.
-So fold is a factor of the model, and participants are permuted within folds, which also allows each fold its own
-variance. Controlled by `fold_effect` of ``[statistics]`` (on by default); needs several folds. Volumes and other
+So fold is a factor of the model, participants are permuted within folds, and each fold's values are multiplied so that
+they spread as those of all folds (`Exchangeability.even`): without, the network with the widest scale decides the test,
+and one of two effects of d = .6 is missed where three of four could be found. Controlled by `fold_effect` of ``[statistics]`` (on by default); needs several folds. Volumes and other
 measures that do not depend on a network are not adjusted for fold.
 """
 
@@ -32,6 +33,8 @@ MOST_GROUPS = 8
 ROUNDING = 1e-12
 """Deviation from a mean, relative to the largest value, that is no variation."""
 ONE_VARIANCE = "F takes one variance for all levels ({}); if they differ in spread and size, p may be too small"
+EVEN = "after each test fold's values were multiplied so that they spread as those of all folds"
+"""Unit of an estimate with fold held."""
 NOT_HELD = "left out: too few participants ({} in {} of two or more); networks may confound the test"
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,7 @@ class PermutationTest:
         Participants or rows tested.
     n_permutations : int
     exact : bool
-        True if all distinct permutations were used. p is then exact without covariates, and approximate with them.
+        True if all distinct permutations were used. p is then exact without covariates and variance groups.
     problems : tuple of (str or None)
         Why a column has no test.
     """
@@ -224,9 +225,8 @@ def freedman_lane(
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]
     model = LinearModel.of(design, scheme, None if groups is None else groups.tolist())
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
-    return permutation_test(
-        scheme.reduce(columns), model, scheme.permutations(m, rng, model.alike.tolist()), confidence, equal_variances
-    )
+    permutations = scheme.permutations(m, rng, model.alike.tolist())
+    return permutation_test(scheme.even(scheme.reduce(columns)), model, permutations, confidence, equal_variances)
 
 
 def permutation_test(
@@ -249,8 +249,10 @@ def permutation_test(
     coefficients = np.full((model.tested.shape[1], values.shape[1]), np.nan)
     coefficients[:, usable] = model.to_coefficients @ (model.tested.T @ residuals) * norms
     r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
+    # Where groups keep their spread, the observed order is none of the permuted ones.
+    orders = permutations if model.groups is None else replace(permutations, exact=False)
     threshold, statistic, df, single, largest, critical = _measured(
-        residuals, model, permutations, confidence, equal_variances
+        residuals, model, orders, confidence, equal_variances
     )
     endless = np.isinf(statistic) & (single == len(permutations))
     if endless.any():  # such a column would also be the largest of the family in every permutation
@@ -263,8 +265,8 @@ def permutation_test(
         "statistic": statistic,
         "df": df,
         "partial_r": np.sqrt(np.clip(r_squared, 0, 1)),
-        "p": p_value(single, len(permutations), permutations.exact),
-        "p_fwe": p_value(family, len(permutations), permutations.exact),
+        "p": p_value(single, len(orders), orders.exact),
+        "p_fwe": p_value(family, len(orders), orders.exact),
     }
     k = model.tested.shape[1]
     if k == 1:
@@ -290,7 +292,7 @@ def permutation_test(
         n_permutations=len(permutations),
         exact=permutations.exact,
         problems=tuple(problems),
-        critical_fwe=np.nan if model.groups is None else largest_by_chance(largest, 1 - confidence, permutations.exact),
+        critical_fwe=np.nan if model.groups is None else largest_by_chance(largest, 1 - confidence, False),
     )
 
 
@@ -313,23 +315,24 @@ def _measured(
     residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float, equal_variances: bool
 ) -> tuple[Floats, Floats, Floats, Indices, Floats, Floats]:
     """Threshold of sizes, statistic, df, permutations that reach it, largest size of each, critical values."""
+    r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
+    if model.groups is not None:
+        by_group = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
+        statistic, df = by_group.reported(residuals)
+        threshold = reached(np.abs(statistic), r_squared, TIE_TOLERANCE, ROUNDING)
+        alike, deviations = by_group.standardised(residuals)
+        size, step = partial(by_group.size, deviations=deviations), by_group.step(alike, CHUNK_BYTES)
+        return threshold, statistic, df, *tally(size, step, permutations, alike, threshold, confidence)
     as_observed = np.arange(len(residuals), dtype=np.intp)[None]
-    if model.groups is None and (equal_variances or model.tested.shape[1] > 1):
+    if equal_variances or model.tested.shape[1] > 1:
         plain = HomoscedasticModel(model.tested, model.moving_nuisance, model.df)
         measured = plain.size(as_observed, residuals)[0]
         threshold = measured * (1 - TIE_TOLERANCE)
         counts, largest = plain.tally(permutations.rows, residuals, threshold, CHUNK_BYTES)
         return threshold, *plain.reported(residuals), counts, largest, np.full(len(measured), np.nan)
-    if model.groups is None:
-        null: RobustModel | StudentisedModel = RobustModel(model.tested, model.moving_nuisance, model.df)
-        tolerances = SINGLE_TOLERANCE, SINGLE_ROUNDING
-    else:
-        null = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
-        tolerances = TIE_TOLERANCE, ROUNDING
-    r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
-    threshold = reached(null.size(as_observed, residuals)[0].astype(float), r_squared, *tolerances)
-    step = null.step(residuals, CHUNK_BYTES)
-    of_null = tally(null.size, step, permutations, residuals, threshold, confidence)
+    null = RobustModel(model.tested, model.moving_nuisance, model.df)
+    threshold = reached(null.size(as_observed, residuals)[0].astype(float), r_squared)
+    of_null = tally(null.size, null.step(residuals, CHUNK_BYTES), permutations, residuals, threshold, confidence)
     return threshold, *null.reported(residuals), *of_null
 
 

@@ -68,7 +68,7 @@ def partial_correlation(
     model = LinearModel.of(design, scheme, transform=transform)
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
     permutations = scheme.permutations(m, rng, model.alike.tolist())
-    test = permutation_test(transform(scheme.reduce(columns)), model, permutations, confidence)
+    test = permutation_test(transform(scheme.even(scheme.reduce(columns))), model, permutations, confidence)
     error, low, high = correlation_interval(test.partial_r, test.statistic, test.critical, test.p, 1 - confidence)
     return replace(test, estimate=test.partial_r, standard_error=error, low=low, high=high)
 

@@ -5,8 +5,8 @@ Each predictor has two models: alone, and adjusted for the covariates of the set
 one with fewer than twice as many has a note, as has one whose hazards are not proportional. Hazard ratios are per
 standard deviation, so sum and density of a region, which differ by a factor, have the same one. They describe the
 participants they were fitted on; performance in other participants is not estimated. The concordance is that of the
-unfitted predictor. Participants may have maps from different networks, which differ in scale. Then relevance is centred
-within participants with the same networks, and permuted among them.
+predictor. Participants may be seen by different networks, which differ in level and scale. Then relevance and the
+model's output are centred within participants with the same networks, brought to one spread, and permuted among them.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ WELL_POWERED = 2
 
 COX_COLUMNS = {
     "predictor": "model: log odds of the positive class by networks not trained on the participant; relevance: sum "
-    "of a map over a bilateral group; or a measure at the visit of the scan, for comparison",
+    "of a map over a bilateral group (both centred and brought to one spread within participants with the same "
+    "networks, where these differ); or a measure at the visit of the scan, for comparison",
     "map": "Relevance map; n/a for other predictors",
     "group": "Bilateral group of regions; n/a for other predictors",
     "model": "alone; or adjusted for the covariates",
     "covariates": "Covariates of the model: those of [statistics] covariates and [statistics.progression] "
     "further_covariates, without constant ones and the predictor itself",
-    "hazard_ratio": "Hazard ratio of conversion to AD per standard deviation of the predictor, in these participants "
-    "(Cox model, Efron's ties)",
+    "hazard_ratio": "Hazard ratio of conversion to AD per standard deviation of the predictor (within participants "
+    "with the same networks, where these differ), in these participants (Cox model, Efron's ties)",
     "ci_low": "Lower bound of the Wald interval of hazard_ratio",
     "ci_high": "Upper bound of the interval",
     "p_wald": "Two-sided Wald p of hazard_ratio, uncorrected; below 1 - confidence where the interval excludes 1. It "
@@ -102,12 +103,11 @@ class Predictor:
 
 
 def predictors(cohort: Conversions, hold: bool = False) -> Iterator[Predictor]:
-    """The model, its comparators, then every region of every map (with `hold`, within networks)."""
+    """The model, its comparators, then every region of every map (with `hold`, what networks made within networks)."""
     network = cohort.network if hold and len(np.unique(cohort.network)) > 1 else None
     relevance = np.where(np.isfinite(cohort.relevance), cohort.relevance, np.nan)
-    relevance = relevance if network is None else centred_within(relevance, network)
     for name in (MODEL, *COMPARATORS):
-        yield Predictor(name, None, None, cohort.scalar(name))
+        yield Predictor(name, None, None, cohort.scalar(name), network if name == MODEL else None)
     for m, map_name in enumerate(cohort.maps):
         for g, group in enumerate(cohort.groups):
             yield Predictor(RELEVANCE, map_name, group, relevance[:, m, g], network)
@@ -126,9 +126,12 @@ class _Fitted:
     family: str | None = None
 
     def known(self, predictor: Predictor) -> Floats:
-        """The predictor in the participants of the model, within their networks: covariates may be unknown in some."""
+        """The predictor in the participants of the model; about the mean and in the spread of their networks."""
         values = predictor.values[self.complete]
-        return values if self.network is None else centred_within(values, self.network)
+        if self.network is None:
+            return values
+        alike = Exchangeability.free(len(values)).in_blocks(self.network.tolist()).even(values[:, None])[:, 0]
+        return centred_within(alike, self.network)
 
 
 def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
+from pipeline.statistics.linear.fold_effect import EVEN, FOLD, model_within_folds
 from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
 from pipeline.statistics.linear.sign_flip import sign_flip_test
 from pipeline.statistics.linear.skewness import FEW, VERY_SKEWED, skewed_and_few
@@ -56,7 +56,7 @@ SHORTCUT_COLUMNS = {
     "enrichment_positive": "Mean enrichment over participants of the positive class",
     "enrichment_negative": "Mean enrichment over participants of the negative class",
     "difference": "enrichment_positive - enrichment_negative; if fold_held, the mean of the differences within test "
-    "folds, weighted by n1 n2 / (n1 + n2)",
+    f"folds, weighted by n1 n2 / (n1 + n2), {EVEN}",
     "difference_low": "Lower bound of the interval of difference",
     "difference_high": "Upper bound of the interval",
     "difference_interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly "
@@ -64,8 +64,8 @@ SHORTCUT_COLUMNS = {
     "fold_held": "Whether difference and p are adjusted for the test fold (each fold's maps come from its own network)",
     "t": "Welch's t; if fold_held, from a model with fold and one residual variance per class",
     "df": "Degrees of freedom of t (Welch-Satterthwaite)",
-    "p": "Two-sided p of t from permuting participants between the classes (within test folds if fold_held), "
-    "(b+1)/(m+1)",
+    "p": "Two-sided p of t from permuting participants between the classes (within test folds if fold_held), each "
+    "class keeping its standard deviation; (b+1)/(m+1)",
     "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
     "family": "Family of tests that p_fdr is adjusted over",
     "n_permutations": "Number of permutations",
