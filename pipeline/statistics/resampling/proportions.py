@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from scipy.stats import binomtest
 
 from pipeline.statistics.resampling.bootstrap import Intervals
+from pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED
 
 EXACT = "Clopper-Pearson"
 INTERVAL_OF_SHARES = (
-    "Kind of interval: BCa or percentile bootstrap; Clopper-Pearson (exact, over participants) for a share of 0 or 1; "
-    "none"
+    INTERVAL_OF_SCALED + "; Clopper-Pearson (exact, over participants) for a share of 0 or 1; none"
 )
 """Meaning of a column ``interval`` in a table with shares."""
 
