@@ -56,12 +56,13 @@ def spread_test(
     residuals = known - basis @ (basis.T @ known)
     constant = np.ptp(known, axis=0) <= NO_SPREAD * np.abs(known).max(axis=0, initial=0.0)
     flat = constant | ((residuals**2).sum(axis=0) <= NO_SPREAD * ((known - known.mean(axis=0)) ** 2).sum(axis=0))
-    problems = [f"no value in {n} of {len(values)}" if n else "no variance beyond the covariates" if none else None
+    blocks = None if np.ptp(cell) == 0 else cell.tolist()
+    order = Exchangeability.free(len(values)).in_blocks(blocks).permutations(m, rng, alike=codes.tolist())
+    alone = "only one permutation is possible" if len(order) < 2 else None
+    problems = [f"no value in {n} of {len(values)}" if n else "no variance beyond the covariates" if none else alone
                 for n, none in zip(lacking, flat, strict=True)]  # fmt: skip
     usable = np.array([problem is None for problem in problems], bool)
     left, free = _scaled_within_cells(residuals[:, usable], 1 - (basis**2).sum(axis=1), cell)
-    blocks = None if np.ptp(cell) == 0 else cell.tolist()
-    order = Exchangeability.free(len(values)).in_blocks(blocks).permutations(m, rng, alike=codes.tolist())
     observed = _statistics(left, np.arange(len(values), dtype=np.int32)[None], codes)[0]
     chunks = range(0, len(order), AT_ONCE)
     null = np.concatenate([_statistics(free, order.rows[at : at + AT_ONCE], codes) for at in chunks])

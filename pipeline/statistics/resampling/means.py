@@ -22,7 +22,7 @@ INTERVAL_OF_MEANS = "Kind of interval: Hall's t (Student's t corrected for skewn
 """Meaning of a column ``interval`` in a table with means."""
 ALIKE = "no interval: all participants have the same value"
 ENOUGH = 30
-FEW = f"interval of fewer than {ENOUGH} participants: misses up to 10 % of means of 95 % where values are skewed"
+FEW = f"fewer than {ENOUGH} participants: where values are skewed, an interval of 95 % misses 6 to 11 % of means"
 """Caveat by the number of participants: their own skewness does not tell (docs/benchmarks/statistics.md)."""
 STRAIGHT = 1e-9
 """a below which H is t."""
