@@ -52,7 +52,7 @@ def test_bounds_of_means_are_those_of_t_where_values_are_symmetric():
 
 
 def test_draws_within_strata_have_the_variance_of_stratified_sampling():
-    """Of a sum: for each stratum n_s times the variance with n_s - 1; of 3 of 3 drawn it would be two thirds of that."""
+    """Of a sum: n_s times the variance with n_s - 1, of each stratum; with 3 drawn of 3 it would be two thirds."""
     rng = np.random.default_rng(0)
     strata, values = np.repeat([0, 1, 2], [2, 3, 6]), rng.normal(size=11)
     expected = sum(np.sum(strata == one) * values[strata == one].var(ddof=1) for one in range(3))

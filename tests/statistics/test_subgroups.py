@@ -326,7 +326,7 @@ def test_few_people_with_many_scans_alike_are_found_as_often_as_p_says():
 
 
 def test_few_people_with_fewer_scans_than_the_others_have_a_caveat():
-    answered, codes, *_ = answers(60, 1)
+    answered, *_ = answers(60, 1)
     inside = np.arange(60) < 12
     scans = np.where(np.arange(60) < 12, 1.0, 5.0) * (answered.scans > 0)
     said = [_caveat(dataclasses.replace(answered, scans=scans), inside, metric) for metric in range(4)]

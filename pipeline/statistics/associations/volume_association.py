@@ -57,6 +57,11 @@ ADJUSTED = "hippocampus/tiv"
 WITHIN = "within participant"
 UNITS = ("participant", "scan", WITHIN)
 MIN_PARTICIPANTS = 3
+ENOUGH = 60
+SKEWED = (
+    f"fewer than {ENOUGH} participants: where both variables are as skewed as lognormal values, an interval of 95 % of "
+    "Pearson's r misses up to 11 %; that of Spearman's does not"
+)
 
 ASSOCIATION_COLUMNS = {
     "map": "Relevance map whose sum over both hippocampi is correlated with their volume, over true-positive scans",
@@ -272,6 +277,8 @@ def _permuted(points: Points, settings: StatisticsConfig, rng: np.random.Generat
         null = clustered_t(x, y, points.codes, df, permutations.rows)[1]
         error = error_of_z(x, y, points.codes, df)
         found[estimator] = _tested(r, t, (error, df), null, permutations.exact, settings)
+        if estimator == "pearson" and points.n_participants < ENOUGH:
+            found[estimator]["note"] = found[estimator]["note"] or SKEWED
         if len(permutations) == 1:
             found[estimator] |= _NO_TEST | {
                 "note": "no two participants have the same number of scans, so none can be permuted"

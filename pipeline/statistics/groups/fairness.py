@@ -31,7 +31,7 @@ from pipeline.statistics.performance.classification import weighted_auc
 from pipeline.statistics.performance.subgroup_difference import METRICS, Answers, Difference, subgroup_difference
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
-from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
+from pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
 from pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
 from pipeline.statistics.resampling.weighted import ratio
 
@@ -51,7 +51,7 @@ FAIRNESS_COLUMNS = {
     "estimate": "Value in the subgroup",
     "ci_low": "Lower bound of the interval of estimate over participants, with all their scans",
     "ci_high": "Upper bound of the interval of estimate",
-    "interval": INTERVAL_OF_SHARES,
+    "interval": INTERVAL_OF_PERFORMANCE,
     "rest": "Value in all other participants with a known level",
     "difference": "Mean of the differences within test folds, weighted by n1 n2 / (n1 + n2) participants, each counted "
     "once (their scans averaged); of auc, from pairs of participants of one fold. estimate - rest with one network and "
@@ -165,7 +165,11 @@ def _of_level(
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
     found = with_exact_shares(found, shares, settings.confidence)
     notes = [
-        joined(_note(estimate[i], rest[i], tested, i), _caveat(answers, inside, i), FLAT if flat and found.method[i] == NO_INTERVAL else None)
+        joined(
+            _note(estimate[i], rest[i], tested, i),
+            _caveat(answers, inside, i),
+            FLAT if flat and found.method[i] == NO_INTERVAL else None,
+        )
         for i, flat in enumerate(found.flat)
     ]
     table = pd.DataFrame(

@@ -40,8 +40,8 @@ def site_effect(
     """Test the effect of site in every column of values (participants, columns); also returns the model.
 
     `covariates` is a formula over `frame` (one row per participant), whose column `label` is the class in the test of
-    scale; `hold_fold` is for values of networks that differ between folds. BadInputError if there is only one site (for scale: with enough participants), or site is collinear
-    with the covariates or fold.
+    scale; `hold_fold` is for values of networks that differ between folds. BadInputError if there is only one site (for
+    scale: with enough participants), or site is collinear with the covariates or fold.
     """
     # Without participant_id every row is a participant; the prefix makes site 990 a name, not a number.
     names = [f"site {name}" for name in site]

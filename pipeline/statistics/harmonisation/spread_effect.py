@@ -5,9 +5,9 @@ are correlated, so permuting distances is conservative (0 to 3 % false positives
 the residuals of the model with site, each divided by the square root of its share of degrees of freedom, are permuted,
 and medians, distances and F are computed anew each time. The effect of site on the mean is removed with the residuals,
 so it is not mistaken for a difference in variance; within the cells of class and test fold, each in units of its own
-SD, so a class or network that varies more is not mistaken for a site. With fewer than ten participants the residuals of a site are
-distributed differently from the errors (up to 8 % false positives at six with skewed values), so such sites are left
-out (docs/benchmarks/statistics.md).
+SD, so a class or network that varies more is not mistaken for a site. With fewer than ten participants the residuals of
+a site are distributed differently from the errors (up to 8 % false positives at six with skewed values), so such sites
+are left out (docs/benchmarks/statistics.md).
 """
 
 from __future__ import annotations

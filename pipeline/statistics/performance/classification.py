@@ -20,7 +20,7 @@ from pipeline.statistics.data.notes import joined
 from pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
 from pipeline.statistics.performance.intervals import ALL_FOLDS, by_fold, participants_of
 from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
-from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
+from pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
 from pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
 from pipeline.statistics.resampling.weighted import ratio
 
@@ -33,7 +33,7 @@ PERFORMANCE_COLUMNS = {
     "estimate": "Value of the metric",
     "ci_low": "Lower bound of the interval over participants, given the trained networks",
     "ci_high": "Upper bound of the interval over participants",
-    "interval": INTERVAL_OF_SHARES,
+    "interval": INTERVAL_OF_PERFORMANCE,
     "n_participants": "Participants",
     "n_scans": "Scans",
     "n_positive": "Scans of the positive class",

@@ -45,14 +45,18 @@ def participants_of(frame: pd.DataFrame, of_class: str | None) -> tuple[Indices,
 
 
 def measured_by_fold(
-    predictions: pd.DataFrame, measure: Measure, of_class: str | None, scales: Callable[[str], Scale],
-    settings: StatisticsConfig, rng: np.random.Generator,
+    predictions: pd.DataFrame,
+    measure: Measure,
+    of_class: str | None,
+    scales: Callable[[str], Scale],
+    settings: StatisticsConfig,
+    rng: np.random.Generator,
 ) -> pd.DataFrame:
     """One row per fold and metric; columns of `MEASURE_COLUMNS`.
 
     `measure` takes predictions and weights (draws, scans) and gives metrics (draws,) by name, `scales` the scale of a
     metric's interval; `of_class` as in `participants_of`.
-    """  # fmt: skip
+    """
     rows = []
     for fold, frame in by_fold(predictions).items():
         codes, names, strata = participants_of(frame, of_class)
@@ -62,7 +66,12 @@ def measured_by_fold(
             return np.stack(list(measure(frame, weights[:, codes]).values()), axis=1)
 
         found = scaled_intervals(
-            statistic, strata, [scales(name) for name in estimates], settings.bootstrap_samples, settings.confidence, rng
+            statistic,
+            strata,
+            [scales(name) for name in estimates],
+            settings.bootstrap_samples,
+            settings.confidence,
+            rng,
         )
         for place, (metric, value) in enumerate(estimates.items()):
             bounds = (found.low[place], found.high[place], found.method[place])

@@ -47,10 +47,9 @@ def mean_intervals(values: Floats, confidence: float) -> tuple[Intervals, list[s
         a = ((values - mean) ** 3).mean(axis=0) / spread**3 / (3 * np.sqrt(n))
     straight = np.abs(a) < STRAIGHT
     slope, critical = np.where(straight, 1.0, a), t_distribution.isf((1 - confidence) / 2, n - 1)
-    high, low = (
-        np.where(alike, np.nan, mean - error * np.where(straight, side, (np.cbrt(1 + 3 * a * (side - a / 2)) - 1) / slope))
-        for side in (-critical, critical)
-    )  # fmt: skip
+    sides = np.array([[critical], [-critical]])
+    reached = np.where(straight, sides, (np.cbrt(1 + 3 * a * (sides - a / 2)) - 1) / slope)
+    low, high = (np.where(alike, np.nan, mean - error * t) for t in reached)
     method = np.where(np.isnan(low), "none", HALL)
     few = FEW if n < ENOUGH else None
     notes = [ALIKE if same else None if kind == "none" else few for same, kind in zip(alike, method, strict=True)]

@@ -47,8 +47,8 @@ LOG = Scale("log", np.log, np.exp, lambda x: 1 / x)
 UNEXPLAINED = Scale("log(1 - r2)", lambda x: np.log1p(-x), lambda x: -np.expm1(x), lambda x: 1 / (x - 1))
 AS_IT_IS = Scale("t", lambda x: x, lambda x: x, np.ones_like)
 INTERVAL_OF_SCALED = (
-    "Kind of interval: Student's t on the scale named (logit, log, Fisher z, log(1 - r2); t: as it is), with the standard "
-    "error of bootstrap draws of participants within test folds and classes"
+    "Kind of interval: Student's t on the scale named (logit, log, Fisher z, log(1 - r2); t: as it is), with the "
+    "standard error of bootstrap draws of participants within test folds and classes"
 )
 """Meaning of a column ``interval``."""
 
