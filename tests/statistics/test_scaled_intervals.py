@@ -48,7 +48,7 @@ def test_bounds_of_means_are_those_of_t_where_values_are_symmetric():
     assert found.method.tolist() == [HALL, "none"]
     assert np.isnan([found.low[1], found.high[1]]).all()
     assert said == [FEW, ALIKE]
-    assert mean_intervals(np.random.default_rng(0).normal(size=(30, 1)), 0.95)[1] == [None]
+    assert mean_intervals(np.random.default_rng(0).normal(size=(60, 1)), 0.95)[1] == [None]
 
 
 def test_draws_within_strata_have_the_variance_of_stratified_sampling():

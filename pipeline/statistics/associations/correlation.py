@@ -78,8 +78,10 @@ def fisher_interval(
     """Interval of a correlation in Fisher's z: Student's t with df degrees of freedom times `error_of_z`.
 
     It excludes 0 exactly where p, that of t above its critical value, is at most 1 - confidence: where it would reach
-    0 although p is that small, it is as wide as t allows.
+    0 although p is that small, it is as wide as t allows. NaN without a critical value, as no p can be that small.
     """
+    if np.isnan(critical):
+        return np.nan, np.nan
     z, alpha = float(np.arctanh(r)), 1 - confidence
     reach = float(t_distribution.isf(alpha / 2, df)) * error
     if p <= alpha and reach >= abs(z):
