@@ -115,7 +115,10 @@ def test_intervals_away_from_zero_miss_about_as_often_as_they_say(kind, truth):
 
 
 def test_the_interval_of_a_correlation_agrees_with_its_p():
-    assert fisher_interval(0.4, 2.5, 0.3, 20, 2.1, 0.02, 0.95)[0] > 0  # t reaches its critical value
+    for sign in (1, -1):  # t reaches its critical value: the bound near 0 gives way, the other does not
+        near, far = np.arctanh(np.abs(fisher_interval(sign * 0.4, sign * 2.5, 0.3, 20, 2.1, 0.02, 0.95)[::sign]))
+        assert near == pytest.approx(np.arctanh(0.4) * (1 - 2.1 / 2.5))
+        assert far == pytest.approx(np.arctanh(0.4) + scipy.stats.t.isf(0.025, 20) * 0.3)
     low, high = fisher_interval(0.4, 2.0, 0.1, 20, 2.1, 0.06, 0.95)
     assert low == 0  # z excludes 0, p does not
     assert high == pytest.approx(np.tanh(np.arctanh(0.4) + scipy.stats.t.isf(0.025, 20) * 0.1))

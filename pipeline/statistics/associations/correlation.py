@@ -78,13 +78,13 @@ def fisher_interval(
     """Interval of a correlation in Fisher's z: Student's t with df degrees of freedom times `error_of_z`.
 
     It excludes 0 exactly where p, that of t above its critical value, is at most 1 - confidence: where it would reach
-    0 although p is that small, it is as wide as t allows. NaN without a critical value, as no p can be that small.
+    0 although p is that small, it goes as far towards 0 as t allows. NaN without a critical value, as no p can be that small.
     """
     if np.isnan(critical):
         return np.nan, np.nan
     z, alpha = float(np.arctanh(r)), 1 - confidence
     reach = float(t_distribution.isf(alpha / 2, df)) * error
-    if p <= alpha and reach >= abs(z):
-        reach = abs(z) * critical / abs(t)
-    low, high = dual_interval(np.array(z), np.array(reach), np.array(p), alpha)
-    return float(np.tanh(low)), float(np.tanh(high))
+    inwards = abs(z) * critical / abs(t) if p <= alpha and reach >= abs(z) else reach
+    reaches = np.array([inwards, reach] if z > 0 else [reach, inwards])
+    low, high = dual_interval(np.full(2, z), reaches, np.full(2, p), alpha)
+    return float(np.tanh(low[0])), float(np.tanh(high[1]))

@@ -22,9 +22,7 @@ INTERVAL_OF_MEANS = "Kind of interval: Hall's t (Student's t corrected for skewn
 """Meaning of a column ``interval`` in a table with means."""
 ALIKE = "no interval: all participants have the same value"
 ENOUGH = 60
-FEW = (
-    f"fewer than {ENOUGH} participants: an interval of 95 % misses 8 to 11 % of means of very skewed (lognormal) values"
-)
+FEW = f"fewer than {ENOUGH} participants: of very skewed (lognormal) values the interval of 95 % misses 8 to 11 %"
 """Caveat by the number of participants: their own skewness does not tell (docs/benchmarks/statistics.md)."""
 STRAIGHT = 1e-9
 """a below which H is t."""
