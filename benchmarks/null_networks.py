@@ -70,16 +70,17 @@ def skewed_change(rng: Generator, effect: float = 0.0) -> Found:
 
 
 def fair(
-    rng: Generator, fold: np.ndarray, inside: np.ndarray, scans: np.ndarray, quality: np.ndarray, effect: float
-) -> Found:
+    rng: Generator, fold: np.ndarray, inside: np.ndarray, scans: np.ndarray, quality: np.ndarray, effect: float,
+    noise: float = 0.5,
+) -> Found:  # fmt: skip
     """p of the subgroup in each metric; networks differ in `quality`, of the people of both classes alike.
 
-    With an effect, quality in the subgroup is less by so much.
+    With an effect, quality in the subgroup is less by so much; `noise` is the SD of scans of a person.
     """
     n = len(fold)
     positive, person = np.arange(n) % 5 < 2, np.repeat(np.arange(n), scans)
     score = ((quality[fold] - effect * inside) * np.where(positive, 1.0, -1.0) + rng.normal(size=n))[person]
-    score = score + 0.5 * rng.normal(size=len(person))
+    score = score + noise * rng.normal(size=len(person))
     target, called = positive[person].astype(float), score > 0
     outcome = np.where(called == (target == 1), np.where(called, "TP", "TN"), np.where(called, "FP", "FN"))
     frame = pd.DataFrame({"participant_id": person.astype(str), "target": target, "outcome": outcome})

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import null_estimates
 import null_intervals
 import null_networks
 import null_people
@@ -29,8 +30,8 @@ SEED, LEVEL = 43, 0.05
 LIMITS = (0.035, 0.065)
 FULL = 1_000
 """Data sets below which a number is too rough to be judged by the limits."""
-CASES = null_relevance.CASES | null_people.CASES | null_networks.CASES
-INTERVALS = null_networks.INTERVALS | null_intervals.INTERVALS
+CASES = null_relevance.CASES | null_people.CASES | null_networks.CASES | null_estimates.CASES
+INTERVALS = null_networks.INTERVALS | null_intervals.INTERVALS | null_estimates.INTERVALS
 
 
 def main() -> None:
@@ -109,7 +110,7 @@ def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:
     lines += [
         "",
         "Not simulated: `p_fdr` and `p_holm`, which are computed from these p (checked against statsmodels); tables "
-        "without p (performance, calibration, subgroups, w-scores). Every other p of a table is in this section or in "
+        "without p (calibration, w-scores). Every other p of a table is in this section or in "
         "*Error rates* and *Shortcuts*.",
     ]
     return "\n".join(lines)

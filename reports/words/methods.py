@@ -368,8 +368,9 @@ def _statistics(run: RunRecord) -> str:
     settings = run.config.statistics
     text = (
         f"The participant is the unit of inference: {100 * settings.confidence:g} % intervals of differences and "
-        "correlations are made with the critical value of the permuted statistic, those of means and of performance "
-        f"from {number(settings.bootstrap_samples)} bootstrap samples of participants (BCa [@bca] where possible)"
+        "correlations are made with the critical value of the permuted statistic, those of means with Student's t "
+        "corrected for skewness [@hall], and those of performance on a logit scale with the standard error of "
+        f"{number(settings.bootstrap_samples)} bootstrap samples of participants within test folds and classes [@raowu]"
     )
     if run.has("volume_association"):
         text += (

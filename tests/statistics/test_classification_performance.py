@@ -89,7 +89,7 @@ def test_perfect_prediction_has_exact_intervals_over_participants_and_none_where
         assert (row["estimate"], row["interval"]) == (1, "none")
         assert np.isnan([row["ci_low"], row["ci_high"]]).all()
         assert "cannot estimate the uncertainty" in row["note"]
-    assert table.loc[("all", "brier"), "interval"] == "BCa"
+    assert table.loc[("all", "brier"), "interval"] == "logit"
     nobody = predictions_of(people(), wrong=[s.participant_id for s in people()])
     row = performance_table(nobody, FAST.statistics, 3).set_index(["fold", "metric"]).loc[("all", "accuracy")]
     assert (row["ci_low"], row["ci_high"]) == pytest.approx((0, 1 - 0.025 ** (1 / 16)))

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pipeline.statistics.associations.correlation import clustered_t, is_constant, standardised
+from pipeline.statistics.associations.correlation import (
+    clustered_t,
+    error_of_z,
+    fisher_interval,
+    is_constant,
+    standardised,
+)
 from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
 from pipeline.statistics.linear.partial_correlation import correlation_interval
 from pipeline.statistics.linear.robust import critical_values
@@ -67,6 +73,56 @@ def test_the_interval_of_a_correlation_covers_it_and_agrees_with_p(truth, n, spr
         assert (low[0] > 0 or high[0] < 0) == (p[0] <= 0.05)
         misses += not low[0] <= truth <= high[0]
     assert 0.025 <= misses / 400 <= 0.08, misses
+
+
+def test_the_error_of_a_correlation_is_about_that_of_leaving_participants_out():
+    """The jackknife of Fisher's z, with participants of one to three rows; and 1 / sqrt(n) for many normal pairs."""
+    rng = np.random.default_rng(0)
+    codes = np.repeat(np.arange(40), rng.integers(1, 4, 40))
+    x = rng.lognormal(size=len(codes))
+    y = x + rng.lognormal(size=len(codes))
+
+    def z(rows):
+        return np.arctanh(np.corrcoef(x[rows], y[rows])[0, 1])
+
+    left_out = np.array([z(codes != one) for one in range(40)])
+    jackknife = np.sqrt(39 / 40 * ((left_out - left_out.mean()) ** 2).sum())
+    found = error_of_z(standardised(x, "pearson"), standardised(y, "pearson"), codes, 39)
+    assert found == pytest.approx(jackknife, rel=0.1)
+    a = rng.normal(size=20_000)
+    b = 0.8 * a + 0.6 * rng.normal(size=20_000)
+    many = error_of_z(standardised(a, "pearson"), standardised(b, "pearson"), np.arange(20_000), 20_000)
+    assert many == pytest.approx(1 / np.sqrt(20_000), rel=0.05)
+
+
+@pytest.mark.parametrize(("kind", "truth"), [("normal", 0.8), ("ranks", 0.8), ("lognormal", 0.5)])
+def test_intervals_away_from_zero_miss_about_as_often_as_they_say(kind, truth):
+    """600 data sets of 30 people; with the error of t 12 % (ranks) and 9 % (lognormal, sigma .6) missed."""
+    rng, estimator = np.random.default_rng(9), "spearman" if kind == "ranks" else "pearson"
+    true = {"normal": truth, "ranks": 6 / np.pi * np.arcsin(truth / 2),
+            "lognormal": np.expm1(truth * 0.36) / np.expm1(0.36)}[kind]  # fmt: skip
+    misses, codes = 0, np.arange(30)
+    for _ in range(600):
+        x = rng.normal(size=30)
+        y = truth * x + np.sqrt(1 - truth**2) * rng.normal(size=30)
+        x, y = (np.exp(0.6 * x), np.exp(0.6 * y)) if kind == "lognormal" else (x, y)
+        a, b = standardised(x, estimator), standardised(y, estimator)
+        (r,), (t,) = clustered_t(a, b, codes, 28, codes[None])
+        p, critical = 2 * scipy.stats.t.sf(abs(t), 28), scipy.stats.t.isf(0.025, 28)
+        low, high = fisher_interval(r, t, error_of_z(a, b, codes, 28), 28, critical, p, 0.95)
+        misses += not low <= true <= high
+    assert 0.02 <= misses / 600 <= 0.08, misses
+
+
+def test_the_interval_of_a_correlation_agrees_with_its_p():
+    for sign in (1, -1):  # t reaches its critical value: the bound near 0 gives way, the other does not
+        near, far = np.arctanh(np.abs(fisher_interval(sign * 0.4, sign * 2.5, 0.3, 20, 2.1, 0.02, 0.95)[::sign]))
+        assert near == pytest.approx(np.arctanh(0.4) * (1 - 2.1 / 2.5))
+        assert far == pytest.approx(np.arctanh(0.4) + scipy.stats.t.isf(0.025, 20) * 0.3)
+    low, high = fisher_interval(0.4, 2.0, 0.1, 20, 2.1, 0.06, 0.95)
+    assert low == 0  # z excludes 0, p does not
+    assert high == pytest.approx(np.tanh(np.arctanh(0.4) + scipy.stats.t.isf(0.025, 20) * 0.1))
+    assert np.isnan(fisher_interval(0.4, 2.0, 0.1, 20, np.nan, 0.25, 0.95)).all()
 
 
 def hall(t, g, n):

@@ -19,6 +19,7 @@ from pipeline.statistics.groups.subgroups import subgroups_tables
 from pipeline.statistics.progression.conversion import conversions
 from pipeline.statistics.progression.prediction import progression_table
 from pipeline.statistics.resampling.bootstrap import FLAT, Intervals
+from pipeline.statistics.resampling.means import ALIKE, HALL
 from pipeline.statistics.resampling.proportions import with_exact_shares
 
 FEW = "no Hedges' g: fewer than 8 degrees of freedom"
@@ -86,8 +87,8 @@ def test_a_region_that_is_the_same_in_everybody_has_no_interval_and_no_g() -> No
     own = inside[inside["group"] == "Amygdala"]
     assert (own["interval"] == "none").all()
     assert own["mean_density"].to_numpy() == pytest.approx(np.full(len(own), 0.35))
-    assert own["note"].str.contains(FLAT, regex=False).all()
-    assert (inside.loc[inside["group"] != "Amygdala", "interval"] == "BCa").all()
+    assert own["note"].str.contains(ALIKE, regex=False).all()
+    assert (inside.loc[inside["group"] != "Amygdala", "interval"] == HALL).all()
     assert len(GROUPS) * 3 * 2 == len(inside)
 
 

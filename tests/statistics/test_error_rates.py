@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import null_estimates
 import null_intervals
 import null_networks
 import null_people
@@ -27,16 +28,17 @@ EVERY = CASES | INTERVALS
 PERMUTATIONS, DATA_SETS, PLANTED, CHANCE = 99, 600, 20, 0.001
 FEWER = {
     "site prediction": 200, "fairness": 200, "networks: fairness": 200, "scans: fairness": 150,
-    "site prediction: intervals": 200, "Cox: intervals": 200,
+    "site prediction: intervals": 200, "Cox: intervals": 200, "scans: few alike": 200, "performance: intervals": 300,
 }  # fmt: skip
 """Data sets of cases that take long."""
 
 
 @pytest.fixture(autouse=True)
 def fewer_permutations(monkeypatch) -> None:
-    monkeypatch.setattr(null_intervals, "DRAWS", 500)
+    for module in (null_intervals, null_estimates):
+        monkeypatch.setattr(module, "DRAWS", 500)
     monkeypatch.setattr(null_intervals, "SIMULATED", 200)
-    for module in (null_relevance, null_people, null_networks):
+    for module in (null_relevance, null_people, null_networks, null_estimates):
         monkeypatch.setattr(module, "M", PERMUTATIONS)
         monkeypatch.setattr(module, "FAST", replace(module.FAST, permutations=PERMUTATIONS))
     monkeypatch.setattr(type_one_error, "PERMUTATIONS", PERMUTATIONS)

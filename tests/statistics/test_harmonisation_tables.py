@@ -351,7 +351,7 @@ def test_scale_is_brown_and_forsythe_without_covariates():
     from scipy.stats import levene
 
     inputs = site_cohort(n=60)
-    frame = inputs.frame[FoldedScans.of(inputs).first].reset_index(drop=True)
+    frame = inputs.frame[FoldedScans.of(inputs).first].reset_index(drop=True).drop(columns="label")
     values = np.random.default_rng(1).normal(size=(60, 3))
     site = frame["site"].to_numpy()
     test, _ = site_effect("scale", values, list(site), "", frame, 99, np.random.default_rng(0))
@@ -377,6 +377,31 @@ def test_spread_is_not_told_from_location_and_needs_ten_people_at_two_sites():
     np.testing.assert_allclose(found[0].statistic, found[1].statistic)
     with pytest.raises(BadInputError, match="1 site with 10 or more participants"):
         site_effect("scale", values[:20], list(site[:20]), "age", frame[:20], 9, np.random.default_rng(0))
+
+
+def test_spread_of_classes_is_not_that_of_sites_that_go_with_them():
+    """Patients vary three times as much and most are from one site: over everyone that is found in all 20 columns."""
+    rng = np.random.default_rng(3)
+    patient = np.arange(80) % 2 == 0
+    site = np.where(rng.random(80) < 0.75, patient, rng.random(80) < 0.5)
+    frame = pd.DataFrame({"label": np.where(patient, "AD", "CN")})
+    values = rng.normal(size=(80, 20)) * np.where(patient, 3.0, 1.0)[:, None]
+
+    def of(own, column):
+        names, table = np.where(site, "a", "b").tolist(), frame.rename(columns={"label": column})
+        return site_effect("scale", own, names, column, table, 199, np.random.default_rng(0))[0]
+
+    assert (of(values, "not_the_class").p <= 0.05).all()
+    assert (of(values, "label").p <= 0.05).sum() <= 3
+    assert np.median(of(values * np.where(site, 3.0, 1.0)[:, None], "label").p) <= 0.05
+
+
+def test_sites_that_are_classes_have_no_test_of_spread():
+    frame = pd.DataFrame({"label": ["AD"] * 20 + ["CN"] * 20})
+    values = np.random.default_rng(0).normal(size=(40, 2))
+    test, _ = site_effect("scale", values, ["a"] * 20 + ["b"] * 20, "", frame, 99, np.random.default_rng(0))
+    assert np.isnan(test.p).all()
+    assert test.problems == ("only one permutation is possible",) * 2
 
 
 def test_exact_spread_counts_what_was_observed_among_all_orders():

@@ -8,6 +8,7 @@ from made_up import FAST, GROUPS, MAPS, people, predictions_of, relevance_of
 
 from pipeline.statistics.data.values import RelevanceValues, participant_means
 from pipeline.statistics.groups.region_summary import region_summary
+from pipeline.statistics.resampling.means import FEW, HALL
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def data():
 
 def summary(relevance, predictions):
     values = RelevanceValues.of(relevance, predictions)
-    return region_summary(values, FAST.cohort, FAST.statistics, 3).set_index(["map", "group", "scan_group"])
+    return region_summary(values, FAST.cohort, FAST.statistics.confidence).set_index(["map", "group", "scan_group"])
 
 
 def test_means_over_participants_and_over_scans(data):
@@ -39,7 +40,9 @@ def test_means_over_participants_and_over_scans(data):
         assert row["scan_mean_density"] == pytest.approx(rows["density"].mean())
         if len(people_means) > 1:
             assert row["sd_density"] == pytest.approx(people_means["density"].std())
+        if len(people_means) > 2:
             assert row["ci_low"] < row["mean_density"] < row["ci_high"]
+            assert (row["interval"], row["note"]) == (HALL, FEW)
         ratio = rows["sum"].mean() / own[own["label"] == "CN"]["sum"].mean()
         assert row["ratio_of_means"] == pytest.approx(ratio)
     assert table.loc[("gb", "Hippocampus", "AD"), "mean_density"] != pytest.approx(

@@ -277,7 +277,7 @@ class StatisticsConfig:
     permutations: int = 10_000
     """Random permutations of a test; if there are not more distinct ones, all are used and p is exact."""
     bootstrap_samples: int = 2_000
-    """Bootstrap draws for intervals of means and of performance."""
+    """Bootstrap draws for intervals of performance and of conversion."""
     confidence: float = 0.95
     """Confidence level of all intervals."""
     covariates: str = "age + sex + field_strength"

@@ -22,7 +22,7 @@ from pipeline.run.declared import Inference, Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
+from pipeline.statistics.arrays import Floats, Indices
 from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
 from pipeline.statistics.associations.matched import MatchedTest, matched_test
 from pipeline.statistics.data.inputs import StatisticsInputs
@@ -45,6 +45,12 @@ METHODS: Mapping[str, Method] = {
 }
 PARTIAL = ("partial", "partial spearman")
 MIN_PARTICIPANTS = 4
+SMALL = 12
+SMALL_CLASS = (
+    f"fewer than {SMALL} participants of one class: if they vary two or three times as much as the others in both "
+    "variables, p of Pearson's correlation is too small (6 to 11 % at 5 %)"
+)
+"""Caveat by the sizes of the classes: so few people do not show how much they vary."""
 """With three participants a confidence interval spans nearly all correlations."""
 
 ASSOCIATIONS_COLUMNS = {
@@ -88,7 +94,8 @@ class Points:
     """One row per participant.
 
     Shapes: relevance (participants, columns); biomarker (participants, 1 or groups); nuisance (participants, q),
-    intercept first. `covariates` names the other columns of nuisance; `note` says what was left out.
+    intercept first. `covariates` names the other columns of nuisance; `note` says what was left out, `caveat` what to
+    say beside Pearson's correlation.
     """
 
     relevance: Floats
@@ -98,6 +105,7 @@ class Points:
     exchange: Exchangeability
     n_scans: int
     note: str | None
+    caveat: str | None
 
 
 def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -175,6 +183,7 @@ def points_of(
             "Leave covariates out."
         )
     note = (design.note or "").replace("_biomarker", biomarker.name)
+    classes = (frame["label"] if "label" in frame else frame["participant_id"].eq("")).to_numpy(object)
     return Points(
         relevance=exchange.reduce(columns.values[members][design.rows]),
         biomarker=exchange.reduce(values[design.rows]),
@@ -185,7 +194,15 @@ def points_of(
         ),
         n_scans=len(design.rows),
         note=joined(note, own_volume_note(biomarker.name, frame.iloc[design.rows])),
+        caveat=small_class(exchange.groups_of_units(classes[design.rows].tolist())),
     )
+
+
+def small_class(classes: Indices) -> str | None:
+    """`SMALL_CLASS` where one class has few people beside the others; classes (units,) are 0..C-1."""
+    sizes = np.bincount(classes)
+    smallest = int(sizes.min())
+    return SMALL_CLASS if len(sizes) > 1 and smallest < SMALL and smallest < sizes.sum() / 3 else None
 
 
 def rows_of(
@@ -221,7 +238,8 @@ def rows_of(
     table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))
     n_tests = int(table["p"].notna().sum())
     table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
-    table["note"] = [joined(problem, points.note) for problem in test.problems]
+    caveat = points.caveat if method == "pearson" else None
+    table["note"] = [joined(problem, points.note, None if problem else caveat) for problem in test.problems]
     return table
 
 

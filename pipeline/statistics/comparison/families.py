@@ -24,7 +24,7 @@ from pipeline.statistics.arrays import Flags, Floats
 from pipeline.statistics.comparison.rankings import mean_over_people
 from pipeline.statistics.comparison.runs import Run
 from pipeline.statistics.data.notes import joined
-from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
+from pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED, LOGIT, scaled_intervals, strata_of
 
 RUN_COLUMNS = {
     "run": "Run",
@@ -32,9 +32,9 @@ RUN_COLUMNS = {
     "n_participants": "Participants whom all runs predicted",
     "n_scans": "Their scans",
     "balanced_accuracy": "Mean of sensitivity and specificity over these scans",
-    "ci_low": "Lower bound of its bootstrap interval over participants",
+    "ci_low": "Lower bound of its interval over participants",
     "ci_high": "Upper bound",
-    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "interval": INTERVAL_OF_SCALED + "; none",
     "n_networks": "Trained networks, one per fold",
     "parameters": "Trained numbers of one network",
     "training_seconds": "Mean over folds of the time that training took, on the machine of the run",
@@ -91,10 +91,12 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
     row |= {"n_participants": len(people)} | _costs(run, layout)
     if all(count.sum() > 0 for _, count in sides):
         settings = run.config.statistics
-        strata = (sides[0][1] > 0).astype(int).tolist()
-        found = bootstrap_intervals(
-            statistic, strata, settings.bootstrap_samples, settings.confidence, generator(seed, "families", run.name)
-        )
+        fold = table["fold"].to_numpy()[np.unique(codes, return_index=True)[1]]
+        strata = strata_of(pd.factorize(fold)[0].astype(np.intp), (sides[0][1] > 0).astype(np.intp))
+        found = scaled_intervals(
+            lambda weights: statistic(weights)[:, None], strata, [LOGIT], settings.bootstrap_samples,
+            settings.confidence, generator(seed, "families", run.name),
+        )  # fmt: skip
         row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0])}
         row |= {"ci_low": float(found.low[0]), "ci_high": float(found.high[0]), "interval": str(found.method[0])}
         row["note"] = joined(row.get("note"), found.notes[0])

@@ -1,8 +1,9 @@
 """Performance of the classifier in each subgroup, and its difference from all other participants.
 
 All metrics are over scans, each participant with all of theirs, as in ``performance.tsv``. The difference between a
-subgroup and the rest is taken within test folds, whose networks differ in quality, and tested by permuting membership
-between participants of the same fold and class (`pipeline.statistics.performance.subgroup_difference`).
+subgroup and the rest counts every participant once. It is taken within test folds, whose networks differ in quality,
+and tested by permuting membership between participants of the same fold and class
+(`pipeline.statistics.performance.subgroup_difference`).
 """
 
 from __future__ import annotations
@@ -28,25 +29,33 @@ from pipeline.statistics.linear.fold_effect import FOLD, several_folds
 from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL
 from pipeline.statistics.performance.classification import weighted_auc
 from pipeline.statistics.performance.subgroup_difference import METRICS, Answers, Difference, subgroup_difference
-from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
+from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
-from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
+from pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
+from pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
 from pipeline.statistics.resampling.weighted import ratio
 
 FAIRNESS_METRICS = METRICS
 FLAT_ERROR = "no test: participants do not differ in what the metric counts"
+FEW, FEWER_SCANS = 10, 2.0
+UNEVEN = (
+    f"fewer than {FEW} participants of a class {{where}} the subgroup, with less than half as many scans each as the "
+    "others: p of difference may be too small"
+)
+"""Caveat by design: shares of one scan vary more than those of many, and few of them do not show by how much."""
 
 FAIRNESS_COLUMNS = {
     "variable": "Variable that defines the subgroups",
     "level": LEVEL_IS,
     "metric": "balanced_accuracy, sensitivity, specificity or auc, over scans; n/a for a suppressed subgroup",
     "estimate": "Value in the subgroup",
-    "ci_low": "Lower bound of the interval of estimate (bootstrap of participants with all their scans)",
+    "ci_low": "Lower bound of the interval of estimate over participants, with all their scans",
     "ci_high": "Upper bound of the interval of estimate",
-    "interval": INTERVAL_OF_SHARES,
+    "interval": INTERVAL_OF_PERFORMANCE,
     "rest": "Value in all other participants with a known level",
-    "difference": "Mean of the differences within test folds, weighted by n1 n2 / (n1 + n2) scans; of auc, from pairs "
-    "of scans of one fold. estimate - rest with one network",
+    "difference": "Mean of the differences within test folds, weighted by n1 n2 / (n1 + n2) participants, each counted "
+    "once (their scans averaged); of auc, from pairs of participants of one fold. estimate - rest with one network and "
+    "one scan per person",
     "difference_low": "Lower bound of the interval of difference",
     "difference_high": "Upper bound of the interval of difference",
     "difference_interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly "
@@ -61,7 +70,7 @@ FAIRNESS_COLUMNS = {
     "n_positive": "Participants of the subgroup with scans of the positive class; n/a if suppressed",
     "n_negative": "Participants of the subgroup with scans of the negative class; n/a if suppressed",
     "n_permutations": "Number of permutations",
-    "note": "Why there is no value, or what was suppressed",
+    "note": "Why there is no value, what was suppressed, or a caveat",
 }
 FAIRNESS_TABLE = Table(
     "fairness", FAIRNESS_COLUMNS, "subgroup and metric", "Does the classifier work equally well in all subgroups?",
@@ -140,18 +149,27 @@ def _of_level(
     estimate, rest = of_weights(is_inside)[0], of_weights(1 - is_inside)[0]
     has = {1: participant_means(target, codes) > 0, 0: participant_means(target, codes) < 1}
     fold = pd.factorize(frame[FOLD])[0].astype(np.intp) if several_folds(frame, settings.fold_effect) else 0 * codes
-    tested = subgroup_difference(
-        Answers.of(codes, fold, target, right, probability), inside, settings.permutations, rng, settings.confidence
+    answers = Answers.of(codes, fold, target, right, probability)
+    tested = subgroup_difference(answers, inside, settings.permutations, rng, settings.confidence)
+
+    def of_members(weights: Floats) -> Floats:
+        everyone = np.zeros((len(weights), len(names)))
+        everyone[:, inside] = weights
+        return of_weights(everyone)
+
+    strata = has[1][inside].astype(np.intp)
+    found = scaled_intervals(
+        of_members, strata, [LOGIT] * len(METRICS), settings.bootstrap_samples, settings.confidence, rng
     )
-    found = bootstrap_intervals(
-        lambda weights: of_weights(weights * is_inside), [0] * len(names), settings.bootstrap_samples,
-        settings.confidence, rng,
-    )  # fmt: skip
     counts = {of_class: int((inside & has[of_class]).sum()) for of_class in (1, 0)}
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
     found = with_exact_shares(found, shares, settings.confidence)
     notes = [
-        joined(_note(estimate[i], rest[i], tested, i), FLAT if flat and found.method[i] == NO_INTERVAL else None)
+        joined(
+            _note(estimate[i], rest[i], tested, i),
+            _caveat(answers, inside, i),
+            FLAT if flat and found.method[i] == NO_INTERVAL else None,
+        )
         for i, flat in enumerate(found.flat)
     ]
     table = pd.DataFrame(
@@ -189,6 +207,17 @@ def _note(value: float, rest: float, tested: Difference, metric: int) -> str | N
         return f"difference: {FLAT_ERROR}"
     if np.isnan(tested.p[metric]):
         return "the subgroup is the same as a fold, so it cannot be distinguished from the network"
+    return None
+
+
+def _caveat(answers: Answers, inside: NDArray[np.bool_], metric: int) -> str | None:
+    """`UNEVEN` where a class that the metric needs has few people with few scans on one side."""
+    for of_class in {"sensitivity": (1,), "specificity": (0,)}.get(METRICS[metric], (0, 1)):
+        scans = answers.scans[of_class]
+        for where, side in (("in", inside), ("outside", ~inside)):
+            own, others = scans[side & (scans > 0)], scans[~side & (scans > 0)]
+            if 0 < len(own) < FEW and len(others) and FEWER_SCANS * own.mean() < others.mean():
+                return UNEVEN.format(where=where)
     return None
 
 

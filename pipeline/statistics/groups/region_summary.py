@@ -7,13 +7,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.run.config.settings import CohortConfig
-from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import CLASSES, Table
-from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
-from pipeline.statistics.resampling.bootstrap import mean_intervals
+from pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
 
 SUMMARY_COLUMNS = {
     "map": "Relevance map",
@@ -24,16 +22,16 @@ SUMMARY_COLUMNS = {
     "mean_sum": "Mean sum over participants (each participant's scans averaged first)",
     "mean_density": "Mean density over participants",
     "sd_density": "Standard deviation of density over participants (n - 1)",
-    "ci_low": "Lower bound of the bootstrap interval of mean_density over participants",
-    "ci_high": "Upper bound of the bootstrap interval of mean_density over participants",
-    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "ci_low": "Lower bound of the interval of mean_density over participants",
+    "ci_high": "Upper bound of the interval of mean_density over participants",
+    "interval": INTERVAL_OF_MEANS,
     "mean_gain": "Mean gain over participants",
     "n_gain": "Participants with a known gain",
     "scan_mean_sum": "Mean sum over scans, as in the founding study",
     "scan_mean_density": "Mean density over scans, as in the founding study",
     "ratio_of_means": "scan_mean_sum divided by that of the negative class (the founding study's gain); n/a if the "
     "latter is not above 0",
-    "note": "Why there is no value, or no interval",
+    "note": "Why there is no value or interval, or a caveat",
 }
 REGION_SUMMARY_TABLE = Table(
     "region_summary", SUMMARY_COLUMNS, "map, bilateral group and group of scans",
@@ -42,17 +40,14 @@ REGION_SUMMARY_TABLE = Table(
 )  # fmt: skip
 
 
-def region_summary(
-    values: RelevanceValues, cohort: CohortConfig, settings: StatisticsConfig, seed: int
-) -> pd.DataFrame:
+def region_summary(values: RelevanceValues, cohort: CohortConfig, confidence: float) -> pd.DataFrame:
     """One row per map, bilateral group and group of scans, including groups without scans."""
     negative, positive = cohort.negative, cohort.positive
     controls = _mean(values.sums[values.members(negative, negative, positive)])
     blocks = []
     for scan_group in (positive, negative, *OUTCOMES):
         members = values.members(scan_group, negative, positive)
-        rng = generator(seed, "statistics", "region_summary", scan_group)
-        blocks.append(_block(values, scan_group, members, controls, settings, rng))
+        blocks.append(_block(values, scan_group, members, controls, confidence))
     table = pd.concat(blocks, ignore_index=True)
     order = {name: i for i, name in enumerate(values.maps)}
     return table.sort_values("map", key=lambda names: names.map(order), kind="stable")[list(SUMMARY_COLUMNS)]
@@ -60,16 +55,11 @@ def region_summary(
 
 def region_summary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``region_summary``."""
-    return region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics, inputs.seed)
+    return region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics.confidence)
 
 
 def _block(
-    values: RelevanceValues,
-    scan_group: str,
-    members: NDArray[np.bool_],
-    controls: Floats,
-    settings: StatisticsConfig,
-    rng: np.random.Generator,
+    values: RelevanceValues, scan_group: str, members: NDArray[np.bool_], controls: Floats, confidence: float
 ) -> pd.DataFrame:
     codes, names = participant_codes(values.scans["participant_id"][members].tolist())
     sums, densities, gains = (
@@ -77,7 +67,7 @@ def _block(
     )
     scan_sums = _mean(values.sums[members])
     shape = (len(values.maps), len(values.groups))
-    intervals = mean_intervals(densities.reshape(len(names), shape[0] * shape[1]), settings, rng)
+    intervals, said = mean_intervals(densities.reshape(len(names), shape[0] * shape[1]), confidence)
     mean_density = _mean(densities)
     why_empty = "the group has no voxel on this grid" if names else "no scan in this group"
     spread = densities.std(axis=0, ddof=1) if len(names) > 1 else np.full(shape, np.nan)
@@ -96,8 +86,7 @@ def _block(
         "scan_mean_density": _mean(values.densities[members]).ravel(),
         "ratio_of_means": np.divide(scan_sums, controls, out=np.full(shape, np.nan), where=controls > 0).ravel(),
         "note": [
-            why_empty if empty else flat
-            for empty, flat in zip(np.isnan(mean_density.ravel()), intervals.notes, strict=True)
+            why_empty if empty else note for empty, note in zip(np.isnan(mean_density.ravel()), said, strict=True)
         ],
     }
     table = pd.DataFrame(columns).astype({"map": str, "group": str})

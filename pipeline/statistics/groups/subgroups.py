@@ -16,7 +16,6 @@ from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.declared import Table
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
@@ -25,7 +24,8 @@ from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, interval_of_g, reported_g, welch_within
 from pipeline.statistics.linear.fold_effect import fold_of_participants
 from pipeline.statistics.linear.skewness import SKEWED_GROUPS, skewed_groups
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, mean_intervals
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
 
 WELCH = "Welch"
 SKEWED = "class difference: " + SKEWED_GROUPS.format(what="size or SD") + ": the interval may be too narrow"
@@ -40,9 +40,9 @@ SUBGROUPS_COLUMNS = {
     "n_scans": "Scans of these participants",
     "mean_density": "Mean density over participants (each participant's scans averaged first)",
     "sd_density": "Standard deviation over participants (n - 1)",
-    "ci_low": "Lower bound of the bootstrap interval of mean_density over participants",
-    "ci_high": "Upper bound of the bootstrap interval of mean_density over participants",
-    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "ci_low": "Lower bound of the interval of mean_density over participants",
+    "ci_high": "Upper bound of the interval of mean_density over participants",
+    "interval": INTERVAL_OF_MEANS,
     "n_positive": "Participants of the positive class in the subgroup; n/a if suppressed",
     "n_negative": "Participants of the negative class in the subgroup, without those counted in n_positive; n/a if "
     "suppressed",
@@ -107,8 +107,7 @@ def _of_level(
     table = pd.DataFrame(
         [(name, group) for name in inputs.values.maps for group in inputs.values.groups], columns=["map", "group"]
     ).assign(variable=levels.variable, level=level, **counts)
-    rng = generator(inputs.seed, "statistics", "subgroups", levels.variable, level)
-    found = mean_intervals(means, settings, rng)
+    found, said = mean_intervals(means, settings.confidence)
     table = table.assign(
         mean_density=means.mean(axis=0),
         sd_density=means.std(axis=0, ddof=1),
@@ -121,8 +120,8 @@ def _of_level(
     )
     empty = np.asarray(np.isnan(means).all(axis=0), bool)
     table["note"] = [
-        joined(unknown, "the group has no voxel on this grid" if none else flat)
-        for none, flat in zip(empty, found.notes, strict=True)
+        joined(unknown, "the group has no voxel on this grid" if none else note)
+        for none, note in zip(empty, said, strict=True)
     ]
     return _with_class_difference(table, members_frame, values, settings)
 

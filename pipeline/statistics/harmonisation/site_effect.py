@@ -2,7 +2,8 @@
 
 Location: values on site and covariates by Freedman-Lane, with one variance per site if sites are few and large enough
 (`pipeline.statistics.linear.fold_effect.with_variances`). Scale: `pipeline.statistics.harmonisation.spread_effect`,
-over sites with enough participants. Both are adjusted for the test fold in relevance.
+over sites with enough participants and within classes, whose spread would pass for that of sites where the two go
+together. Both are adjusted for the test fold in relevance.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites, spread_test
-from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds, with_variances
+from pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 
 Effect = Literal["location", "scale"]
 
 SITE = "site_tested"
+CLASS = "label"
 
 
 def site_effect(
@@ -37,9 +39,9 @@ def site_effect(
 ) -> tuple[PermutationTest, FoldModel]:
     """Test the effect of site in every column of values (participants, columns); also returns the model.
 
-    `covariates` is a formula over `frame` (one row per participant); `hold_fold` is for values of networks that differ
-    between folds. BadInputError if there is only one site (for scale: with enough participants), or site is collinear
-    with the covariates or fold.
+    `covariates` is a formula over `frame` (one row per participant), whose column `label` is the class in the test of
+    scale; `hold_fold` is for values of networks that differ between folds. BadInputError if there is only one site (for
+    scale: with enough participants), or site is collinear with the covariates or fold.
     """
     # Without participant_id every row is a participant; the prefix makes site 990 a name, not a number.
     names = [f"site {name}" for name in site]
@@ -56,6 +58,9 @@ def site_effect(
     model = model_within_folds(formula, SITE, table, hold_fold)
     design, rows = model.design, model.design.rows
     columns = np.column_stack([design.nuisance, design.tested])
-    fold = fold_of_units(table.iloc[rows], model.exchange.of_rows(rows), model.held)
+    within = [name for name, used in ((FOLD, model.held), (CLASS, CLASS in table)) if used]
+    cell = np.zeros(len(rows), np.intp)
+    if within:
+        cell = table.iloc[rows].groupby(within, dropna=False).ngroup().to_numpy(np.intp)
     site_of_rows = [names[row] for row in chosen[rows]]
-    return spread_test(values[chosen[rows]], columns, site_of_rows, fold, permutations, rng), model
+    return spread_test(values[chosen[rows]], columns, site_of_rows, cell, permutations, rng), model

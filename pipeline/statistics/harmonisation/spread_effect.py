@@ -4,9 +4,10 @@ The statistic is F of the absolute distances from the median of the site. Distan
 are correlated, so permuting distances is conservative (0 to 3 % false positives at 5 % with sites of up to ten). Here
 the residuals of the model with site, each divided by the square root of its share of degrees of freedom, are permuted,
 and medians, distances and F are computed anew each time. The effect of site on the mean is removed with the residuals,
-so it is not mistaken for a difference in variance. With fewer than ten participants the residuals of a site are
-distributed differently from the errors (up to 8 % false positives at six with skewed values), so such sites are left
-out (docs/benchmarks/statistics.md).
+so it is not mistaken for a difference in variance; within the cells of class and test fold, each in units of its own
+SD, so a class or network that varies more is not mistaken for a site. With fewer than ten participants the residuals of
+a site are distributed differently from the errors (up to 8 % false positives at six with skewed values), so such sites
+are left out (docs/benchmarks/statistics.md).
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ def in_large_sites(site: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def spread_test(
-    values: Floats, model: Floats, site: Sequence[str], fold: NDArray[np.intp], m: int, rng: np.random.Generator
+    values: Floats, model: Floats, site: Sequence[str], cell: NDArray[np.intp], m: int, rng: np.random.Generator
 ) -> PermutationTest:
     """Test whether sites differ in variance, in every column of values (participants, columns).
 
-    `model` (participants, q) holds site and intercept, full rank; participants are permuted within `fold`
-    (participants,), and values are scaled in each fold. A column with NaN has no test. `statistic` is F, `partial_r`
+    `model` (participants, q) holds site and intercept, full rank; participants are permuted within `cell`
+    (participants,), and values are scaled in each cell. A column with NaN has no test. `statistic` is F, `partial_r`
     the square root of the share of the variance of distances that is between sites.
     """
     names, numbers = np.unique(np.asarray(site, dtype=str), return_inverse=True)
@@ -55,12 +56,13 @@ def spread_test(
     residuals = known - basis @ (basis.T @ known)
     constant = np.ptp(known, axis=0) <= NO_SPREAD * np.abs(known).max(axis=0, initial=0.0)
     flat = constant | ((residuals**2).sum(axis=0) <= NO_SPREAD * ((known - known.mean(axis=0)) ** 2).sum(axis=0))
-    problems = [f"no value in {n} of {len(values)}" if n else "no variance beyond the covariates" if none else None
+    blocks = None if np.ptp(cell) == 0 else cell.tolist()
+    order = Exchangeability.free(len(values)).in_blocks(blocks).permutations(m, rng, alike=codes.tolist())
+    alone = "only one permutation is possible" if len(order) < 2 else None
+    problems = [f"no value in {n} of {len(values)}" if n else "no variance beyond the covariates" if none else alone
                 for n, none in zip(lacking, flat, strict=True)]  # fmt: skip
     usable = np.array([problem is None for problem in problems], bool)
-    left, free = _scaled_within_folds(residuals[:, usable], 1 - (basis**2).sum(axis=1), fold)
-    blocks = None if np.ptp(fold) == 0 else fold.tolist()
-    order = Exchangeability.free(len(values)).in_blocks(blocks).permutations(m, rng, alike=codes.tolist())
+    left, free = _scaled_within_cells(residuals[:, usable], 1 - (basis**2).sum(axis=1), cell)
     observed = _statistics(left, np.arange(len(values), dtype=np.int32)[None], codes)[0]
     chunks = range(0, len(order), AT_ONCE)
     null = np.concatenate([_statistics(free, order.rows[at : at + AT_ONCE], codes) for at in chunks])
@@ -84,13 +86,13 @@ def spread_test(
     )  # fmt: skip
 
 
-def _scaled_within_folds(residuals: Floats, freedom: Floats, fold: NDArray[np.intp]) -> tuple[Floats, Floats]:
-    """Residuals in units of their fold's SD; and divided by the root of their share of freedom, for permutation."""
+def _scaled_within_cells(residuals: Floats, freedom: Floats, cell: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    """Residuals in units of their cell's SD; and divided by the root of their share of freedom, for permutation."""
     share = np.where(freedom > NO_SPREAD, freedom, np.inf)[:, None]
     free = residuals / np.sqrt(share)
     scale = np.ones_like(residuals)
-    for one in np.unique(fold) if np.ptp(fold) else ():
-        scale[fold == one] = np.sqrt((free[fold == one] ** 2).mean(axis=0))
+    for one in np.unique(cell) if np.ptp(cell) else ():
+        scale[cell == one] = np.sqrt((free[cell == one] ** 2).mean(axis=0))
     scale[scale == 0] = 1.0
     return residuals / scale, free / scale
 

@@ -84,8 +84,8 @@ HARMONISATION_MODELS_TABLE = Table(
 EFFECT_COLUMNS = {
     "source": "Relevance map (density) or volume",
     "group": "Bilateral group; n/a if the test cannot be made",
-    "effect": "location: difference of sites in mean; scale: in variance (Brown & Forsythe; sites with ten or more "
-    "participants)",
+    "effect": "location: difference of sites in mean; scale: in variance within classes (Brown & Forsythe; sites with "
+    "ten or more participants)",
     "n_participants": "Participants, with their first scan each",
     "n_sites": "Sites compared; for location, pooled small sites count as one",
     "fold_held": "Whether the test is adjusted for the test fold (each fold's maps come from its own network); not "
@@ -94,7 +94,7 @@ EFFECT_COLUMNS = {
     "of the distances from the medians of sites",
     "r2_before": "Partial R2 of site",
     "p_before": "Permutation p over participants (Freedman-Lane; within test folds if fold_held; for scale, of "
-    "residuals of the model with site), (b+1)/(m+1)",
+    "residuals of the model with site, within classes), (b+1)/(m+1)",
     "p_fwe_before": "Family-wise p: corrected by the largest F of each permutation over all groups of the source",
     "p_fdr_before": "p adjusted for the false discovery rate over the groups of the source (Benjamini-Hochberg)",
     "f_after": "F of site after harmonisation by models fitted without the participant",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,11 @@ from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.values import participant_codes
 from pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
-from pipeline.statistics.performance.intervals import ALL_FOLDS, by_fold
-from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, Intervals, bootstrap_intervals
-from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
+from pipeline.statistics.performance.intervals import ALL_FOLDS, by_fold, participants_of
+from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
+from pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
+from pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
 from pipeline.statistics.resampling.weighted import ratio
 
 PERFORMANCE_COLUMNS = {
@@ -33,7 +33,7 @@ PERFORMANCE_COLUMNS = {
     "estimate": "Value of the metric",
     "ci_low": "Lower bound of the interval over participants, given the trained networks",
     "ci_high": "Upper bound of the interval over participants",
-    "interval": INTERVAL_OF_SHARES,
+    "interval": INTERVAL_OF_PERFORMANCE,
     "n_participants": "Participants",
     "n_scans": "Scans",
     "n_positive": "Scans of the positive class",
@@ -174,8 +174,7 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
     target = frame["target"].to_numpy(float)
     predicted = frame["outcome"].isin(["TP", "FP"]).to_numpy().astype(float)
     probability = frame["probability"].to_numpy(float)
-    codes, names = participant_codes(frame["participant_id"].tolist())
-
+    codes, names, strata = participants_of(frame, "target")
     folds = frame["fold"].to_numpy()
 
     def of_weights(weights: Floats) -> Mapping[str, Floats]:
@@ -189,7 +188,9 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
 
     estimates = of_weights(np.ones((1, len(names))))
     counts = {"n_positive": int(target.sum()), "n_negative": int((1 - target).sum())}
-    intervals = _intervals(statistic, len(names), settings, rng)
+    intervals = scaled_intervals(
+        statistic, strata, [LOGIT] * len(estimates), settings.bootstrap_samples, settings.confidence, rng
+    )
     of_class = {"sensitivity": codes[target == 1], "specificity": codes[target == 0], "accuracy": codes}
     shares = {
         i: (float(value[0]), len(np.unique(of_class[metric])))
@@ -212,14 +213,6 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
         }
         for i, (metric, value) in enumerate(estimates.items())
     ]
-
-
-def _intervals(
-    statistic: Callable[[Floats], Floats], n: int, settings: StatisticsConfig, rng: np.random.Generator
-) -> Intervals:
-    if n == 0:
-        return Intervals.absent(statistic(np.ones((1, 0))).shape[1])
-    return bootstrap_intervals(statistic, [0] * n, settings.bootstrap_samples, settings.confidence, rng)
 
 
 def _note(estimate: float, flat: bool, method: str) -> str | None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.statistics.arrays import Floats
+from pipeline.statistics.arrays import Floats, Indices
 from pipeline.statistics.data.values import participant_codes
-from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
+from pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED, Scale, scaled_intervals, strata_of
 
 Measure = Callable[[pd.DataFrame, Floats], Mapping[str, Floats]]
 
@@ -22,7 +21,7 @@ MEASURE_COLUMNS = {
     "estimate": "Value; n/a if undefined",
     "ci_low": "Lower bound of the interval over participants, given the trained networks",
     "ci_high": "Upper bound of the interval over participants",
-    "interval": "Kind of bootstrap interval: BCa, percentile or none",
+    "interval": INTERVAL_OF_SCALED + "; none",
     "n_participants": "Participants",
     "n_scans": "Scans of these participants",
 }
@@ -34,22 +33,46 @@ def by_fold(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {ALL_FOLDS: predictions, **folds}
 
 
+def participants_of(frame: pd.DataFrame, of_class: str | None) -> tuple[Indices, Sequence[str], Indices]:
+    """Participant 0..P-1 of each scan, their names, and the strata they are drawn in: test fold and class.
+
+    `of_class` is the column of the class, that of a participant's first scan; None without classes.
+    """
+    codes, names = participant_codes(frame["participant_id"].tolist())
+    first = frame.iloc[np.unique(codes, return_index=True)[1]]
+    classes = np.zeros(len(first), np.intp) if of_class is None else pd.factorize(first[of_class])[0].astype(np.intp)
+    return codes, names, strata_of(pd.factorize(first["fold"])[0].astype(np.intp), classes)
+
+
 def measured_by_fold(
-    predictions: pd.DataFrame, measure: Measure, settings: StatisticsConfig, rng: np.random.Generator
+    predictions: pd.DataFrame,
+    measure: Measure,
+    of_class: str | None,
+    scales: Callable[[str], Scale],
+    settings: StatisticsConfig,
+    rng: np.random.Generator,
 ) -> pd.DataFrame:
     """One row per fold and metric; columns of `MEASURE_COLUMNS`.
 
-    `measure` takes predictions and weights (draws, scans) and gives metrics (draws,) by name.
+    `measure` takes predictions and weights (draws, scans) and gives metrics (draws,) by name, `scales` the scale of a
+    metric's interval; `of_class` as in `participants_of`.
     """
     rows = []
     for fold, frame in by_fold(predictions).items():
-        codes, names = participant_codes(frame["participant_id"].tolist())
+        codes, names, strata = participants_of(frame, of_class)
         estimates = measure(frame, np.ones((1, len(frame))))
 
-        def statistic(weights: Floats, frame: pd.DataFrame = frame, codes: NDArray[np.intp] = codes) -> Floats:
+        def statistic(weights: Floats, frame: pd.DataFrame = frame, codes: Indices = codes) -> Floats:
             return np.stack(list(measure(frame, weights[:, codes]).values()), axis=1)
 
-        found = bootstrap_intervals(statistic, [0] * len(names), settings.bootstrap_samples, settings.confidence, rng)
+        found = scaled_intervals(
+            statistic,
+            strata,
+            [scales(name) for name in estimates],
+            settings.bootstrap_samples,
+            settings.confidence,
+            rng,
+        )
         for place, (metric, value) in enumerate(estimates.items()):
             bounds = (found.low[place], found.high[place], found.method[place])
             rows.append([fold, metric, float(value[0]), *bounds, len(names), len(frame)])

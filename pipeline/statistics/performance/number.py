@@ -13,6 +13,7 @@ from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, measured_by_fold
+from pipeline.statistics.resampling.scaled import AS_IT_IS, FISHER, LOG, UNEXPLAINED
 from pipeline.statistics.resampling.weighted import weighted_mean, weighted_slope
 
 NUMBER_PERFORMANCE_COLUMNS = MEASURE_COLUMNS | {
@@ -27,6 +28,9 @@ PERFORMANCE_NUMBER_TABLE = Table(
     "performance_number", NUMBER_PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well is the number predicted?",
     forms={"fold": Form.TEXT},
 )  # fmt: skip
+
+SCALES = {"mae": LOG, "mae_of_mean": LOG, "corrected_mae": LOG, "r": FISHER, "r2": UNEXPLAINED}
+"""Of the intervals; other metrics as they are."""
 
 
 def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights: Floats) -> dict[str, Floats]:
@@ -65,4 +69,6 @@ def number_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         return number_metrics(target, predicted, corrected, weights)
 
     rng = generator(inputs.seed, "statistics", "performance_number")
-    return measured_by_fold(inputs.predictions, statistic, inputs.config.statistics, rng)
+    return measured_by_fold(
+        inputs.predictions, statistic, None, lambda metric: SCALES.get(metric, AS_IT_IS), inputs.config.statistics, rng
+    )

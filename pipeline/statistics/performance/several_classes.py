@@ -13,6 +13,7 @@ from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, by_fold, measured_by_fold
+from pipeline.statistics.resampling.scaled import LOGIT
 
 CLASSES_COLUMNS = MEASURE_COLUMNS | {
     "metric": "Over scans: balanced_accuracy (macro: mean recall over classes), accuracy, or recall of CLASS (share "
@@ -81,6 +82,6 @@ def classes_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
         return class_metrics(frame["label"].tolist(), frame["predicted"].tolist(), classes, weights)
 
     rng = generator(inputs.seed, "statistics", "performance_classes")
-    table = measured_by_fold(inputs.predictions, measure, inputs.config.statistics, rng)
+    table = measured_by_fold(inputs.predictions, measure, "label", lambda _: LOGIT, inputs.config.statistics, rng)
     confusion = confusion_table(inputs.predictions, classes)
     return {"performance_classes": table, "confusion": confusion}

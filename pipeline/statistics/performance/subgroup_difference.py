@@ -1,11 +1,11 @@
 """Difference in performance between a subgroup and the rest, studentised, with the network held.
 
 Networks of different folds differ in quality: a subgroup that was mostly tested by a worse network would pass for one
-that is classified worse. So differences are taken within folds and averaged with weights n1 n2 / (n1 + n2) of scans,
-and participants change places within fold and class. A participant with five scans counts five times, so the statistic
-is divided by its standard error over participants: without it, subgroups with fewer scans per person than the rest are
-rejected in up to 9 % at 5 %. The area under the curve counts pairs of scans of one fold; its standard error is that of
-DeLong et al. (1988) for participants with several scans (Obuchowski 1997).
+that is classified worse. So differences are taken within folds and averaged with weights n1 n2 / (n1 + n2) of
+participants, who change places within fold and class. Every participant counts once, with the share of their scans that
+is correct: over scans, few participants with many scans each, which are all right or all wrong, are rejected in up to
+32 % at 5 %. The statistic is divided by its standard error over participants, since shares of fewer scans vary more.
+The area under the curve counts pairs of participants of one fold; its standard error is that of DeLong et al. (1988).
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ AT_ONCE = 500
 class Answers:
     """What the classifier answered: of each participant, and of each pair of one with positive and negative scans.
 
-    Shapes: fold (participants,) 0..F-1; scans and right (2, participants), scans of the negative and the positive class
-    and how many of them were classified correctly; pairs and wins (participants, participants), pairs of a positive
-    scan (row) and a negative one (column) of the same fold, and those in which the positive scores higher (ties half).
+    Shapes: fold (participants,) 0..F-1; scans (2, participants), number of scans of the negative and the positive
+    class; right (2, participants), the share of them that was classified correctly, 0 without scans; pairs and wins
+    (participants, participants), 1 for a participant with positive scans (row) and one with negative scans (column) of
+    the same fold, and the share of their pairs of scans in which the positive scores higher (ties half).
     """
 
     fold: Indices
@@ -56,7 +57,8 @@ class Answers:
         pairs, wins = np.zeros((2, n * n))
         np.add.at(pairs, place, same)
         np.add.at(wins, place, same * higher)
-        return cls(of_participant, scans, correct, pairs.reshape(n, n), wins.reshape(n, n))
+        shares = [part / np.maximum(whole, 1.0) for part, whole in ((correct, scans), (wins, pairs))]
+        return cls(of_participant, scans, shares[0], (pairs > 0).reshape(n, n).astype(float), shares[1].reshape(n, n))
 
     def differences(self, inside: Floats) -> tuple[Floats, Floats]:
         """Differences of `METRICS` for several subgroups (m, participants) of 0 and 1, and standard errors; (m, 4).
@@ -73,11 +75,11 @@ class Answers:
 
     def _of_class(self, inside: Floats, of_class: int) -> Floats:
         """Each participant's part of the difference in the share that is correct, shape (m, participants)."""
-        scans, right = self.scans[of_class], self.right[of_class]
+        there, right = (self.scans[of_class] > 0).astype(float), self.right[of_class]
         members = np.eye(int(self.fold.max()) + 1)[self.fold]
-        total = np.maximum(scans @ members, 1.0)
-        left = right - scans * (right @ members / total)[self.fold]
-        of_fold = (inside * scans) @ members
+        total = np.maximum(there @ members, 1.0)
+        left = right - there * (right @ members / total)[self.fold]
+        of_fold = (inside * there) @ members
         weight = (of_fold * (1 - of_fold / total)).sum(axis=1, keepdims=True)
         parts = (inside - (of_fold / total)[:, self.fold]) * left
         result: Floats = np.divide(parts, weight, out=np.full(parts.shape, np.nan), where=weight > 0)

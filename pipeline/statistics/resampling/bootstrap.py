@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.statistics.arrays import Floats
 
 Statistic = Callable[[Floats], Floats]
@@ -43,7 +42,8 @@ class Intervals:
     low, high : array, shape (numbers,)
         NaN if there is none.
     method : array of str, shape (numbers,)
-        ``BCa``; ``percentile`` if BCa is undefined (all draws on one side of the estimate); ``none``.
+        How it is made, such as ``BCa``; ``percentile`` if BCa is undefined (all draws on one side of the estimate);
+        ``none``.
     spread : array, shape (numbers,)
         Standard deviation of the draws: the bootstrap standard error; exactly 0 if all draws are equal.
     """
@@ -66,7 +66,7 @@ class Intervals:
     @classmethod
     def absent(cls, numbers: int) -> Intervals:
         nothing = np.full(numbers, np.nan)
-        return cls(nothing, nothing.copy(), np.full(numbers, NO_INTERVAL, dtype="<U10"), nothing.copy())
+        return cls(nothing, nothing.copy(), np.full(numbers, NO_INTERVAL, dtype="<U16"), nothing.copy())
 
 
 def participant_draws(strata: Sequence[int], count: int, rng: np.random.Generator) -> Floats:
@@ -223,15 +223,3 @@ def _leave_out_flat(result: Intervals, chosen: NDArray[np.intp], draws: Floats, 
     result.low[flat] = result.high[flat] = np.nan
     result.method[flat] = NO_INTERVAL
     result.spread[flat] = 0.0
-
-
-def mean_intervals(values: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> Intervals:
-    """Interval of the mean over participants of each column of values (participants, columns)."""
-    if not len(values):
-        return Intervals.absent(values.shape[1])
-
-    def mean(weights: Floats) -> Floats:
-        result: Floats = (weights @ values) / weights.sum(axis=1, keepdims=True)
-        return result
-
-    return bootstrap_intervals(mean, [0] * len(values), settings.bootstrap_samples, settings.confidence, rng)

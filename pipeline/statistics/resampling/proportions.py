@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from scipy.stats import binomtest
 
 from pipeline.statistics.resampling.bootstrap import Intervals
+from pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED
 
 EXACT = "Clopper-Pearson"
-INTERVAL_OF_SHARES = (
-    "Kind of interval: BCa or percentile bootstrap; Clopper-Pearson (exact, over participants) for a share of 0 or 1; "
-    "none"
-)
-"""Meaning of a column ``interval`` in a table with shares."""
+_OF_ENDS = "; Clopper-Pearson (exact, over participants) for a share of 0 or 1; none"
+INTERVAL_OF_SHARES = "Kind of interval: BCa or percentile bootstrap" + _OF_ENDS
+"""Meaning of a column ``interval`` in a table of conversion."""
+INTERVAL_OF_PERFORMANCE = INTERVAL_OF_SCALED + _OF_ENDS
+"""The same in a table of performance."""
 
 
 def with_exact_shares(found: Intervals, shares: Mapping[int, tuple[float, int]], confidence: float) -> Intervals:

@@ -1,0 +1,143 @@
+"""Intervals of means and of bounded measures, against their formulas solved another way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up import FAST
+from scipy.optimize import brentq
+from scipy.special import expit, logit
+from scipy.stats import skew, t, ttest_1samp
+
+from pipeline.statistics.performance.classification import performance_table
+from pipeline.statistics.performance.number import number_metrics
+from pipeline.statistics.resampling.means import ALIKE, FEW, HALL, mean_intervals
+from pipeline.statistics.resampling.scaled import (
+    AS_IT_IS,
+    FISHER,
+    LOG,
+    LOGIT,
+    UNEXPLAINED,
+    rescaled_draws,
+    scaled_intervals,
+    strata_of,
+)
+
+
+def test_bounds_of_means_are_where_halls_statistic_reaches_the_quantiles_of_t():
+    values = np.random.default_rng(0).lognormal(size=12)
+    (found, _), n, g = mean_intervals(values[:, None], 0.9), 12, skew(values)
+
+    def hall(mean):
+        s = (values.mean() - mean) / values.std()  # Hall 1992: of the mean in standard deviations with divisor n
+        one = s * np.sqrt((n - 1) / n)
+        return np.sqrt(n) * (one + g * one**2 / 3 + g**2 * one**3 / 27 + g / (6 * n))
+
+    quantile = t.isf(0.05, n - 1)
+    assert found.low[0] == pytest.approx(brentq(lambda mean: hall(mean) - quantile, -50, values.mean()))
+    assert found.high[0] == pytest.approx(brentq(lambda mean: hall(mean) + quantile, values.mean(), 50))
+    assert found.high[0] - values.mean() > 1.3 * (values.mean() - found.low[0])  # the longer tail is above
+
+
+def test_bounds_of_means_are_those_of_t_where_values_are_symmetric():
+    values = np.array([-3.0, -1.0, 0.0, 1.0, 3.0]) + 2
+    found, said = mean_intervals(np.column_stack([values, np.full(5, 0.1)]), 0.95)
+    oracle = ttest_1samp(values, 0).confidence_interval(0.95)
+    assert (found.low[0], found.high[0]) == pytest.approx((oracle.low, oracle.high))
+    assert found.method.tolist() == [HALL, "none"]
+    assert np.isnan([found.low[1], found.high[1]]).all()
+    assert said == [FEW, ALIKE]
+    assert mean_intervals(np.random.default_rng(0).normal(size=(60, 1)), 0.95)[1] == [None]
+
+
+def test_draws_within_strata_have_the_variance_of_stratified_sampling():
+    """Of a sum: n_s times the variance with n_s - 1, of each stratum; with 3 drawn of 3 it would be two thirds."""
+    rng = np.random.default_rng(0)
+    strata, values = np.repeat([0, 1, 2], [2, 3, 6]), rng.normal(size=11)
+    expected = sum(np.sum(strata == one) * values[strata == one].var(ddof=1) for one in range(3))
+    draws = rescaled_draws(strata, 200_000, rng)
+    assert np.var(draws @ values) == pytest.approx(expected, rel=0.02)
+    for one in range(3):
+        assert draws[:, strata == one].sum(axis=1) == pytest.approx(np.sum(strata == one))
+
+
+def test_strata_are_folds_and_classes_and_nobody_is_alone():
+    fold, of_class = np.array([0, 0, 0, 1, 1, 1, 1, 2]), np.array([0, 0, 1, 0, 0, 1, 1, 0])
+    strata = strata_of(fold, of_class)
+    assert strata[0] == strata[1] == strata[7]  # the only one of fold 2 joins the first others of the class
+    assert strata[2] == strata[5] == strata[6]
+    assert strata[3] == strata[4]
+    assert len(set(strata.tolist())) == 3
+    assert strata_of(np.zeros(0, np.intp), np.zeros(0, np.intp)).tolist() == []
+    assert strata_of(np.array([0, 1]), np.array([0, 1])).tolist() == [0, 1]  # alone in the class as well
+
+
+@pytest.mark.parametrize("scale", [LOGIT, FISHER, LOG, UNEXPLAINED, AS_IT_IS])
+def test_slope_and_inverse_belong_to_the_scale(scale):
+    x, step = np.array([0.1, 0.4, 0.9]), 1e-6
+    assert scale.back(scale.of(x)) == pytest.approx(x)
+    assert scale.slope(x) == pytest.approx((scale.of(x + step) - scale.of(x - step)) / (2 * step), rel=1e-5)
+
+
+def test_interval_is_t_on_the_scale():
+    rng, right = np.random.default_rng(1), np.r_[np.ones(20), np.zeros(6)]
+    strata = np.arange(26) % 4
+
+    def share(weights):
+        return (weights @ right / weights.sum(axis=1))[:, None]
+
+    found = scaled_intervals(share, strata, [LOGIT], 4000, 0.95, rng)
+    error = np.sqrt(sum(np.sum(strata == s) * right[strata == s].var(ddof=1) for s in range(4))) / 26
+    p, reach = 20 / 26, t.isf(0.025, 22)
+    expected = [expit(logit(p) + side * reach * error / (p * (1 - p))) for side in (-1, 1)]
+    assert (found.low[0], found.high[0]) == pytest.approx(expected, abs=0.01)
+    assert found.method[0] == "logit"
+
+
+def test_a_number_without_interval_leaves_the_others_theirs():
+    values = np.arange(8.0)
+
+    def numbers(weights):
+        mean = weights @ values / weights.sum(axis=1)
+        return np.stack([mean, np.ones(len(weights)), np.where(weights[:, 0] > 9, mean, np.nan)], axis=1)
+
+    found = scaled_intervals(numbers, [0] * 8, [LOG] * 3, 200, 0.95, np.random.default_rng(0))
+    assert found.method.tolist() == ["log", "none", "none"]
+    assert found.flat.tolist() == [False, True, False]
+    assert 0 < found.low[0] < 3.5 < found.high[0]
+    one_each = scaled_intervals(numbers, np.arange(8), [LOG] * 3, 200, 0.95, np.random.default_rng(0))
+    assert set(one_each.method) == {"none"}  # no degree of freedom
+
+
+def test_the_interval_of_performance_leaves_out_what_the_split_fixes():
+    """Networks of three folds have all, half and no patients right, and nearly so in all draws within folds."""
+    n = 60
+    target, fold = np.arange(n) % 2, np.arange(n) // 2 % 3
+    right = np.where(target == 1, fold == 0, True)
+    right[[3, 5, 9, 11]] = ~right[[3, 5, 9, 11]]
+    outcome = np.where(right, np.where(target == 1, "TP", "TN"), np.where(target == 1, "FN", "FP"))
+    frame = pd.DataFrame({"participant_id": [f"sub-{i}" for i in range(n)], "fold": fold, "target": target})
+    frame = frame.assign(outcome=outcome, probability=np.random.default_rng(0).uniform(size=n))
+    width = {}
+    for name, of in (("folds", frame), ("one fold", frame.assign(fold=0))):
+        row = performance_table(of, FAST.statistics, 3).set_index(["fold", "metric"]).loc[("all", "sensitivity")]
+        width[name] = row["ci_high"] - row["ci_low"]
+    assert width["folds"] < 0.75 * width["one fold"]
+
+
+def test_measures_of_a_number_stay_within_their_bounds():
+    rng = np.random.default_rng(2)
+    target = rng.normal(size=12)
+    predicted = target + 0.2 * rng.normal(size=12)
+
+    def statistic(weights):
+        found = number_metrics(target, predicted, np.full(12, np.nan), weights)
+        return np.stack([found[name] for name in ("mae", "r", "r2")], axis=1)
+
+    found = scaled_intervals(statistic, [0] * 12, [LOG, FISHER, UNEXPLAINED], 500, 0.95, rng)
+    estimates = statistic(np.ones((1, 12)))[0]
+    assert (found.low < estimates).all()
+    assert (estimates < found.high).all()
+    assert found.low[0] > 0
+    assert (found.high[1:] < 1).all()
