@@ -21,6 +21,7 @@ from pipeline.evaluation.planted import evaluate_planted
 from pipeline.evaluation.planted_effects import evaluate_effects
 from pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from pipeline.regions.applied import aggregate_applied
+from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.regions.stage import aggregate_relevance
 from pipeline.registration.images.faces import without_face
 from pipeline.run.config.settings import Config
@@ -33,6 +34,7 @@ from pipeline.run.work.steps import run_step
 from pipeline.statistics.data.inputs import files_read
 from pipeline.statistics.stage import analyse
 from pipeline.training.application import apply_networks
+from pipeline.training.baselines.stage import compare_with_baselines
 from pipeline.training.stage import train_folds
 from reports.page.build import build_report, report_inputs, written_files
 from reports.people.scan_pictures import draw_scans
@@ -133,13 +135,17 @@ def register(work: Work) -> Result:
 
 def train(work: Work) -> Result:
     """Train one network per fold and predict unseen scans, including those outside the contrast."""
-    scans, split = work.labelled("registration"), work.split
-    outcomes = train_folds(work.layout, scans, split, work.config, work.executor, work.digests)
+    scans, split, config = work.labelled("registration"), work.split, work.config
+    outcomes = train_folds(work.layout, scans, split, config, work.executor, work.digests)
     firsts = outcomes[: len(split.folds)]  # further repeats follow, and are only compared
     trained = [fold.index for fold, outcome in zip(split.folds, firsts, strict=True) if outcome.ok]
     outside = work.outside("registration")
     applied = apply_networks(work.layout, outside, split, trained, work.config, work.executor, work.digests)
-    return Result([*outcomes, *applied])
+    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    beside = compare_with_baselines(
+        work.layout, scans, split, config, PackedAtlas.of(atlas), work.executor, work.digests
+    )
+    return Result([*outcomes, *applied], step_done=beside)
 
 
 def pretrain(work: Work) -> Result:

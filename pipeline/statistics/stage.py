@@ -41,6 +41,7 @@ from pipeline.statistics.groups.region_summary import REGION_SUMMARY_TABLE, regi
 from pipeline.statistics.groups.subgroups import SUBGROUPS_TABLE, subgroups_tables
 from pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
 from pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
+from pipeline.statistics.performance.baselines import BASELINES_TABLE, baselines_tables
 from pipeline.statistics.performance.calibration import CALIBRATION_TABLE, PRECISION_RECALL_TABLE
 from pipeline.statistics.performance.classification import PERFORMANCE_TABLE, ROC_TABLE, performance_tables
 from pipeline.statistics.performance.demographics import (
@@ -108,6 +109,7 @@ ANALYSES = (
         frozenset({SEVERAL_CLASSES}),
     ),
     Analysis("performance_number", number_tables, (PERFORMANCE_NUMBER_TABLE,), frozenset({NUMBER})),
+    Analysis("baselines", baselines_tables, (BASELINES_TABLE,), frozenset({TWO_CLASSES, NUMBER})),
     Analysis("performance_repeats", repeats_tables, (PERFORMANCE_REPEATS_TABLE,), EVERY_TASK),
     Analysis(
         "region_summary", region_summary_tables, (REGION_SUMMARY_TABLE,), frozenset({TWO_CLASSES, SEVERAL_CLASSES})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.analyses import audit_verdicts, planted_verdict, verdicts
+from reports.analyses import audit_verdicts, baselines, planted_verdict, verdicts
 from reports.analyses.charts import Intervals
 from reports.analyses.views import Analysis, View
 from reports.read.run_record import OUTCOMES
@@ -90,6 +90,21 @@ CLASSES_PERFORMANCE = Analysis(
             ("label", "predicted", "n_scans", "n_participants", "share"), where={"fold": ["all"]}, shown=100,
         ),
     ),
+)  # fmt: skip
+BASELINES = Analysis(
+    "baselines", "Do the networks add anything to simple predictors?", "Simple predictors",
+    "Ridge regression (logistic for classes) learned from the same people as the network of each fold, and was tested "
+    "on the same people. Each predictor sees one thing: age and sex; volumes, where they are known; the mean and the "
+    "spread of intensity in each region; the smoothed image. Maps of a network that adds nothing to them may still be "
+    "right, but a table of regions would have told as much.",
+    (
+        View(
+            "baselines", "Each predictor against the networks, best first.",
+            ("baseline", "metric", "estimate", *_CI, "network", "difference", "difference_low", "difference_high", "p",
+             "verdict", *_N),
+        ),
+    ),
+    baselines.verdict,
 )  # fmt: skip
 REPEATS = Analysis(
     "repeats", "Does the performance depend on the seed of the training?", "Repeats",

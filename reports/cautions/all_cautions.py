@@ -14,6 +14,8 @@ import pandas as pd
 
 from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from pipeline.run.layout.map_names import map_title
+from pipeline.statistics.performance.baselines import BETTER, WORSE
+from reports.analyses.baselines import best_baseline, comparison
 from reports.cautions.audit_cautions import AUDIT_CHECKS
 from reports.cautions.findings import Caution, Check, in_words, performance_estimate
 from reports.cautions.method_cautions import METHOD_CHECKS, sums_of_evidence
@@ -243,6 +245,21 @@ def _chance(run: RunRecord) -> Caution | None:
     )
 
 
+def _adds_nothing(run: RunRecord) -> Caution | None:
+    row = best_baseline(run)
+    if row is None or row["verdict"] == BETTER:
+        return None
+    worse = row["verdict"] == WORSE
+    return Caution(
+        "serious" if worse else "note",
+        "A simple predictor is better than the networks."
+        if worse
+        else "The networks add nothing to a simple predictor.",
+        f"{comparison(run)} What their maps show is what these networks used, not the best that the images can tell.",
+        "baselines",
+    )
+
+
 def _not_converged(run: RunRecord) -> Caution | None:
     folds = [fold for fold, model in run.models.items() if model.get("converged") is False]
     if not folds:
@@ -334,7 +351,8 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 CHECKS: Sequence[Check] = (
     Check(sums_of_evidence, ("evidence", "relevance")),
     Check(_synthetic), Check(_shuffled), Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
-    Check(_same_images), Check(_few, ("scans",)), Check(_chance), Check(_registration, ("registration",)),
+    Check(_same_images), Check(_few, ("scans",)), Check(_chance),
+    Check(_adds_nothing, ("baselines",)), Check(_registration, ("registration",)),
     Check(_own_volumes, ("scans",)), Check(_not_learned), Check(_not_converged), Check(_imbalanced, ("scans",)),
     Check(_negative_start, ("conservation", "predictions")), Check(_losses, ("conservation",)),
     Check(_gain, ("relevance", "predictions")), Check(_dropped, ("scans",)), Check(_empty_outcomes), *AUDIT_CHECKS,

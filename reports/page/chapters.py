@@ -31,7 +31,7 @@ CHAPTERS: Sequence[Chapter] = (
     Chapter(INDEX, "Summary", "Summary", ("brain", "ranking", "in-short", "participants")),
     Chapter(
         "report-performance.html", "How good is the prediction?", "Statistics",
-        ("primary", "number-performance", "classes-performance", "performance", "repeats"),
+        ("primary", "number-performance", "classes-performance", "performance", "baselines", "repeats"),
     ),
     Chapter("report-maps.html", "Where does it look?", "Statistics", ("maps", "patients", "beta", "agreement")),
     Chapter(

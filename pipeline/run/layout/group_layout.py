@@ -48,6 +48,11 @@ class GroupFiles:
         return self.group / "predictions_repeats.tsv"
 
     @property
+    def predictions_baselines(self) -> Path:
+        """Out-of-fold predictions of the baselines, on the folds of the networks."""
+        return self.group / "predictions_baselines.tsv"
+
+    @property
     def relevance(self) -> Path:
         """One row per scan, map and region (and the unlabelled rest)."""
         return self.group / "relevance.tsv"

@@ -27,6 +27,7 @@ from pipeline.statistics.data.values import OUTCOMES, RelevanceValues
 PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
 NUMBER_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "prediction", "gap", "corrected_gap")
 APPLIED_COLUMNS = ("participant_id", "session_id", "scan_id", "probability")
+BASELINE_COLUMNS = ("scan_id", "baseline", "prediction")
 RELEVANCE_COLUMNS = ("scan_id", "map", "group", "sum", "density", "gain")
 VOLUME_COLUMNS = ("scan_id", "name", "hemisphere", "group", "volume_mm3")
 
@@ -78,6 +79,8 @@ class StatisticsInputs:
         Training and test participants of each fold; no folds if the run has no ``splits.tsv``.
     applied : AppliedScans or None
     config : Config
+    baselines : pandas.DataFrame
+        ``predictions_baselines.tsv``; empty if the run has none.
     contradictions : tuple of str
         Contradictory facts found in the tables, and how they were handled.
     names_in_input : mapping of str to str
@@ -97,6 +100,7 @@ class StatisticsInputs:
     split: Split
     applied: AppliedScans | None
     config: Config
+    baselines: pd.DataFrame = field(default_factory=pd.DataFrame)
     contradictions: tuple[str, ...] = ()
     names_in_input: Mapping[str, str] = field(default_factory=dict)
 
@@ -193,7 +197,7 @@ def files_read(layout: RunLayout) -> list[Path]:
     """Files that the statistics depend on; not all of them exist in every run."""
     return [
         layout.scans, layout.clinical, layout.splits, layout.volumes, layout.predictions,
-        layout.predictions_repeats, layout.relevance_bilateral,
+        layout.predictions_repeats, layout.predictions_baselines, layout.relevance_bilateral,
         layout.relevance_audit,
         layout.predictions_applied, layout.relevance_applied_bilateral,
     ]  # fmt: skip
@@ -231,6 +235,7 @@ def read_inputs(
         split=Split.read(layout.splits) if layout.splits.is_file() else Split(()),
         applied=_applied(layout, clinical),
         config=config,
+        baselines=_baselines(layout),
         contradictions=contradictions,
     )
     return one_name_per_person(inputs)
@@ -296,6 +301,15 @@ def _volumes(layout: RunLayout) -> pd.DataFrame:
     if not layout.volumes.is_file():
         return pd.DataFrame(columns=list(VOLUME_COLUMNS))
     return read_table(layout.volumes, VOLUME_COLUMNS, ("name", "group", "hemisphere"))
+
+
+def _baselines(layout: RunLayout) -> pd.DataFrame:
+    if not layout.predictions_baselines.is_file():
+        return pd.DataFrame()
+    table = read_table(layout.predictions_baselines, BASELINE_COLUMNS, ("baseline",))
+    require_filled(layout.predictions_baselines, table, list(BASELINE_COLUMNS))
+    require_numbers(layout.predictions_baselines, table, ["prediction"])
+    return table
 
 
 def _applied(layout: RunLayout, clinical: pd.DataFrame) -> AppliedScans | None:

@@ -10,6 +10,7 @@ from pipeline.cohort.people.tasks import TWO_CLASSES
 from pipeline.run.layout.map_names import map_title
 from pipeline.statistics.associations.volume_association import ADJUSTED, REGION
 from reports.analyses.audit_verdicts import LARGELY, PARTLY, correlation_of_folds
+from reports.analyses.baselines import comparison
 from reports.analyses.columns import worded
 from reports.analyses.evaluation_verdict import bench_sentence
 from reports.analyses.planted_verdict import other_leaders, planted_leaders
@@ -119,6 +120,7 @@ def _found(run: RunRecord) -> str:
             f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
             f"{fixed(estimate.value)}."
         )
+    said.append(comparison(run))
     if run.task.kind.name == TWO_CLASSES:
         said.append(regions_that_differ(run))
     if primary(run) is not None and not is_missing(run.tables["primary"].iloc[0]["p"]):
@@ -183,8 +185,8 @@ def _other_task(run: RunRecord) -> Answer:
             f"Networks predicted {run.task.column} of people they had not seen with a mean absolute error of "
             f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "
             f"{fixed(rows.loc['mae_of_mean', 'estimate'])}; the correlation of predicted with true values is "
-            f"{fixed(rows.loc['r', 'estimate'])}. {people}"
-        )
+            f"{fixed(rows.loc['r', 'estimate'])}. {people} {comparison(run)}"
+        ).strip()
         return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "mean absolute error")
     text = (
         f"Networks told {listing(list(run.task.outputs))} apart in people they had not seen with a balanced accuracy "
@@ -208,8 +210,8 @@ def _classifier(run: RunRecord) -> Answer:
         f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
         f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
         f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
-        f"{count(estimate.participants, 'participant')}."
-    )
+        f"{count(estimate.participants, 'participant')}. {comparison(run)}"
+    ).strip()
     return Answer(_HOW_GOOD, text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
 
 

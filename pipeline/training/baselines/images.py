@@ -1,0 +1,84 @@
+"""What baselines see of an image: mean and spread of intensity in each region, and a coarse smoothed image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
+
+from pipeline.models.inputs import NetworkInput, read_network_volume
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.layout.scan_files import ScanFiles
+
+Floats = NDArray[np.float64]
+FWHM_MM = 8.0
+COARSE_MM = 4.0
+"""Voxels of the smoothed image: half its FWHM, so that sampling loses next to nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFeatures:
+    """Of one scan.
+
+    Parameters
+    ----------
+    means, spreads : array, shape (regions,)
+        Of the regions with voxels on the grid, in the order of their numbers.
+    smoothed : array of float32
+        Flat, inside what the network sees.
+    """
+
+    means: Floats
+    spreads: Floats
+    smoothed: NDArray[np.float32]
+
+
+def image_features(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> ImageFeatures:
+    """Read a registered scan as the network sees it, standardise it within the brain, and summarise it.
+
+    Raises
+    ------
+    BadInputError
+        If the scan cannot be read; see `pipeline.models.inputs.read_network_volume`.
+    """
+    volume = standardised(read_network_volume(files, spec))
+    means, spreads = by_region(volume, atlas.labels_in(spec.box))
+    return ImageFeatures(means, spreads, smoothed(volume, min(spec.template_grid.voxel_sizes_mm)))
+
+
+def standardised(volume: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Intensities less their mean over the brain, divided by their standard deviation there; 0 outside.
+
+    The scale of a network's input is that of the brightest voxel, which says little of the tissue.
+    """
+    brain = volume > 0
+    scaled = np.zeros_like(volume)
+    inside = volume[brain].astype(np.float64)
+    scaled[brain] = (inside - inside.mean()) / (inside.std() or 1.0)
+    return scaled
+
+
+def by_region(volume: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Mean and standard deviation in each label above 0, in the order of their numbers.
+
+    Examples
+    --------
+    >>> by_region(np.array([1.0, 3.0, 5.0, 9.0], np.float32), np.array([2, 2, 0, 7]))
+    (array([2., 9.]), array([1., 0.]))
+    """
+    _, place = np.unique(labels.ravel(), return_inverse=True)
+    values = volume.ravel().astype(np.float64)
+    counts = np.bincount(place)
+    means = np.bincount(place, values) / counts
+    variance = np.bincount(place, values**2) / counts - means**2
+    first = int((labels == 0).any())
+    return means[first:], np.sqrt(np.clip(variance, 0, None))[first:]
+
+
+def smoothed(volume: NDArray[np.float32], voxel_mm: float) -> NDArray[np.float32]:
+    """The volume smoothed to a full width at half maximum of `FWHM_MM`, every `COARSE_MM`, flat."""
+    wide = gaussian_filter(volume, FWHM_MM / voxel_mm / np.sqrt(8 * np.log(2)), mode="constant")
+    step = max(round(COARSE_MM / voxel_mm), 1)
+    return np.ascontiguousarray(wide[::step, ::step, ::step]).ravel().astype(np.float32)

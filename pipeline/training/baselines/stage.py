@@ -1,0 +1,155 @@
+"""Out-of-fold predictions of all baselines, on the folds and people of the networks: one step after the training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipeline.cohort.people.persons import name_of_person
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
+from pipeline.cohort.records import Scan
+from pipeline.models.inputs import NetworkInput, configured_input
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.columns import Form
+from pipeline.run.config.settings import Config
+from pipeline.run.declared import Table
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.run.tables import read_table, write_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.seeds import derived_seed
+from pipeline.run.work.steps import run_step
+from pipeline.training.baselines.images import ImageFeatures, image_features
+from pipeline.training.baselines.records import BASELINES, Seen
+from pipeline.training.baselines.ridge import predicted
+
+log = logging.getLogger("heatlas")
+
+COLUMNS = {
+    "participant_id": "BIDS participant, with the prefix sub-",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
+    "scan_id": "Identifier of the image in its source",
+    "fold": "Test fold: fitted on the other people of this fold, as the network was",
+    "baseline": "What it sees: " + "; ".join(f"{one.name} ({one.sees})" for one in BASELINES),
+    "target": "1 for the positive class and 0 for the negative one, or the number",
+    "prediction": "Probability of the positive class, or the number: ridge regression, logistic for classes, with the "
+    "penalty chosen inside the training part",
+}
+PREDICTIONS_BASELINES_TABLE = Table(
+    "predictions_baselines", COLUMNS, "scan and baseline", "What do simple predictors say of the same scans?",
+    stage="training", place="predictions_baselines", forms={"target": Form.VALUE, "baseline": Form.CODE},
+    filled=("participant_id", "scan_id", "fold", "baseline", "target", "prediction"), finite=True,
+)  # fmt: skip
+
+
+def compare_with_baselines(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    split: Split,
+    config: Config,
+    atlas: PackedAtlas,
+    executor: Executor,
+    digests: DigestCache,
+) -> bool:
+    """Write ``predictions_baselines.tsv``; nothing for several classes, or where no network has predicted anyone.
+
+    Parameters
+    ----------
+    scans : sequence of Scan
+        Labelled and registered. Those of a test part that a network has not predicted are not predicted here.
+    atlas : PackedAtlas
+        Whose regions are measured.
+
+    Returns
+    -------
+    bool
+        Whether anything was done.
+
+    Raises
+    ------
+    BadInputError
+        If a scan cannot be read.
+    """
+    if task_of(config.cohort).kind.name == SEVERAL_CLASSES or not layout.predictions.is_file():
+        _remove(layout.predictions_baselines)
+        return False
+    spec = configured_input(config)
+    files = [layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans]
+
+    def write() -> list[Path]:
+        made = _predictions(layout, scans, files, split, config, atlas, executor, spec)
+        write_table(layout.predictions_baselines, made, PREDICTIONS_BASELINES_TABLE.dictionary)
+        return [layout.predictions_baselines]
+
+    read = [path for one in files for path in (one.t1w, one.brain_mask)]
+    inputs = [*read, layout.splits, layout.predictions, layout.clinical, layout.scans]
+    parameters = [config.cohort, config.seed, atlas.version, spec.box, spec.normalisation]
+    return run_step(layout, "baselines", inputs, parameters, [_predictions], write, digests)
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_suffix(".json").unlink(missing_ok=True)
+
+
+def _predictions(
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    files: Sequence[ScanFiles],
+    split: Split,
+    config: Config,
+    atlas: PackedAtlas,
+    executor: Executor,
+    spec: NetworkInput,
+) -> pd.DataFrame:
+    n = len(scans)
+    images: list[ImageFeatures] = list(executor.map(image_features, files, [spec] * n, [atlas] * n))
+    clinical = read_table(layout.clinical).set_index("scan_id") if layout.clinical.is_file() else pd.DataFrame()
+    task = task_of(config.cohort)
+    seen = Seen(scans, clinical, images, task.column)
+    known = read_table(layout.predictions, ["scan_id", "fold"])
+    folds = dict(zip(known["scan_id"], known["fold"], strict=True))
+    rows = []
+    for baseline in BASELINES:
+        columns = baseline.columns(seen)
+        columns = columns[:, np.isfinite(columns).any(axis=0)]
+        if not columns.shape[1]:
+            log.info("baseline %s: nobody has what it sees (%s)", baseline.name, baseline.sees)
+            continue
+        for fold in split.folds:
+            test = [k for k, one in enumerate(scans) if folds.get(one.scan_id) == fold.index]
+            rows += _of_fold(
+                scans, columns, fold.index, {*fold.train, *fold.validation}, test, task, config, baseline.name
+            )
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _of_fold(
+    scans: Sequence[Scan], columns: np.ndarray, fold: int, members: set[str], test: Sequence[int], task: Task,
+    config: Config, name: str,
+) -> list[tuple[object, ...]]:  # fmt: skip
+    """Rows of the test scans of one fold; none where it has no network, or a class has too few people to fit on."""
+    train = [k for k, one in enumerate(scans) if one.participant_id in members]
+    target = np.array([task.value(one.label, one.name) for one in scans])
+    person = name_of_person(one.participant_id for one in scans)
+    people = [person[scans[k].participant_id] for k in train]
+    few = min((len({who for who, k in zip(people, train, strict=True) if target[k] == value})
+               for value in set(target[train])), default=0)  # fmt: skip
+    if not test or (not task.is_number and (few < 2 or len(set(target[train])) < 2)):
+        return []
+    seed = derived_seed(config.seed, "baselines", fold)
+    try:
+        found = predicted(columns[train], target[train], people, columns[test], task.is_number, seed)
+    except ValueError as error:  # scikit-learn's, of data that no model can be fitted to
+        raise BadInputError(f"baseline {name}, fold {fold}: {error}. Use fewer folds, or add participants.") from error
+    return [
+        (scans[k].participant_id, scans[k].session_id, scans[k].scan_id, fold, name, target[k], float(value))
+        for k, value in zip(test, found, strict=True)
+    ]

@@ -1,0 +1,108 @@
+"""Networks against simple predictors: brute force, verdicts, and what is said of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from pipeline.run.config.files import load_config
+from pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
+
+
+@dataclass
+class Inputs:
+    predictions: pd.DataFrame
+    baselines: pd.DataFrame
+    seed: int = 1
+    config = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
+
+
+def inputs(network: np.ndarray, baseline: np.ndarray, target: np.ndarray, number: bool = False) -> Inputs:
+    scans = [f"I{i}" for i in range(len(target))]
+    people = [f"sub-{i // 2 if i < 4 else i}" for i in range(len(target))]  # two people have two scans
+    own = pd.DataFrame({
+        "participant_id": people, "scan_id": scans, "fold": np.arange(len(target)) % 2, "target": target,
+        "prediction" if number else "probability": network,
+    })  # fmt: skip
+    return Inputs(own, pd.DataFrame({"scan_id": scans, "baseline": "regions", "prediction": baseline}))
+
+
+@pytest.fixture(scope="module")
+def classes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    target = (np.arange(60) // 2 % 2).astype(float)
+    good = 1 / (1 + np.exp(-(3 * target - 1.5 + rng.standard_normal(60))))
+    return target, good, rng.random(60)
+
+
+def test_areas_after_exchange_are_those_of_pairs_counted_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    network, baseline = rng.integers(0, 5, (2, 14)).astype(float)  # with ties
+    target, fold = (np.arange(14) % 3 == 0).astype(float), np.arange(14) % 2
+    exchanged = rng.random((6, 14)) < 0.5
+    found = areas_after_exchange(network, baseline, target, fold, exchanged)
+    for draw, area in zip(exchanged, found, strict=True):
+        score, wins, pairs = np.where(draw, baseline, network), 0.0, 0
+        for i in range(14):
+            for j in range(14):
+                if target[i] == 1 and target[j] == 0 and fold[i] == fold[j]:
+                    wins += 1.0 if score[i] > score[j] else 0.5 if score[i] == score[j] else 0.0
+                    pairs += 1
+        assert area == pytest.approx(wins / pairs, abs=1e-12)
+
+
+@pytest.mark.parametrize(("swap", "said"), [(False, "better than"), (True, "worse than")])
+def test_a_network_that_knows_the_classes_beats_one_that_guesses(classes, swap, said) -> None:
+    target, good, guess = classes
+    table = baselines_tables(inputs(*((guess, good) if swap else (good, guess)), target)).set_index("metric")
+    row, fold = table.loc["auc_within_folds"], np.arange(60) % 2
+    for column, score in zip(("estimate", "network"), (good, guess) if swap else (guess, good), strict=True):
+        by_hand = [roc_auc_score(target[fold == k], score[fold == k]) for k in (0, 1)]
+        pairs = [(target[fold == k] == 1).sum() * (target[fold == k] == 0).sum() for k in (0, 1)]
+        assert row[column] == pytest.approx(np.average(by_hand, weights=pairs))
+    assert (row["verdict"], row["n_participants"], row["n_scans"]) == (said, 58, 60)
+    assert row["p"] < 0.005
+    assert row["difference"] == pytest.approx(row["network"] - row["estimate"])
+    assert row["difference_low"] < row["difference"] < row["difference_high"]
+    right = [((good if swap else guess)[target == k] > 0.5) == (k == 1) for k in (0, 1)]
+    assert table.loc["balanced_accuracy", "estimate"] == pytest.approx(np.mean([one.mean() for one in right]))
+
+
+def test_equal_predictions_are_no_difference(classes) -> None:
+    target, good, _ = classes
+    row = baselines_tables(inputs(good, good, target)).iloc[0]
+    assert (row["difference"], row["p"], row["verdict"]) == (0.0, 1.0, "no better than")
+
+
+def test_numbers_are_compared_with_the_mean_as_well() -> None:
+    rng = np.random.default_rng(4)
+    age = rng.uniform(60, 90, 60)
+    table = baselines_tables(inputs(age + rng.normal(0, 2, 60), age + rng.normal(0, 6, 60), age, number=True))
+    rows = table.set_index("baseline")
+    assert list(table["metric"].unique()) == ["mae"]
+    assert rows.loc["regions", "verdict"] == rows.loc[MEAN, "verdict"] == "better than"
+    assert table["baseline"].tolist() == ["regions", MEAN]  # best first: the smaller error
+    fold = np.arange(60) % 2
+    wrong = np.abs(age - np.where(fold == 0, age[fold == 1].mean(), age[fold == 0].mean())).mean()
+    assert rows.loc[MEAN, "estimate"] == pytest.approx(wrong)
+
+
+def test_without_baselines_the_table_has_no_rows(classes) -> None:
+    target, good, _ = classes
+    made = inputs(good, good, target)
+    made.baselines = pd.DataFrame()
+    assert baselines_tables(made).empty
+
+
+@pytest.mark.slow
+def test_predictors_that_are_as_good_differ_in_five_per_cent() -> None:
+    rng, found = np.random.default_rng(9), []
+    for _ in range(300):
+        target = (np.arange(40) // 2 % 2).astype(float)
+        both = 1 / (1 + np.exp(-(target - 0.5 + rng.standard_normal((2, 40)))))
+        found.append(baselines_tables(inputs(*both, target)).iloc[0]["p"] <= 0.05)
+    assert 0.02 <= np.mean(found) <= 0.085

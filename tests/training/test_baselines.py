@@ -1,0 +1,107 @@
+"""Simple predictors: closed forms, identities, and what they must not see."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from pipeline.cohort.records import Scan
+from pipeline.training.baselines.images import ImageFeatures, by_region, smoothed, standardised
+from pipeline.training.baselines.records import BASELINES, Seen
+from pipeline.training.baselines.ridge import predicted
+
+BY_NAME = {one.name: one for one in BASELINES}
+
+
+def people(n: int) -> list[str]:
+    return [f"sub-{i}" for i in range(n)]
+
+
+def test_means_and_spreads_are_those_of_the_voxels() -> None:
+    rng = np.random.default_rng(0)
+    volume, labels = rng.random((5, 6, 7), np.float32), rng.integers(0, 4, (5, 6, 7))
+    means, spreads = by_region(volume, labels)
+    for place, number in enumerate((1, 2, 3)):
+        own = volume[labels == number].astype(np.float64)
+        assert (means[place], spreads[place]) == (pytest.approx(own.mean()), pytest.approx(own.std(), abs=1e-7))
+
+
+def test_the_scale_and_the_brightest_voxel_of_an_image_do_not_matter() -> None:
+    volume = np.random.default_rng(1).random((6, 7, 8), np.float32)
+    volume[0] = 0
+    np.testing.assert_allclose(standardised(3 * volume), standardised(volume), atol=1e-5)
+    assert standardised(volume)[1:].mean() == pytest.approx(0, abs=1e-6)
+    assert (standardised(volume)[0] == 0).all()
+
+
+def test_a_point_becomes_a_gaussian_of_8_mm() -> None:
+    point = np.zeros((41, 41, 41), np.float32)
+    point[20, 20, 20] = 1
+    found = smoothed(point, 2.0).reshape(21, 21, 21)
+    assert found[10, 10, 12] / found[10, 10, 10] == pytest.approx(2.0 ** -(2 * (8 / 4) ** 2 / 2), rel=2e-3)  # at 8 mm
+
+
+def test_a_ridge_separates_what_is_separable_and_guesses_where_there_is_nothing() -> None:
+    rng = np.random.default_rng(2)
+    x, target = rng.standard_normal((60, 3)), np.arange(60) % 2.0
+    x[:, 1] += 4 * target
+    found = predicted(x[:40], target[:40], people(40), x[40:], False, 1)
+    assert ((found > 0.5) == target[40:]).mean() >= 0.9
+    numbers = x @ np.array([1.0, 2.0, -1.0]) + 70
+    np.testing.assert_allclose(predicted(x[:40], numbers[:40], people(40), x[40:], True, 1), numbers[40:], atol=0.05)
+
+
+def test_more_columns_than_scans_change_nothing_but_the_time() -> None:
+    """Rotated to as many columns as scans, a ridge predicts what it predicts of all columns."""
+    rng = np.random.default_rng(3)
+    x, target = rng.standard_normal((30, 50)), np.arange(20) % 2.0
+    x[:20, 0] += 2 * target
+    mean, scale = x[:20].mean(axis=0), x[:20].std(axis=0)
+    z = (x - mean) / scale
+    found = predicted(x[:20], target, people(20), x[20:], False, 1)
+    penalties = [20 * 10.0**k for k in range(-4, 5)]
+    direct = [
+        LogisticRegression(C=1 / one, class_weight="balanced", max_iter=5000).fit(z[:20], target).predict_proba(z[20:])
+        for one in penalties
+    ]
+    assert min(np.abs(one[:, 1] - found).max() for one in direct) < 2e-3
+
+
+def test_gaps_are_filled_by_the_training_part_alone() -> None:
+    rng = np.random.default_rng(4)
+    x, target = rng.standard_normal((40, 2)), np.arange(30) % 2.0
+    x[:30, 0] += 2 * target
+    test = x[30:].copy()
+    test[0, 0] = np.nan
+    filled = test.copy()
+    filled[0, 0] = x[:30, 0].mean()
+    both = [predicted(x[:30], target, people(30), one, False, 1) for one in (test, filled)]
+    np.testing.assert_allclose(*both)
+
+
+def seen(predicted_column: str = "diagnosis", **facts: object) -> Seen:
+    scans = [Scan(f"sub-{i}", None, f"I{i}", None, age=60.0 + i, sex="FM"[i % 2], **facts) for i in range(4)]
+    image = ImageFeatures(np.ones(3), np.zeros(3), np.ones(5, np.float32))
+    return Seen(scans, pd.DataFrame({"nwbv": [0.7, 0.8]}, index=["I0", "I2"]), [image] * 4, predicted_column)
+
+
+def test_each_baseline_sees_what_it_says() -> None:
+    assert BY_NAME["demographics"].columns(seen()).tolist() == [[60, 0], [61, 1], [62, 0], [63, 1]]
+    volumes = BY_NAME["volumes"].columns(seen(hippocampus_mm3=6000.0, tiv_mm3=1.5e6))
+    assert volumes[0].tolist() == [6000, 0.004, 0.7, 1.5e6, 60, 0]
+    assert np.isnan(volumes[1, 2])
+    assert BY_NAME["regions"].columns(seen()).shape == (4, 6)
+    assert BY_NAME["voxels"].columns(seen()).shape == (4, 5)
+
+
+def test_what_is_to_be_predicted_is_hidden() -> None:
+    assert np.isnan(BY_NAME["demographics"].columns(seen("age"))[:, 0]).all()
+    assert np.isnan(BY_NAME["demographics"].columns(seen("sex"))[:, 1]).all()
+
+
+def test_without_any_volume_the_baseline_of_volumes_is_left_out() -> None:
+    nobody = seen()
+    nobody = Seen(nobody.scans, pd.DataFrame(), nobody.images, "diagnosis")
+    assert BY_NAME["volumes"].columns(nobody).shape == (4, 0)
