@@ -16,7 +16,7 @@ from pipeline.run.config.nearest import did_you_mean, nearest, nearest_setting
 from pipeline.run.config.networks import NETWORKS, ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.config.typed_values import is_control, typed_value
-from pipeline.run.documents import read_toml
+from pipeline.run.documents import read_toml, toml_document
 from pipeline.run.errors import UsageError
 
 Record = TypeVar("Record")
@@ -79,7 +79,7 @@ def with_section(config: Config, file: Path, section: str) -> Config:
     new = _read_settings(file)
     if others := [name for name in new if name != section]:
         raise UsageError(f"{file}: {others[0]} belongs to heatlas run; this command reads [{section}] only.")
-    values = _checked(Config, tomllib.loads(config_to_toml(config)), "", "the run")
+    values = _checked(Config, toml_document(config_to_toml(config)), "", "the run")
     _merge(values, _checked(Config, new, "", str(file)))
     return _configuration(values, [str(file)])
 
