@@ -7,7 +7,6 @@ configuration is written to the run folder and repeats the run.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
