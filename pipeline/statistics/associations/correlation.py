@@ -78,7 +78,8 @@ def fisher_interval(
     """Interval of a correlation in Fisher's z: Student's t with df degrees of freedom times `error_of_z`.
 
     It excludes 0 exactly where p, that of t above its critical value, is at most 1 - confidence: where it would reach
-    0 although p is that small, it goes as far towards 0 as t allows. NaN without a critical value, as no p can be that small.
+    0 although p is that small, it goes as far towards 0 as t allows. NaN without a critical value, as no p can be that
+    small.
     """
     if np.isnan(critical):
         return np.nan, np.nan

@@ -16,7 +16,7 @@ import pandas as pd
 
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats
+from pipeline.statistics.arrays import Floats, Indices
 from pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites, spread_test
 from pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
 from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
@@ -59,7 +59,7 @@ def site_effect(
     design, rows = model.design, model.design.rows
     columns = np.column_stack([design.nuisance, design.tested])
     within = [name for name, used in ((FOLD, model.held), (CLASS, CLASS in table)) if used]
-    cell = np.zeros(len(rows), np.intp)
+    cell: Indices = np.zeros(len(rows), np.intp)
     if within:
         cell = table.iloc[rows].groupby(within, dropna=False).ngroup().to_numpy(np.intp)
     site_of_rows = [names[row] for row in chosen[rows]]
