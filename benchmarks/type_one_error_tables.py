@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import null_groups
 import null_intervals
 import null_networks
 import null_people
@@ -29,7 +30,7 @@ SEED, LEVEL = 43, 0.05
 LIMITS = (0.035, 0.065)
 FULL = 1_000
 """Data sets below which a number is too rough to be judged by the limits."""
-CASES = null_relevance.CASES | null_people.CASES | null_networks.CASES
+CASES = null_relevance.CASES | null_people.CASES | null_networks.CASES | null_groups.CASES
 INTERVALS = null_networks.INTERVALS | null_intervals.INTERVALS
 
 
