@@ -263,10 +263,10 @@ def short_follow_up(rng: Generator, effect: float = 0.0) -> Found:
 
 
 def of_output(rng: Generator, formula: str, effect: float = 0.0) -> tuple[Conversions, _Fitted]:
-    """120 people with MCI and four networks, whose outputs are 1.2 SD apart; people of later networks convert sooner."""
+    """120 people with MCI, four networks whose outputs are 1.2 SD apart, and unequal rates of conversion."""
     n = 120
     network, own, age = np.arange(n) % 4, rng.normal(size=n), rng.normal(74, 6, n)
-    months = np.ceil(rng.exponential(60 / (1 + 0.5 * network)) * np.exp(-effect * own - 0.03 * (age - 74)) / 6) * 6
+    months = np.ceil(rng.exponential(60 / (1 + 0.2 * network)) * np.exp(-effect * own - 0.03 * (age - 74)) / 6) * 6
     followed = rng.choice([24.0, 36.0, 48.0], n)
     event = months <= followed
     seen = 0.5 * SCALES[network] * (own + 1.2 * network)

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import null_estimates
+import null_groups
 import null_intervals
 import null_networks
 import null_people
@@ -30,7 +31,7 @@ SEED, LEVEL = 43, 0.05
 LIMITS = (0.035, 0.065)
 FULL = 1_000
 """Data sets below which a number is too rough to be judged by the limits."""
-CASES = null_relevance.CASES | null_people.CASES | null_networks.CASES | null_estimates.CASES
+CASES = null_relevance.CASES | null_people.CASES | null_networks.CASES | null_estimates.CASES | null_groups.CASES
 INTERVALS = null_networks.INTERVALS | null_intervals.INTERVALS | null_estimates.INTERVALS
 
 

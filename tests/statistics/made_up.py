@@ -115,6 +115,15 @@ def inputs_of(
     )
 
 
+def of_one_spread(values: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """Values (people,) times the root of the pooled variance over that of their fold and four more people."""
+    groups = pd.Series(np.asarray(values, float)).groupby(np.asarray(fold))
+    variance, freedom = groups.var().fillna(0.0), groups.size() - 1
+    pooled = (variance * freedom).sum() / freedom.sum()
+    mixed = (variance * freedom + 4 * pooled) / (freedom + 4)
+    return np.asarray(values * np.sqrt(pooled / mixed[np.asarray(fold)]).to_numpy())
+
+
 def settings(**changes) -> Config:
     """Few permutations, and the given settings of the statistics."""
     base = {"permutations": 199, "bootstrap_samples": 200}

@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from pipeline.cohort.records import Scan
 from pipeline.run.errors import BadInputError
-from pipeline.statistics.linear.skewness import SKEWED_SPREADS, skewed_groups
+from pipeline.statistics.linear.skewness import OF_P, SMALL_GROUPS
 from pipeline.statistics.normative.subtypes import Subtypes, _compared
 from pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
 
@@ -147,20 +147,16 @@ def test_subtypes_that_vary_unequally_are_compared_by_a_studentised_f():
     assert np.mean(np.array(p) <= 0.05) < 0.11  # 0.064 and 2.7 standard errors
 
 
-@pytest.mark.parametrize(("draw", "least", "most"), [("exponential", 0.55, 1), ("standard_normal", 0, 0.02)])
-@pytest.mark.parametrize("sizes", [(6, 14, 20), (14, 13, 13)])
-def test_skewed_values_of_few_that_vary_unequally_carry_a_caveat(sizes, draw, least, most):
-    """Subtypes of SDs 3:1:1: most of what is exponential, little of what is normal; p is still given."""
-    labels, names = np.repeat([1, 2, 3], sizes), tuple(f"sub-{i}" for i in range(40))
-    one = Subtypes("gb", names, np.zeros((40, 2)), labels, np.ones(40), pd.DataFrame())
-    config, rng = quick_config(permutations=19), np.random.default_rng(0)
-    values = getattr(rng, draw)(size=(40, 2000)) * np.array([3, 1, 1])[labels - 1][:, None]
-    skewed = skewed_groups(values, labels, np.zeros(40, np.intp), permuted=True)
-    assert least <= skewed.mean() <= most
-    some = [int(np.flatnonzero(skewed == flag)[0]) for flag in (True, False)]
-    rows = [_compared(one, "mmse", pd.Series(values[:, i]), dict.fromkeys(names, "0"), config) for i in some]
-    assert [row["note"] for row in rows] == [SKEWED_SPREADS, None]
-    assert all(row["p"] > 0 for row in rows)
+@pytest.mark.parametrize("sizes", [(6, 14, 20), (20, 25, 30)])
+def test_subtypes_of_few_carry_a_caveat(sizes):
+    """Whatever the values look like; p is still given."""
+    n = sum(sizes)
+    labels, names = np.repeat([1, 2, 3], sizes), tuple(f"sub-{i}" for i in range(n))
+    one = Subtypes("gb", names, np.zeros((n, 2)), labels, np.ones(n), pd.DataFrame())
+    values = pd.Series(np.random.default_rng(0).normal(size=n))
+    row = _compared(one, "mmse", values, dict.fromkeys(names, "0"), quick_config(permutations=19))
+    assert row["note"] == (SMALL_GROUPS.format(what=OF_P) if min(sizes) < 20 else None)
+    assert row["p"] > 0
 
 
 def test_an_output_of_networks_is_compared_within_folds_and_a_score_of_people_is_not():

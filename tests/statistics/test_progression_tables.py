@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
-from made_up import FAST, people
+from made_up import FAST, of_one_spread, people
 from mci_cohort import GROUPS, applied_to, inputs_of, mci_people, with_settings
 from scipy.optimize import minimize_scalar
 from scipy.stats import chi2, mannwhitneyu, norm
@@ -257,6 +257,24 @@ def test_planted_hazard_is_found_where_it_is_and_not_where_it_is_not(cohort) -> 
     assert row["n_participants"] == 60
     assert row["n_events"] == int(cohort.event.sum())
     assert set(regions["family"]) == {"4 tests: regions and maps, alone"}
+
+
+def test_the_output_of_several_networks_is_compared_within_their_people(cohort) -> None:
+    """Their levels are no part of the test, and the hazard ratio is that of outputs centred and of one spread."""
+    network = np.arange(60) % 3
+    frame = cohort.frame.assign(networks=network.astype(str))
+    shifted = frame.assign(logit_positive=frame["logit_positive"] + 40.0 * network)
+    tables = [cox_table(dataclasses.replace(cohort, frame=one), FAST.statistics, 3) for one in (frame, shifted)]
+    one, other = (table[(table["predictor"] == "model") & (table["model"] == "alone")].iloc[0] for table in tables)
+    for name in ("hazard_ratio", "ci_low", "ci_high", "p_wald", "p", "concordance"):
+        assert one[name] == pytest.approx(other[name], rel=1e-9)
+    assert "same networks" in one["note"]
+    x = of_one_spread(cohort.scalar("model"), network)
+    x = x - pd.Series(x).groupby(network).transform("mean").to_numpy()
+    fit = PHReg(cohort.time, x[:, None] / x.std(ddof=1), status=cohort.event.astype(int), ties="efron").fit(disp=0)
+    assert np.log(one["hazard_ratio"]) == pytest.approx(fit.params[0], abs=1e-6)
+    age = [table[(table["predictor"] == "age") & (table["model"] == "alone")].iloc[0]["p"] for table in tables]
+    assert age[0] == age[1]
 
 
 def test_sum_and_model_agree_where_they_are_one_thing(cohort) -> None:

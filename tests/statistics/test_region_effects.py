@@ -35,7 +35,7 @@ def test_p_values_equal_brute_force_over_all_regroupings():
     wide = relevance.pivot_table(index="scan_id", columns=["map", "group"], values="density", sort=False)
     values = wide.loc[[s.scan_id for s in scans], list(zip(table["map"], table["group"], strict=True))].to_numpy()
     assert is_patient.sum() == 3
-    # Residuals have the spread of the class where they arrive; their sum is 0, which takes variance from the difference.
+    # Residuals have the spread of the class where they arrive. Their sum is 0, which takes variance from a difference.
     residuals = values - values.mean(axis=0)
     spread = np.array([np.sqrt((residuals[is_patient == one] ** 2).mean(axis=0)) for one in is_patient])
     alike = residuals / spread - (residuals / spread).mean(axis=0)

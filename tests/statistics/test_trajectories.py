@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
-import statsmodels.formula.api as smf
-from made_up import FAST
+import statsmodels.api as sm
+from made_up import FAST, of_one_spread
 from mci_cohort import applied_to, inputs_of, with_settings
 from scipy.stats import ttest_1samp, ttest_ind
 from statsmodels.stats.oneway import anova_oneway
@@ -66,9 +66,10 @@ def test_networks_are_a_factor_of_the_model_of_slopes() -> None:
     seen = values * np.where(network[person] == 1, 3.0, 1.0)
     made = change_test(seen[:, None], years, person, group, network[person], 99, np.random.default_rng(0))
     lines = participant_slopes(seen[:, None], years, person, group, network[person])
-    frame = pd.DataFrame({"slope": lines.slopes[:, 0], "group": lines.group, "network": lines.network})
-    fit = smf.wls("slope ~ C(group) + C(network)", frame, weights=lines.reliability).fit()
-    np.testing.assert_allclose(made.estimate[0], fit.params["C(group)[T.1]"])
+    root = np.sqrt(lines.reliability)
+    columns = np.column_stack([lines.group, lines.network, np.ones(len(root))]) * root[:, None]
+    fit = sm.OLS(of_one_spread(lines.slopes[:, 0] * root, lines.network), columns).fit()
+    np.testing.assert_allclose(made.estimate[0], fit.params[0])
 
 
 def test_change_that_networks_see_on_unlike_scales_is_no_difference_of_groups() -> None:

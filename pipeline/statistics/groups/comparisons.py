@@ -4,9 +4,10 @@ Participants are the units (scans averaged first). A participant with scans in b
 them: in a comparison of classes they count as positive, by their scans of that class, as everywhere in this program; in
 a comparison of outcomes they are left out. Both are counted. The difference is tested by permuting participants, with
 one residual variance per group (Welch's t without covariates), since patients vary more than controls, and each group
-keeps its spread under permutation (`pipeline.statistics.linear.studentised`); all regions and maps share the permutations, which gives family-wise p values. Each metric is its own family, so the density rows equal
-those of ``region_effects.tsv``. The test is repeated with covariates (Freedman-Lane). Both are adjusted for the test
-fold (`pipeline.statistics.linear.fold_effect`).
+keeps its spread under permutation (`pipeline.statistics.linear.studentised`); all regions and maps share the
+permutations, which gives family-wise p values. Each metric is its own family, so the density rows equal those of
+``region_effects.tsv``. The test is repeated with covariates (Freedman-Lane). Both are adjusted for the test fold
+(`pipeline.statistics.linear.fold_effect`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pipeline.statistics.groups.members import TwoGroups, interval_of_g, label_o
 from pipeline.statistics.linear.exchangeability import Exchangeability
 from pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
 from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
-from pipeline.statistics.linear.skewness import SKEWED_SPREADS, skewed_groups
+from pipeline.statistics.linear.skewness import caveats_of_groups
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 
 MIN_PER_GROUP = 2
@@ -179,9 +180,9 @@ def compare(
         why = str(error).replace("_first", "group")
         return Compared(table.assign(note=joined(why, two.note)), means, of_first, True)
     empty = np.asarray(np.isnan(means).all(axis=0), bool).tolist()
-    skewed = skewed_groups(means, of_first.astype(np.intp), fold, permuted=True).tolist()
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
-    caveats = [SKEWED_SPREADS if one else None for one in skewed]
+    said = caveats_of_groups(means, of_first.astype(np.intp))
+    caveats = [one if known else None for one, known in zip(said, table["p"].notna(), strict=True)]
     table["note"] = [joined(note, caveat, two.note) for note, caveat in zip(notes, caveats, strict=True)]
     alike = Exchangeability.free(len(means)).in_blocks(fold.tolist()).even(means)
     _estimate(table, alike, of_first, fold, critical, by_chance)

@@ -23,12 +23,11 @@ from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
 from pipeline.statistics.groups.members import difference_within, interval_of_g, reported_g, welch_within
 from pipeline.statistics.linear.fold_effect import fold_of_participants
-from pipeline.statistics.linear.skewness import SKEWED_GROUPS, skewed_groups
+from pipeline.statistics.linear.skewness import OF_INTERVAL, caveats_of_groups
 from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
 
 WELCH = "Welch"
-SKEWED = "class difference: " + SKEWED_GROUPS.format(what="size or SD") + ": the interval may be too narrow"
 NO_ERROR = "class difference: no interval: participants do not differ within a class and test fold"
 
 SUBGROUPS_COLUMNS = {
@@ -153,10 +152,10 @@ def _with_class_difference(
     g, no_g = reported_g(means, is_positive, fold)
     g_low, g_high = interval_of_g(g, fold, difference / error, critical)
     flat = np.isfinite(difference) & np.isnan(error)
-    skewed = skewed_groups(means, is_positive.astype(np.intp), fold, permuted=False)
+    skewed = caveats_of_groups(means, is_positive.astype(np.intp), OF_INTERVAL)
     notes = [
-        joined(note, no_fold, why, NO_ERROR if none else SKEWED if one else None)
-        for note, why, none, one in zip(table["note"], no_g, flat.tolist(), skewed.tolist(), strict=True)
+        joined(note, no_fold, why, NO_ERROR if none else one and f"class difference: {one}")
+        for note, why, none, one in zip(table["note"], no_g, flat.tolist(), skewed, strict=True)
     ]
     return table.assign(
         class_difference=difference,

@@ -171,7 +171,8 @@ class Exchangeability:
         freedom = np.maximum(count - 1, 0)
         pooled = squares.sum(axis=0) / np.maximum(freedom.sum(axis=0), 1)
         variance = (squares + LIKE_THE_OTHERS * pooled) / (freedom + LIKE_THE_OTHERS)
-        factor = np.sqrt(np.divide(pooled, variance, out=np.ones_like(variance), where=variance > 0))
+        varies = pooled > (TIE_TOLERANCE * np.abs(clean).max(axis=0, initial=0.0)) ** 2  # not by rounding only
+        factor = np.sqrt(np.divide(pooled, variance, out=np.ones_like(variance), where=varies & (variance > 0)))
         return np.asarray(values * factor[block], dtype=float)
 
     def groups_of_units(self, groups: Sequence[Any]) -> Indices:

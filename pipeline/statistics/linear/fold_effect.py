@@ -4,8 +4,8 @@ Maps of different test folds come from different networks and differ in scale. I
 (a scanner used mostly in one fold), the difference between networks would be mistaken for an effect of the covariate.
 So fold is a factor of the model, participants are permuted within folds, and each fold's values are multiplied so that
 they spread as those of all folds (`Exchangeability.even`): without, the network with the widest scale decides the test,
-and one of two effects of d = .6 is missed where three of four could be found. Controlled by `fold_effect` of ``[statistics]`` (on by default); needs several folds. Volumes and other
-measures that do not depend on a network are not adjusted for fold.
+and much is missed (docs/benchmarks/statistics.md). Controlled by `fold_effect` of ``[statistics]`` (on by default);
+needs several folds. Volumes and other measures that do not depend on a network are not adjusted for fold.
 """
 
 from __future__ import annotations

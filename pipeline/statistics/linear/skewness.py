@@ -1,4 +1,9 @@
-"""When values are so skewed, and so few, that a test or an interval of means needs a caveat."""
+"""When a test or an interval of means needs a caveat, since values may be skewed.
+
+Skewness of a sample of few is no guide to that of the population, and of all rows those whose sample looks least skewed
+are the most often wrong. So groups have the caveat by design, where one is small, and by kind of value, where most
+values are the same (no relevance at all); see docs/benchmarks/statistics.md for the rates with and without it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,14 @@ import numpy as np
 from pipeline.statistics.arrays import Flags, Floats, Indices
 
 VERY_SKEWED, FEW = 1.0, 30
-"""Skewness of fewer than `FEW` values above which p is too small: a caveat is due."""
-UNEQUAL = 2.0
-"""Ratio of two groups' standard deviations or sizes above which their skewness does not cancel in the difference."""
-SKEWED_GROUPS = (
-    f"values are skewed (above {VERY_SKEWED:g}) within groups that differ in {{what}} (above {UNEQUAL:g}:1), the "
-    f"smallest of fewer than {FEW}"
+"""Skewness of fewer than `FEW` values above which p of a mean is too small: a caveat is due."""
+FEW_OF_GROUP = 20
+"""People in the smallest group below which p of a difference is too small where values are skewed."""
+SMALL_GROUPS = (
+    f"a group has fewer than {FEW_OF_GROUP} participants: if values are skewed and groups differ in spread, {{what}}"
 )
-SKEWED_SPREADS = SKEWED_GROUPS.format(what="SD") + ": p may be too small"
-"""Caveat of tests that permute."""
+MOSTLY_ALIKE = "most values of a group are the same: {what}"
+OF_P, OF_INTERVAL = "p may be too small", "the interval may be too narrow"
 
 
 def skewed_and_few(skewness: Floats, n: int) -> Flags:
@@ -23,35 +27,21 @@ def skewed_and_few(skewness: Floats, n: int) -> Flags:
     return np.asarray((np.abs(skewness) > VERY_SKEWED) & (n < FEW), dtype=bool)
 
 
-def skewed_groups(values: Floats, groups: Indices, fold: Indices, permuted: bool) -> Flags:
-    """Columns of values (participants, columns) that are skewed, in groups that are small and unequal.
+def caveats_of_groups(values: Floats, groups: Indices, what: str = OF_P) -> list[str | None]:
+    """Caveat of a difference of groups in each column of values (participants, columns), or None.
 
-    Permutation is exact for groups alike in distribution, whatever their sizes; a t interval is not. So unequal are
-    standard deviations and, unless `permuted`, sizes. False where the skewness of a group is unknown.
+    Examples
+    --------
+    >>> caveats_of_groups(np.arange(40.0)[:, None], np.repeat([0, 1], [10, 30]))
+    ['a group has fewer than 20 participants: if values are skewed and groups differ in spread, p may be too small']
+    >>> caveats_of_groups(np.arange(40.0)[:, None], np.repeat([0, 1], 20))
+    [None]
     """
-    skewness, deviations = skewness_within(values, groups, fold)
-    sizes = np.unique(groups, return_counts=True)[1]
-    unequal = deviations.max(axis=0) > UNEQUAL * deviations.min(axis=0)
-    if not permuted:
-        unequal |= sizes.max() > UNEQUAL * sizes.min()
-    flagged: Flags = skewed_and_few(skewness, int(sizes.min())) & unequal
-    return flagged
-
-
-def skewness_within(values: Floats, groups: Indices, fold: Indices) -> tuple[Floats, Floats]:
-    """Skewness of values (participants, columns) within groups, shape (columns,), and SDs (groups, columns).
-
-    From unbiased third and second cumulants about each group's own mean in each fold (in one fold Fisher's G1), each
-    group scaled by its own SD and weighted by its size.
-    """
-    skewness, deviations, weights = [], [], []
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for group in np.unique(groups):
-            cells = [values[(groups == group) & (fold == one)] for one in np.unique(fold[groups == group])]
-            left = np.concatenate([cell - cell.mean(axis=0) for cell in cells])
-            n = np.array([len(cell) for cell in cells])
-            weights.append(((n - 1) * (n - 2) / n).sum())
-            deviations.append(np.sqrt((left**2).sum(axis=0) / (n - 1).sum()))
-            skewness.append((left**3).sum(axis=0) / weights[-1] / deviations[-1] ** 3)
-        pooled = np.average(skewness, axis=0, weights=weights) if sum(weights) else np.full(values.shape[1], np.nan)
-    return pooled, np.array(deviations)
+    members = [values[groups == group] for group in np.unique(groups)]
+    small = min(len(own) for own in members) < FEW_OF_GROUP
+    said = []
+    for column in range(values.shape[1]):
+        most = [np.unique(own[:, column], return_counts=True)[1].max() / len(own) for own in members]
+        alike = MOSTLY_ALIKE.format(what=what) if max(most) > 0.5 else None
+        said.append(alike or (SMALL_GROUPS.format(what=what) if small else None))
+    return said

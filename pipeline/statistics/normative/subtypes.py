@@ -26,7 +26,7 @@ from pipeline.statistics.data.region_features import VOLUME
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
 from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.linear.skewness import SKEWED_SPREADS, skewed_groups
+from pipeline.statistics.linear.skewness import caveats_of_groups
 from pipeline.statistics.normative.clustering import Consensus, Gap, adjusted_rand, consensus, gap_statistic, stability
 from pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
@@ -269,10 +269,9 @@ def _compared(
     except BadInputError as error:
         return row | {"note": str(error)}
     row["value"] = float(test.partial_r[0] ** 2)
-    fold = participant_codes(frame[FOLD].tolist())[0] if model.held else np.zeros(len(y), np.intp)
     row["note"] = joined(
         test.problems[0],
-        SKEWED_SPREADS if skewed_groups(y[:, None], labels, fold, permuted=True)[0] else None,
+        caveats_of_groups(y[:, None], labels)[0] if test.problems[0] is None else None,
         "within test folds" if model.held else model.design.dropped.get(FOLD),
     )
     if (one.source == VOLUME and name in OF_VOLUME) or name == "level":

@@ -22,7 +22,7 @@ from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.data.visits import course_of, first_visits, log_odds, networks_of, years_since_first
-from pipeline.statistics.linear.fold_effect import FOLD
+from pipeline.statistics.linear.fold_effect import EVEN, FOLD
 from pipeline.statistics.progression.permuted_change import ChangeTest, change_test
 from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 
@@ -39,7 +39,8 @@ TRAJECTORY_COLUMNS = {
     "group": "Bilateral group of regions; n/a for other responses",
     "term": "slope GROUP: change per year in a group; GROUP - OTHER: difference of two slopes; group x time: "
     "equality of all slopes. Groups are defined at the first scan: diagnosis, with MCI divided by outcome",
-    "estimate": "Change per year, in standard deviations of the response over all scans; n/a for group x time",
+    "estimate": "Change per year, in standard deviations of the response over all scans; a difference of groups in "
+    f"relevance {EVEN}; n/a for group x time",
     "ci_low": "Lower bound of its interval, which excludes 0 exactly where p is at most 1 - confidence",
     "ci_high": "Upper bound of the interval",
     "statistic": "Of the slopes of participants: Hall's t for a slope, t for a difference (network held, one "
