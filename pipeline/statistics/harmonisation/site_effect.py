@@ -61,6 +61,6 @@ def site_effect(
     within = [name for name, used in ((FOLD, model.held), (CLASS, CLASS in table)) if used]
     cell: Indices = np.zeros(len(rows), np.intp)
     if within:
-        cell = table.iloc[rows].groupby(within, dropna=False).ngroup().to_numpy(np.intp)
+        cell = np.asarray(table.iloc[rows].groupby(within, dropna=False).ngroup(), dtype=np.intp)
     site_of_rows = [names[row] for row in chosen[rows]]
     return spread_test(values[chosen[rows]], columns, site_of_rows, cell, permutations, rng), model

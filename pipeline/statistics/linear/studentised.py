@@ -139,7 +139,8 @@ class StudentisedModel:
         whole = np.einsum("gii,gc->c", self.shares[:, :k, :k], deviations**2)
         lost = (np.einsum("gij,gc->ijc", self.shares[:, :k, staying:], deviations) ** 2).sum(axis=(0, 1))
         left = whole - lost
-        return np.sqrt(np.divide(whole, left, out=np.ones_like(whole), where=left > NO_SPREAD * whole))
+        factor: Floats = np.sqrt(np.divide(whole, left, out=np.ones_like(whole), where=left > NO_SPREAD * whole))
+        return factor
 
     def _fit(self, rows: NDArray[Any], data: Floats, deviations: Floats) -> tuple[Floats, Floats]:
         """Coordinates along the basis (p, permutations, columns) and variances (G, permutations, columns)."""
