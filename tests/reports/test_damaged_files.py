@@ -111,7 +111,7 @@ OUT_OF_RANGE = [
     ("scans", "age", "900", "is not 1 to 120"),
     ("scans", "mmse", "31", "is not a whole number from 0 to 30"),
     ("scans", "cdr", "0.7", "is not 0, 0.5, 1, 2, 3"),
-    ("clinical", "moca", "-3", "is not a whole number from 0 to 30"),
+    ("clinical", "moca", "-3", "is not 0 to 30"),
     ("clinical", "abeta", "inf", "is not 1 to 10000"),
     ("clinical", "tau", "many", "is not a number"),
     ("clinical", "months_followed", "inf", "is not a finite number"),
