@@ -107,7 +107,7 @@ def test_directions_agreement_and_invariance_have_answers(evaluated) -> None:
 def test_number_kinds_and_layout_of_grids_are_settings(run, tmp_path, capsys) -> None:
     copy, file = copied(run, tmp_path), tmp_path / "grids.toml"
     asked = ["evaluate", str(copy), *ASKED, "--quick", "--config", str(file)]
-    file.write_text('[evaluation.grids]\nkinds = ["needle"]\nper_class = 6\nlayout = [3, 1, 1]\n')
+    file.write_text('[evaluation.grids]\nkinds = ["needle"]\nper_class = 6\ntop = 1.0\nlayout = [3, 1, 1]\n')
     assert main(asked) == 0
     rows = read_table(EvaluationLayout(copy).grids)
     assert set(rows["kind"]) == {"needle"}
