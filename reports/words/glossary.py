@@ -74,7 +74,8 @@ GLOSSARY: Sequence[Term] = (
          "significant results (Benjamini and Hochberg). Uncorrected p values are always labelled as such."),
     Term("interval", "Interval", ("interval",),
          "Of a difference or a correlation, from the critical value of its permutation test, so it excludes 0 exactly "
-         "where p is small; of means and performance, from resampling participants with all their scans (bootstrap)."),
+         "where p is small; of means, from Student's t corrected for skewness; of performance, from resampling "
+         "participants with all their scans within test folds and classes (bootstrap)."),
     Term("hedges", "Hedges' g", ("Hedges' g",), "A difference of means in standard deviations, for small samples."),
     Term("w-score", "W-score", ("w-scores", "w-score"),
          "Distance of a person from the value expected for {negative} of the same age, sex and further covariates, in "
