@@ -162,8 +162,8 @@ def test_an_infinite_gain_is_named_and_the_floor_used():
     row = table.loc[(MAPS[0], "Amygdala")]
     assert np.isnan(row["ratio"])
     assert row["note"] == (
-        "most values of a group are the same: p may be too small; infinite ratio: the mean of CN is 0; log_gain uses the "
-        "floor instead"
+        "most values of a group are the same: p may be too small; infinite ratio: the mean of CN is 0; log_gain uses "
+        "the floor instead"
     )
     means = table.loc[MAPS[0], "mean_second"]
     assert row["floor"] == pytest.approx(0.05 * means.abs().mean())
