@@ -48,7 +48,7 @@ SUMMARY_COLUMNS: Mapping[str, str] = {
     "ci_high": "Upper bound; n/a where all participants have the same share",
     "chance": GRID_COLUMNS["chance"],
     "class_excess": "Mean share in all cells of the class explained, less what an even map has there",
-    "note": "Why there is no score, or why maps are undefined",
+    "note": "Why there is no score, why maps are undefined, or why a share is no measurement",
 }
 """Columns of the summary of grids, and what they mean."""
 

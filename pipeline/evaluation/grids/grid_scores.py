@@ -19,8 +19,8 @@ from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps
 from pipeline.run.errors import BadInputError, UsageError
 
 CONSTRUCTED = (
-    "no measurement: by construction a defined map has the share 1, as the method's own pass runs through the layers "
-    "of the explained cell alone, and the other cells are filled with 0"
+    "no measurement: by construction a map with anything positive has the share 1, as the method's own pass runs "
+    "through the layers of the explained cell alone, and the other cells are filled with 0"
 )
 GRID_COLUMNS: Mapping[str, str] = {
     "setting": "GridPG, DiFull or DiPart",
