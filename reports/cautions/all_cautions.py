@@ -245,7 +245,7 @@ def _chance(run: RunRecord) -> Caution | None:
     )
 
 
-def _adds_nothing(run: RunRecord) -> Caution | None:
+def _not_better(run: RunRecord) -> Caution | None:
     row = best_baseline(run)
     if row is None or row["verdict"] == BETTER:
         return None
@@ -254,7 +254,7 @@ def _adds_nothing(run: RunRecord) -> Caution | None:
         "serious" if worse else "note",
         "A simple predictor is better than the networks."
         if worse
-        else "The networks add nothing to a simple predictor.",
+        else "The networks are not shown to be better than a simple predictor.",
         f"{comparison(run)} What their maps show is what these networks used, not the best that the images can tell.",
         "baselines",
     )
@@ -352,7 +352,7 @@ CHECKS: Sequence[Check] = (
     Check(sums_of_evidence, ("evidence", "relevance")),
     Check(_synthetic), Check(_shuffled), Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
     Check(_same_images), Check(_few, ("scans",)), Check(_chance),
-    Check(_adds_nothing, ("baselines",)), Check(_registration, ("registration",)),
+    Check(_not_better, ("baselines",)), Check(_registration, ("registration",)),
     Check(_own_volumes, ("scans",)), Check(_not_learned), Check(_not_converged), Check(_imbalanced, ("scans",)),
     Check(_negative_start, ("conservation", "predictions")), Check(_losses, ("conservation",)),
     Check(_gain, ("relevance", "predictions")), Check(_dropped, ("scans",)), Check(_empty_outcomes), *AUDIT_CHECKS,

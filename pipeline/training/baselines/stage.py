@@ -114,6 +114,9 @@ def _predictions(
     clinical = read_table(layout.clinical).set_index("scan_id") if layout.clinical.is_file() else pd.DataFrame()
     task = task_of(config.cohort)
     seen = Seen(scans, clinical, images, task.column)
+    target = np.array([task.value(one.label, one.name) for one in scans])
+    person = name_of_person(one.participant_id for one in scans)
+    people = np.array([person[one.participant_id] for one in scans])
     known = read_table(layout.predictions, ["scan_id", "fold"])
     folds = dict(zip(known["scan_id"], known["fold"], strict=True))
     rows = []
@@ -124,32 +127,28 @@ def _predictions(
             log.info("baseline %s: nobody has what it sees (%s)", baseline.name, baseline.sees)
             continue
         for fold in split.folds:
+            members = {*fold.train, *fold.validation}
+            train = [k for k, one in enumerate(scans) if one.participant_id in members]
             test = [k for k, one in enumerate(scans) if folds.get(one.scan_id) == fold.index]
-            rows += _of_fold(
-                scans, columns, fold.index, {*fold.train, *fold.validation}, test, task, config, baseline.name
-            )
+            if not test or not _can_be_fitted(target[train], people[train], task):
+                continue  # no network to compare with, or too few to learn from
+            seed = derived_seed(config.seed, "baselines", fold.index)
+            try:
+                own = people[train].tolist()
+                found = predicted(columns[train], target[train], own, columns[test], task.is_number, seed)
+            except ValueError as error:  # scikit-learn's, of data that no model can be fitted to
+                raise BadInputError(
+                    f"baseline {baseline.name}, fold {fold.index}: {error}. Use fewer folds, or add participants."
+                ) from error
+            rows += [
+                (one.participant_id, one.session_id, one.scan_id, fold.index, baseline.name, target[k], float(value))
+                for k, value in zip(test, found, strict=True)
+                for one in (scans[k],)
+            ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _of_fold(
-    scans: Sequence[Scan], columns: np.ndarray, fold: int, members: set[str], test: Sequence[int], task: Task,
-    config: Config, name: str,
-) -> list[tuple[object, ...]]:  # fmt: skip
-    """Rows of the test scans of one fold; none where it has no network, or a class has too few people to fit on."""
-    train = [k for k, one in enumerate(scans) if one.participant_id in members]
-    target = np.array([task.value(one.label, one.name) for one in scans])
-    person = name_of_person(one.participant_id for one in scans)
-    people = [person[scans[k].participant_id] for k in train]
-    few = min((len({who for who, k in zip(people, train, strict=True) if target[k] == value})
-               for value in set(target[train])), default=0)  # fmt: skip
-    if not test or (not task.is_number and (few < 2 or len(set(target[train])) < 2)):
-        return []
-    seed = derived_seed(config.seed, "baselines", fold)
-    try:
-        found = predicted(columns[train], target[train], people, columns[test], task.is_number, seed)
-    except ValueError as error:  # scikit-learn's, of data that no model can be fitted to
-        raise BadInputError(f"baseline {name}, fold {fold}: {error}. Use fewer folds, or add participants.") from error
-    return [
-        (scans[k].participant_id, scans[k].session_id, scans[k].scan_id, fold, name, target[k], float(value))
-        for k, value in zip(test, found, strict=True)
-    ]
+def _can_be_fitted(target: np.ndarray, people: np.ndarray, task: Task) -> bool:
+    """Whether there are two people of each of two classes, or any whose number is known."""
+    of_class = [len(set(people[target == value])) for value in set(target)]
+    return len(target) > 0 if task.is_number else len(of_class) > 1 and min(of_class) > 1
