@@ -115,13 +115,28 @@ def inputs_of(
     )
 
 
-def of_one_spread(values: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    """Values (people,) times the root of the pooled variance over that of their fold and four more people."""
-    groups = pd.Series(np.asarray(values, float)).groupby(np.asarray(fold))
+def of_one_spread(values: np.ndarray, fold: np.ndarray, kinds: Sequence[str] | None = None) -> np.ndarray:
+    """Values (people,) or (people, columns) in one spread, columns of a kind by the median factor.
+
+    The factor of a fold is the root of the pooled variance over that of the fold and of four more people.
+    """
+    columns = pd.DataFrame(np.asarray(values, float).reshape(len(values), -1))
+    groups = columns.groupby(np.asarray(fold))
     variance, freedom = groups.var().fillna(0.0), groups.size() - 1
-    pooled = (variance * freedom).sum() / freedom.sum()
-    mixed = (variance * freedom + 4 * pooled) / (freedom + 4)
-    return np.asarray(values * np.sqrt(pooled / mixed[np.asarray(fold)]).to_numpy())
+    pooled = variance.mul(freedom, axis=0).sum() / freedom.sum()
+    mixed = (variance.mul(freedom, axis=0) + 4 * pooled).div(freedom + 4, axis=0)
+    logs = np.log(pooled / mixed) / 2
+    factors = logs.T.groupby(["" for _ in logs] if kinds is None else list(kinds)).transform("median").T
+    scaled = columns * np.exp(factors.loc[np.asarray(fold)].to_numpy())
+    return np.asarray(scaled).reshape(np.shape(values))
+
+
+def means_in_one_spread(inputs: StatisticsInputs, values: np.ndarray, people: Sequence[str]) -> pd.DataFrame:
+    """Participants' means (people, groups) of a map's values (scans, groups), folds brought to one spread."""
+    frame = pd.DataFrame(values, columns=list(GROUPS)).groupby(inputs.frame["participant_id"].to_numpy()).mean()
+    fold = inputs.frame.groupby("participant_id")["fold"].first()
+    frame = frame.loc[list(people)]
+    return pd.DataFrame(of_one_spread(frame, fold[frame.index]), frame.index, frame.columns)
 
 
 def settings(**changes) -> Config:

@@ -78,7 +78,7 @@ def test_a_column_without_variance_to_divide_by_does_not_decide_for_the_others()
     design = Design(tested, np.ones((24, 1)), np.arange(24), {}, ("a", "b", "c", "Intercept"), {})
     units = Exchangeability.free(24).in_blocks(np.maximum(group, 1).tolist())
     both, alone = (
-        freedman_lane(y[:, columns], design, units, 99, np.random.default_rng(0), group.tolist())
+        freedman_lane(y[:, columns], design, units, 99, np.random.default_rng(0), group.tolist(), kinds=columns)
         for columns in ([0, 1, 2], [0, 2])
     )
     assert np.isnan([both.p[1], both.statistic[1]]).all()

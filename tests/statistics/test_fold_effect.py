@@ -116,9 +116,15 @@ def test_folds_are_brought_to_one_spread_whoever_is_exchanged_within_them() -> N
     fold = np.repeat([0, 1, 2], [12, 5, 2])
     values = (rng.normal(size=(19, 3)) + 1.2 * fold[:, None]) * 3.0 ** fold[:, None]
     exchange = Exchangeability.free(19).in_blocks(fold.tolist())
+    apart = np.column_stack([of_one_spread(column, fold) for column in values.T])
+    np.testing.assert_allclose(exchange.even(values, ["a", "b", "c"]), apart, rtol=1e-12)
     alike = exchange.even(values)
-    expected = np.column_stack([of_one_spread(column, fold) for column in values.T])
-    np.testing.assert_allclose(alike, expected, rtol=1e-12)
+    np.testing.assert_allclose(alike, of_one_spread(values, fold), rtol=1e-12)
+    two = exchange.even(values, ["a", "b", "a"])
+    np.testing.assert_allclose(two, of_one_spread(values, fold, ["a", "b", "a"]), rtol=1e-12)
+    np.testing.assert_allclose(two[:, 1], apart[:, 1], rtol=1e-12)
+    constant = np.column_stack([values, np.full(19, 0.1 + 0.2)])  # has no say in the median
+    np.testing.assert_allclose(exchange.even(constant)[:, :3], alike, rtol=1e-12)
     rows = exchange.permutations(20, rng).rows
     for order in rows:  # the factor of a fold depends on nobody's class
         np.testing.assert_allclose(exchange.even(values[order]), alike[order], rtol=1e-12)
@@ -216,7 +222,8 @@ def test_plain_correlations_and_class_differences_are_within_folds() -> None:
     tiv = inputs.frame["tiv_mm3"].to_numpy(float)
     table = associations_tables(inputs)
     own = table[(table["map"] == MAPS[0]) & (table["group"] == GROUPS[0])].set_index("estimator")
-    density = of_one_spread(density, number)
+    densities = inputs.values.densities[:, 0]
+    density = of_one_spread(densities, number)[:, 0]
     centred = [centred_within(values, number) for values in (density, tiv)]
     assert own.loc["pearson", "r"] == pytest.approx(np.corrcoef(*centred)[0, 1])
     ranked = [centred_within(scipy.stats.rankdata(values).astype(float), number) for values in (density, tiv)]

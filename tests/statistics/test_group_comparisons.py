@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 import statsmodels.api as sm
-from made_up import GROUPS, MAPS, inputs_of, of_one_spread, people, predictions_of, relevance_of, settings
+from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, predictions_of, relevance_of, settings
 from statsmodels.stats.meta_analysis import combine_effects
 
 from pipeline.regions.effect_size import hedges_g
@@ -15,7 +15,7 @@ from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparis
 from pipeline.statistics.groups.log_gain import between_variance, gain_floor, log_gain, shrink
 from pipeline.statistics.groups.members import TwoGroups
 from pipeline.statistics.groups.region_effects import region_effects
-from pipeline.statistics.linear.skewness import OF_P, SMALL_GROUPS
+from pipeline.statistics.linear.skewness import OF_FAMILY, OF_P, SMALL_GROUPS
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
@@ -67,7 +67,7 @@ def test_adjusted_difference_is_the_coefficient_of_least_squares():
     row = hippocampus(table_of(inputs))
     means, *_ = class_means(inputs)
     model = sm.add_constant(means[["target", "age", "fold"]].assign(male=(means["sex"] == "M")).astype(float))
-    alike = of_one_spread(means["density"], means["fold"])
+    alike = means_in_one_spread(inputs, inputs.values.densities[:, 0], means.index)["Hippocampus"]
     assert row["difference_adjusted"] == pytest.approx(sm.OLS(alike, model).fit().params["target"])
     assert row["covariates"] == "fold, age, sex[T.M]"
 
@@ -237,12 +237,13 @@ def test_same_seed_same_table():
 
 
 @pytest.mark.parametrize("draw", ["exponential", "normal"])
-@pytest.mark.parametrize("patients", [12, 20])
-def test_a_small_group_has_a_caveat_by_design_and_not_by_what_its_values_look_like(patients, draw):
+@pytest.mark.parametrize(("patients", "caveat"), [(12, (20, OF_P)), (20, (40, OF_FAMILY)), (40, None)])
+def test_a_small_group_has_a_caveat_by_design_and_not_by_what_its_values_look_like(patients, caveat, draw):
     scans = [scan for scan in people(patients, scans_each=(1,)) if scan.label == "AD"]
     scans += [scan for scan in people(48, scans_each=(1,)) if scan.label == "CN"]
     relevance, random = relevance_of(scans, effect=0), np.random.default_rng(8)
     values = getattr(random, draw)(size=len(relevance))
     inputs = inputs_of(scans, only("positive/negative"), relevance=relevance.assign(sum=values, density=values))
-    noted = table_of(inputs)["note"].fillna("").str.contains(SMALL_GROUPS.format(what=OF_P), regex=False)
-    assert noted.all() if patients == 12 else not noted.any()
+    notes = table_of(inputs)["note"].fillna("")
+    said = SMALL_GROUPS.format(*caveat) if caveat else "a group has fewer"
+    assert notes.str.contains(said, regex=False).eq(caveat is not None).all()

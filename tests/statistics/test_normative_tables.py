@@ -155,7 +155,7 @@ def test_subtypes_of_few_carry_a_caveat(sizes):
     one = Subtypes("gb", names, np.zeros((n, 2)), labels, np.ones(n), pd.DataFrame())
     values = pd.Series(np.random.default_rng(0).normal(size=n))
     row = _compared(one, "mmse", values, dict.fromkeys(names, "0"), quick_config(permutations=19))
-    assert row["note"] == (SMALL_GROUPS.format(what=OF_P) if min(sizes) < 20 else None)
+    assert row["note"] == (SMALL_GROUPS.format(20, OF_P) if min(sizes) < 20 else None)
     assert row["p"] > 0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from made_up import GROUPS, MAPS, inputs_of, of_one_spread, people, relevance_of, settings
+from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, relevance_of, settings
 
 from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError, UsageError
@@ -67,7 +67,8 @@ def test_it_is_the_partial_correlation_of_participant_means_with_class_and_fold_
         volume=inputs.frame["hippocampus_mm3"] / inputs.frame["tiv_mm3"],
     )
     means = frame.groupby("participant_id")[["share", "volume", "age", "target", "fold"]].mean()
-    means["share"] = of_one_spread(means["share"], means["fold"])
+    shares = sums / np.abs(sums).sum(axis=1, keepdims=True)
+    means["share"] = means_in_one_spread(inputs, shares, means.index)["Hippocampus"]
     held = sm.add_constant(means[["age", "target", "fold"]])  # two folds, 0 and 1
     left = [sm.OLS(means[name], held).fit().resid for name in ("share", "volume")]
     assert row["r"] == pytest.approx(np.corrcoef(*left)[0, 1], abs=1e-12)

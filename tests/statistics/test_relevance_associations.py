@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 import statsmodels.api as sm
-from made_up import GROUPS, MAPS, inputs_of, of_one_spread, people, relevance_of, settings
+from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, relevance_of, settings
 
 from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED, RELIABILITY, not_measured
 from pipeline.run.config.settings import RegistrationConfig
@@ -72,7 +72,7 @@ def test_partial_correlation_is_that_of_residuals():
     frame = inputs.frame.assign(male=(inputs.frame["sex"] == "M").astype(float))
     frame["density"] = inputs.values.densities[:, 0, GROUPS.index("Hippocampus")]
     means = frame.dropna(subset=["mmse"]).groupby("participant_id")[["density", "mmse", "age", "male", "fold"]].mean()
-    means["density"] = of_one_spread(means["density"], means["fold"])
+    means["density"] = means_in_one_spread(inputs, inputs.values.densities[:, 0], means.index)["Hippocampus"]
     covariates = sm.add_constant(means[["age", "male", "fold"]])  # two folds, 0 and 1
     left = [sm.OLS(means[name], covariates).fit().resid for name in ("density", "mmse")]
     assert row["r"] == pytest.approx(np.corrcoef(*left)[0, 1], abs=1e-12)

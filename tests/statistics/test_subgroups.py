@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
-from made_up import GROUPS, MAPS, inputs_of, of_one_spread, people, predictions_of, relevance_of, settings
+from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, predictions_of, relevance_of, settings
 from scipy.stats import ttest_ind
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
@@ -196,7 +196,7 @@ def test_interaction_is_the_coefficient_of_least_squares():
         density=("density", "mean"), target=("target", "first"), age=("age", "mean"), sex=("sex", "first"),
         fold=("fold", "first"),
     )  # fmt: skip
-    means["density"] = of_one_spread(means["density"], means["fold"])
+    means["density"] = means_in_one_spread(inputs, inputs.values.densities[:, 0], means.index)["Hippocampus"]
     fit = smf.ols("density ~ target * C(sex) + age + C(fold)", means).fit()
     assert row["estimate"] == pytest.approx(fit.params["target:C(sex)[T.M]"])
     assert row["levels"] == "F, M"
@@ -220,7 +220,7 @@ def test_interaction_with_a_number_is_per_unit():
     (row,) = interactions(inputs).query("map == @MAPS[0] and group == 'Amygdala'").to_dict("records")
     frame = inputs.frame.assign(density=inputs.values.densities[:, 0, GROUPS.index("Amygdala")])
     means = frame.groupby("participant_id")[["density", "target", "age", "fold"]].mean()
-    means["density"] = of_one_spread(means["density"], means["fold"])
+    means["density"] = means_in_one_spread(inputs, inputs.values.densities[:, 0], means.index)["Amygdala"]
     assert row["estimate"] == pytest.approx(smf.ols("density ~ target * age", means).fit().params["target:age"])
     assert pd.isna(row["levels"])
 
@@ -449,7 +449,7 @@ def test_an_interval_of_few_of_a_class_has_a_caveat_whatever_its_values_look_lik
     values = getattr(rng, draw)(size=(n, 50))
     table = pd.DataFrame({"note": [None] * 50})
     made = _with_class_difference(table, scans, values, settings().statistics)
-    said = f"class difference: {SMALL_GROUPS.format(what=OF_INTERVAL)}"
+    said = f"class difference: {SMALL_GROUPS.format(20, OF_INTERVAL)}"
     assert made["note"].tolist() == [said if caveat else None] * 50
     assert np.isfinite(made["class_difference_low"]).all()
 
@@ -457,8 +457,8 @@ def test_an_interval_of_few_of_a_class_has_a_caveat_whatever_its_values_look_lik
 def test_values_that_are_mostly_the_same_have_a_caveat_in_groups_of_any_size():
     values = np.column_stack([np.arange(90.0), np.where(np.arange(90) % 10 < 6, 0, np.arange(90)), np.zeros(90)])
     groups = np.repeat([0, 1], [30, 60])
-    alike = MOSTLY_ALIKE.format(what=OF_INTERVAL)
+    alike = MOSTLY_ALIKE.format(OF_INTERVAL)
     assert caveats_of_groups(values, groups, OF_INTERVAL) == [None, alike, alike]
     assert caveats_of_groups(values[:45], np.repeat([0, 1], [15, 30]), OF_INTERVAL)[0] == SMALL_GROUPS.format(
-        what=OF_INTERVAL
+        20, OF_INTERVAL
     )

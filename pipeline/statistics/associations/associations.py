@@ -9,7 +9,7 @@ different questions and are not corrected for each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of,
 from pipeline.statistics.associations.matched import MatchedTest, matched_test
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.relevance_columns import RelevanceColumns
+from pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
 from pipeline.statistics.groups.members import label_of, members_of
 from pipeline.statistics.linear.design import Design
 from pipeline.statistics.linear.exchangeability import Exchangeability
@@ -216,7 +216,8 @@ def rows_of(
     """Rows of one estimator: all maps, regions and metrics."""
     method = METHODS[estimator]
     of_units = ranks if method == "spearman" else np.asarray
-    alike = points.exchange.even(points.relevance)
+    kinds = kinds_of(columns)
+    alike = points.exchange.even(points.relevance, kinds)
     relevance, tested, nuisance = (of_units(values) for values in (alike, points.biomarker, points.nuisance))
     table = columns.assign(
         covariates=", ".join(points.covariates) or None, n_participants=len(relevance), n_scans=points.n_scans
@@ -229,7 +230,7 @@ def rows_of(
         table = table.assign(n_permutations=len(permutations), exact=permutations.exact, slope=matched.slope)
         test: MatchedTest | PermutationTest = matched
     else:
-        test = _common_test(points, biomarker.name, method, settings, rng)
+        test = _common_test(points, biomarker.name, method, settings, rng, kinds)
         table = table.assign(n_permutations=test.n_permutations, exact=test.exact, slope=test.coefficients[0])
     if method == "spearman":
         table["slope"] = np.nan
@@ -244,14 +245,19 @@ def rows_of(
 
 
 def _common_test(
-    points: Points, name: str, method: Method, settings: StatisticsConfig, rng: np.random.Generator
+    points: Points,
+    name: str,
+    method: Method,
+    settings: StatisticsConfig,
+    rng: np.random.Generator,
+    kinds: Sequence[str],
 ) -> PermutationTest:
     """Test one biomarker in all columns."""
     names = (name, *(f"covariate {i}" for i in range(points.nuisance.shape[1])))
     rows = np.arange(len(points.relevance), dtype=np.intp)
     design = Design(points.biomarker, points.nuisance, rows, {}, names, {})
     return partial_correlation(
-        points.relevance, design, points.exchange, settings.permutations, rng, method, settings.confidence
+        points.relevance, design, points.exchange, settings.permutations, rng, method, settings.confidence, kinds
     )
 
 

@@ -101,10 +101,11 @@ def _row(inputs: StatisticsInputs, name: str, metric: str, biomarker: Biomarker)
     held = [term.strip() for term in settings.covariates.split("+") if term.strip() not in ("", CLASS)]
     covariates = " + ".join([CLASS, *held] if asked.scan_group == "all" else held)
     every = RelevanceColumns.of(inputs.values, (metric,))
-    chosen = every.table.index[(every.table["map"] == name) & (every.table["group"] == asked.region)]
-    column = RelevanceColumns(every.table.loc[chosen].reset_index(drop=True), every.values[:, chosen])
-    points = points_of(inputs, column, biomarker, members_of(inputs, asked.scan_group), covariates)
+    chosen = every.table.index[every.table["map"] == name]  # all regions: folds are brought to one spread by the map
+    columns = RelevanceColumns(every.table.loc[chosen].reset_index(drop=True), every.values[:, chosen])
+    points = points_of(inputs, columns, biomarker, members_of(inputs, asked.scan_group), covariates)
     rng = generator(inputs.seed, "statistics", "associations", asked.scan_group)  # the permutations of associations
-    row = rows_of(points, column.table, biomarker, "partial", settings, rng)
+    rows = rows_of(points, columns.table, biomarker, "partial", settings, rng)
+    row = rows[rows["group"] == asked.region].reset_index(drop=True)
     within = ", within test folds" if FOLD in points.covariates else ""
     return row.assign(exchanged=EXCHANGED + within)

@@ -60,6 +60,11 @@ class RelevanceColumns:
         return cls(table, np.concatenate(columns, axis=1))
 
 
+def kinds_of(columns: pd.DataFrame) -> list[str]:
+    """What has a scale of its own in each network, one per column: its map and metric."""
+    return (columns["map"].astype(str) + " " + columns["metric"].astype(str)).tolist()
+
+
 def with_shares(relevance: pd.DataFrame) -> pd.DataFrame:
     """Add the column ``share`` (see `shares`) to a table of relevance; NaN for groups without a voxel.
 

@@ -28,7 +28,7 @@ from pipeline.run.work.seeds import generator
 from pipeline.statistics.arrays import Floats
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.relevance_columns import RelevanceColumns
+from pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
 from pipeline.statistics.data.values import participant_codes, participant_means
 from pipeline.statistics.groups.gains import with_gains
 from pipeline.statistics.groups.members import TwoGroups, interval_of_g, label_of, reported_g
@@ -184,7 +184,7 @@ def compare(
     said = caveats_of_groups(means, of_first.astype(np.intp))
     caveats = [one if known else None for one, known in zip(said, table["p"].notna(), strict=True)]
     table["note"] = [joined(note, caveat, two.note) for note, caveat in zip(notes, caveats, strict=True)]
-    alike = Exchangeability.free(len(means)).in_blocks(fold.tolist()).even(means)
+    alike = Exchangeability.free(len(means)).in_blocks(fold.tolist()).even(means, kinds_of(table))
     _estimate(table, alike, of_first, fold, critical, by_chance)
     return Compared(table, means, of_first, True)
 
@@ -196,7 +196,8 @@ def _test(
     critical, plain = np.full(len(table), np.nan), table["difference"].copy()
     by_chance = critical.copy()
     families = [rows.index.to_numpy() for _, rows in table.groupby("metric", sort=False)]
-    tests, model = _permute(values, frame, "", settings, families, seed)
+    kinds = kinds_of(table)
+    tests, model = _permute(values, frame, "", settings, families, kinds, seed)
     fold = fold_of_units(frame, Exchangeability.participant_means(frame["participant_id"].tolist()), model.held)
     table["fold_held"] = model.held
     names = {"statistic": "t", "df": "df", "p": "p", "p_fwe": "p_fwe", "p_fdr": "p_fdr"}
@@ -215,7 +216,7 @@ def _test(
     if not settings.covariates.strip():
         return fold, critical, by_chance, notes
     try:
-        tests, model = _permute(values, frame, settings.covariates, settings, families, seed)
+        tests, model = _permute(values, frame, settings.covariates, settings, families, kinds, seed)
     except BadInputError as error:
         return (
             fold,
@@ -234,7 +235,7 @@ def _test(
 
 def _permute(
     values: Floats, frame: pd.DataFrame, covariates: str, settings: StatisticsConfig,
-    families: Sequence[NDArray[np.intp]], seed: tuple[Any, ...],
+    families: Sequence[NDArray[np.intp]], kinds: Sequence[str], seed: tuple[Any, ...],
 ) -> tuple[list[PermutationTest], FoldModel]:  # fmt: skip
     """The test of each family, all with the same permutations, and the model."""
     groups = frame["_first"].tolist()
@@ -248,6 +249,7 @@ def _permute(
             generator(*seed),
             variance_groups=groups,
             confidence=settings.confidence,
+            kinds=[kinds[column] for column in family],
         )
         for family in families
     ]

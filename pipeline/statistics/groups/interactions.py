@@ -15,7 +15,7 @@ from pipeline.run.plain_text import counted
 from pipeline.run.work.seeds import generator
 from pipeline.statistics.data.inputs import StatisticsInputs
 from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.relevance_columns import RelevanceColumns
+from pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
 from pipeline.statistics.groups.levels import COURSE, Levels, one_value_per_participant, subgroup_levels
 from pipeline.statistics.groups.members import CLASSES, TwoGroups
 from pipeline.statistics.linear.fold_effect import EVEN, model_within_folds
@@ -102,7 +102,9 @@ def _of_variable(
     design = model.design
     rng = generator(inputs.seed, "statistics", "interactions", variable)
     relevance = columns.values[two.rows]
-    test = freedman_lane(relevance, design, model.exchange, settings.permutations, rng, of_class)
+    test = freedman_lane(
+        relevance, design, model.exchange, settings.permutations, rng, of_class, kinds=kinds_of(columns.table)
+    )
     table = columns.table.drop(columns="metric").assign(
         variable=variable, levels=", ".join(names) or None, estimate=test.estimate / spread,
         standard_error=test.standard_error / spread, statistic=test.statistic, df=test.df, partial_r=test.partial_r,

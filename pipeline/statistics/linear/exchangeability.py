@@ -152,12 +152,15 @@ class Exchangeability:
         centred[:, np.abs(centred).max(axis=0, initial=0.0) <= 1e-12 * scale] = 0.0
         return centred
 
-    def even(self, values: Floats) -> Floats:
+    def even(self, values: Floats, kinds: Sequence[Any] | None = None) -> Floats:
         """Values of units (units, columns), multiplied so that they spread alike in all blocks: as in all of them.
 
         Networks of different blocks multiply what they see by different factors, and the widest would decide a test.
-        A block's variance is about its own mean, whoever belongs to which class, so that permutation within blocks does
-        not change it; `LIKE_THE_OTHERS` people who vary as those of all blocks are added to it.
+        All columns of a kind (one per column: the map; by default all are of one) have the same factor, the median over
+        them: a factor for each column would follow its outliers, and family-wise p would be too small
+        (docs/benchmarks/statistics.md). A block's variance is about its own mean, whoever belongs to which class, so
+        that permutation within blocks does not change it; `LIKE_THE_OTHERS` people who vary as those of all blocks are
+        added to it.
         """
         if self.blocks is None or self.scheme == "within":
             return values
@@ -172,7 +175,12 @@ class Exchangeability:
         pooled = squares.sum(axis=0) / np.maximum(freedom.sum(axis=0), 1)
         variance = (squares + LIKE_THE_OTHERS * pooled) / (freedom + LIKE_THE_OTHERS)
         varies = pooled > (TIE_TOLERANCE * np.abs(clean).max(axis=0, initial=0.0)) ** 2  # not by rounding only
-        factor = np.sqrt(np.divide(pooled, variance, out=np.ones_like(variance), where=varies & (variance > 0)))
+        logs = np.log(np.divide(pooled, variance, out=np.ones_like(variance), where=varies & (variance > 0))) / 2
+        factor = np.ones_like(logs)
+        kind = np.zeros(values.shape[1], np.intp) if kinds is None else pd.factorize(pd.Series(list(kinds)))[0]
+        for columns in (varies & (kind == one) for one in np.unique(kind)):
+            if columns.any():
+                factor[:, columns] = np.exp(np.median(logs[:, columns], axis=1))[:, None]
         return np.asarray(values * factor[block], dtype=float)
 
     def groups_of_units(self, groups: Sequence[Any]) -> Indices:

@@ -190,6 +190,7 @@ def freedman_lane(
     variance_groups: Sequence[Any] | None = None,
     confidence: float = 0.95,
     equal_variances: bool = False,
+    kinds: Sequence[Any] | None = None,
 ) -> PermutationTest:
     """Test the tested term of a design in every column of values.
 
@@ -210,6 +211,8 @@ def freedman_lane(
     equal_variances : bool
         Plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of the robust one of
         `pipeline.statistics.linear.robust`. F of several columns takes equal variances always, unless there are groups.
+    kinds : sequence, optional
+        One per column of values: the map, whose scale differs between blocks (see `Exchangeability.even`).
 
     Returns
     -------
@@ -226,7 +229,9 @@ def freedman_lane(
     model = LinearModel.of(design, scheme, None if groups is None else groups.tolist())
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
     permutations = scheme.permutations(m, rng, model.alike.tolist())
-    return permutation_test(scheme.even(scheme.reduce(columns)), model, permutations, confidence, equal_variances)
+    return permutation_test(
+        scheme.even(scheme.reduce(columns), kinds), model, permutations, confidence, equal_variances
+    )
 
 
 def permutation_test(

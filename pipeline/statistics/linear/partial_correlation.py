@@ -8,8 +8,9 @@ participant means, not of scans. With only the intercept as nuisance this is the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.stats import rankdata
@@ -31,6 +32,7 @@ def partial_correlation(
     rng: np.random.Generator,
     method: Method,
     confidence: float = 0.95,
+    kinds: Sequence[Any] | None = None,
 ) -> PermutationTest:
     """Correlation of every column of values with the tested term, given the nuisance terms.
 
@@ -45,6 +47,9 @@ def partial_correlation(
         Random permutations.
     rng : numpy.random.Generator
     method : {"pearson", "spearman"}
+    confidence : float
+    kinds : sequence, optional
+        As for `pipeline.statistics.linear.freedman_lane.freedman_lane`.
 
     Returns
     -------
@@ -68,7 +73,7 @@ def partial_correlation(
     model = LinearModel.of(design, scheme, transform=transform)
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
     permutations = scheme.permutations(m, rng, model.alike.tolist())
-    test = permutation_test(transform(scheme.even(scheme.reduce(columns))), model, permutations, confidence)
+    test = permutation_test(transform(scheme.even(scheme.reduce(columns), kinds)), model, permutations, confidence)
     error, low, high = correlation_interval(test.partial_r, test.statistic, test.critical, test.p, 1 - confidence)
     return replace(test, estimate=test.partial_r, standard_error=error, low=low, high=high)
 

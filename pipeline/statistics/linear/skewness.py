@@ -13,13 +13,12 @@ from pipeline.statistics.arrays import Flags, Floats, Indices
 
 VERY_SKEWED, FEW = 1.0, 30
 """Skewness of fewer than `FEW` values above which p of a mean is too small: a caveat is due."""
-FEW_OF_GROUP = 20
-"""People in the smallest group below which p of a difference is too small where values are skewed."""
-SMALL_GROUPS = (
-    f"a group has fewer than {FEW_OF_GROUP} participants: if values are skewed and groups differ in spread, {{what}}"
-)
-MOSTLY_ALIKE = "most values of a group are the same: {what}"
+FEW_OF_GROUP, FEW_OF_FAMILY = 20, 40
+"""People in the smallest group below which p of a difference is too small where values are skewed, and p_fwe is."""
+SMALL_GROUPS = "a group has fewer than {} participants: if values are skewed and groups differ in spread, {}"
+MOSTLY_ALIKE = "most values of a group are the same: {}"
 OF_P, OF_INTERVAL = "p may be too small", "the interval may be too narrow"
+OF_FAMILY = "family-wise p may be too small"
 
 
 def skewed_and_few(skewness: Floats, n: int) -> Flags:
@@ -32,16 +31,20 @@ def caveats_of_groups(values: Floats, groups: Indices, what: str = OF_P) -> list
 
     Examples
     --------
-    >>> caveats_of_groups(np.arange(40.0)[:, None], np.repeat([0, 1], [10, 30]))
-    ['a group has fewer than 20 participants: if values are skewed and groups differ in spread, p may be too small']
-    >>> caveats_of_groups(np.arange(40.0)[:, None], np.repeat([0, 1], 20))
-    [None]
+    >>> two = np.arange(160.0).reshape(80, 2)
+    >>> caveats_of_groups(two, np.repeat([0, 1], [20, 60]))[0][-30:]
+    'family-wise p may be too small'
+    >>> caveats_of_groups(two, np.repeat([0, 1], 40))
+    [None, None]
     """
     members = [values[groups == group] for group in np.unique(groups)]
-    small = min(len(own) for own in members) < FEW_OF_GROUP
+    fewest, small = min(len(own) for own in members), None
+    if fewest < FEW_OF_GROUP:
+        small = SMALL_GROUPS.format(FEW_OF_GROUP, what)
+    elif what == OF_P and values.shape[1] > 1 and fewest < FEW_OF_FAMILY:
+        small = SMALL_GROUPS.format(FEW_OF_FAMILY, OF_FAMILY)
     said = []
     for column in range(values.shape[1]):
         most = [np.unique(own[:, column], return_counts=True)[1].max() / len(own) for own in members]
-        alike = MOSTLY_ALIKE.format(what=what) if max(most) > 0.5 else None
-        said.append(alike or (SMALL_GROUPS.format(what=what) if small else None))
+        said.append(MOSTLY_ALIKE.format(what) if max(most) > 0.5 else small)
     return said
