@@ -23,6 +23,8 @@ import pandas as pd
 from inherent_runs import Recipe, Workplace, collected, networks, scored, trained
 
 from pipeline.evaluation.grids.stage import evaluate_grids
+from pipeline.models.families.probes.body import with_body
+from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.tables import read_table
 from pipeline.run.work.executors import open_executor
 
@@ -46,11 +48,12 @@ SHOWN = ["recipe", "seed", "map", "share", "ci_low", "ci_high", "n_participants"
 
 def probes(backbone: Path, name: str) -> list[Recipe]:
     """Probes of all heads and losses."""
+    body = with_body(ProbeConfig(backbone=str(backbone))).body
     return [
         Recipe(
             f"{name}, {head}, {loss}",
             {
-                "model": {"architecture": "probe", "backbone": str(backbone), "head": head},
+                "model": {"architecture": "probe", "backbone": str(backbone), "body": body, "head": head},
                 "training": {**TRAINING, "loss": LOSSES[loss]},
                 "attribution": {"settings": ["inherent:compare=nothing"]} if "inherent" in methods else {},
                 "evaluation": {"grids": {"kinds": ["needle"]}},

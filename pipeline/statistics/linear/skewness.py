@@ -13,7 +13,7 @@ from pipeline.statistics.arrays import Flags, Floats, Indices
 
 VERY_SKEWED, FEW = 1.0, 30
 """Skewness of fewer than `FEW` values above which p of a mean is too small: a caveat is due."""
-FEW_OF_GROUP, FEW_OF_FAMILY = 20, 40
+FEW_OF_GROUP, FEW_OF_FAMILY = 20, 80
 """People in the smallest group below which p of a difference is too small where values are skewed, and p_fwe is."""
 SMALL_GROUPS = "a group has fewer than {} participants: if values are skewed and groups differ in spread, {}"
 MOSTLY_ALIKE = "most values of a group are the same: {}"
@@ -31,10 +31,10 @@ def caveats_of_groups(values: Floats, groups: Indices, what: str = OF_P) -> list
 
     Examples
     --------
-    >>> two = np.arange(160.0).reshape(80, 2)
-    >>> caveats_of_groups(two, np.repeat([0, 1], [20, 60]))[0][-30:]
+    >>> two = np.arange(320.0).reshape(160, 2)
+    >>> caveats_of_groups(two, np.repeat([0, 1], [40, 120]))[0][-30:]
     'family-wise p may be too small'
-    >>> caveats_of_groups(two, np.repeat([0, 1], 40))
+    >>> caveats_of_groups(two, np.repeat([0, 1], 80))
     [None, None]
     """
     members = [values[groups == group] for group in np.unique(groups)]

@@ -1,0 +1,206 @@
+"""Which recipe learns from few hundred people: candidates on the same folds of a registered run, beside its baselines.
+
+    python benchmarks/patients_search.py RUN OUT --seeds 43 44 45
+    python benchmarks/patients_search.py RUN OUT --only founding smaller --voxel 4
+
+RUN is a run with registered scans of patients (docs/patients.md); it is only read. One scan of each person, resampled
+to the voxel size asked for. In each of five folds a candidate is trained on four fifths of the rest and answers for the
+people of the fold and for the fifth that it did not train with. The last row takes, in each fold, the candidate with
+the best area on that fifth, over seeds, so nothing is chosen on people who are reported (Varma & Simon 2006); the best
+of the other rows is a best of many and says more than it should. `OUT/answers.tsv` keeps every answer; what is done is
+not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from guidance_study import run_training
+from sklearn.metrics import roc_auc_score
+from torch.nn import functional
+
+from pipeline.cohort.people.tasks import task_of
+from pipeline.models.families.registry import build_network, family_of
+from pipeline.models.inputs import configured_input, read_network_volume
+from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
+from pipeline.run.layout.folder import read_run_config
+from pipeline.run.layout.run_layout import EvaluationLayout
+from pipeline.run.work.seeds import derived_seed, generator
+from pipeline.training.objectives.of_task import objective_of
+from pipeline.training.objectives.records import Context
+from pipeline.training.volumes import STORED, LabelledVolumes
+from workflows.evaluate import registered_scans
+
+FOLDS, SHARE_TO_SELECT = 5, 0.2
+FIXED = {"learning_rate_schedule": "cosine", "max_shift_voxels": 1, "balance_classes": True}
+AVERAGED = {**FIXED, "learning_rate": 1e-3, "max_epochs": 40, "min_epochs": 40, "weight_average": 0.98}
+STRONGER = {"affine_probability": 0.5, "contrast_probability": 0.3, "noise_probability": 0.3}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A family with its settings, and settings of the training."""
+
+    model: Mapping[str, Any]
+    training: Mapping[str, Any] = field(default_factory=lambda: AVERAGED)
+
+    def config(self) -> Config:
+        return load_config(overrides={"model": dict(self.model), "training": dict(self.training)})
+
+
+FOUNDING = {"architecture": "founding", "pools": [2, 2, 2, 1], "dropout": 0.3}
+SMALL = {"architecture": "founding", "channels": [8, 16, 32], "pools": [2, 2, 3], "hidden_units": 16, "dropout": 0.5}
+CANDIDATES: Mapping[str, Candidate] = {
+    "founding, as the demo": Candidate(FOUNDING, {**FIXED, "learning_rate": 1e-3, "max_epochs": 20, "min_epochs": 15}),
+    "founding": Candidate(FOUNDING),
+    "founding, augmented": Candidate(FOUNDING, {**AVERAGED, "augmentation": STRONGER}),
+    "founding, decay .01": Candidate(FOUNDING, {**AVERAGED, "weight_decay": 1e-2}),
+    "smaller": Candidate(SMALL),
+    "smaller, augmented": Candidate(SMALL, {**AVERAGED, "augmentation": STRONGER}),
+    "resnet10": Candidate({"architecture": "resnet10", "width": 0.25}),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """Names, volumes (people, D, H, W) and who has the disease."""
+
+    names: Sequence[str]
+    volumes: torch.Tensor
+    positive: np.ndarray
+
+
+def load(run: Path, voxel_mm: float) -> People:
+    """One scan of each labelled person of a run, on a grid of `voxel_mm`."""
+    layout = EvaluationLayout(run.resolve())
+    config = read_run_config(layout)
+    spec, task = configured_input(config), task_of(config.cohort)
+    firsts = {}
+    for scan in registered_scans(layout, config)[0]:
+        if scan.label in task.outputs:
+            firsts.setdefault(scan.participant_id, scan)
+    files = [layout.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in firsts.values()]
+    volumes = torch.from_numpy(np.stack([read_network_volume(own, spec) for own in files]))
+    if voxel_mm != spec.resolution_mm:
+        sides = [round(side * spec.resolution_mm / voxel_mm) for side in volumes.shape[1:]]
+        volumes = functional.interpolate(volumes[:, None], sides, mode="area")[:, 0]
+    positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
+    return People(list(firsts), volumes, positive)
+
+
+def parts_of(positive: np.ndarray, fold: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """People to train with, to select with and to test, by class; the same for every candidate and seed."""
+    train, select, test = [], [], []
+    for label in (False, True):
+        own = np.flatnonzero(positive == label)
+        order = own[generator(43, "patients", int(label)).permutation(len(own))]
+        tested = order[fold::FOLDS]
+        rest = np.setdiff1d(order, tested)
+        rest = rest[generator(43, "patients", "selection", fold, int(label)).permutation(len(rest))]
+        count = round(len(rest) * SHARE_TO_SELECT)
+        select.append(rest[:count])
+        train.append(rest[count:])
+        test.append(tested)
+    return np.concatenate(train), np.concatenate(select), np.concatenate(test)
+
+
+def answers(people: People, name: str, fold: int, seed: int, work: Path) -> pd.DataFrame:
+    """Logit of the disease of those who were not trained with."""
+    learning, selecting, testing = parts_of(people.positive, fold)
+
+    def part(own: np.ndarray) -> LabelledVolumes:
+        targets = torch.from_numpy(people.positive[own].astype(np.int64))
+        return LabelledVolumes(people.volumes[torch.from_numpy(own)].to(STORED), targets)
+
+    config = CANDIDATES[name].config()
+    training, recipe = part(learning), config.training
+    task = task_of(dataclasses.replace(config.cohort, negative="CN", positive="AD"))
+    objective = objective_of(task, recipe, training.targets, family_of(config.model).loss)
+    torch.manual_seed(derived_seed(seed, "weights", fold))
+    model = build_network(config.model, tuple(people.volumes.shape[1:]), 2)
+    weights = run_training(model, training, part(selecting), objective, recipe, seed + fold, work, Context())
+    model.load_state_dict(weights)
+    model.eval()
+    rows = []
+    for kind, own in (("selection", selecting), ("test", testing)):
+        with torch.inference_mode():
+            logits = torch.cat([model(part(own[i : i + 8]).batch(np.arange(len(own[i : i + 8])))[0].float())
+                                for i in range(0, len(own), 8)])  # fmt: skip
+        for person, logit in zip(own, (logits[:, 1] - logits[:, 0]).tolist(), strict=True):
+            rows.append([name, seed, fold, kind, people.names[person], bool(people.positive[person]), logit])
+    return pd.DataFrame(rows, columns=["candidate", "seed", "fold", "part", "person", "positive", "logit"])
+
+
+def area(rows: pd.DataFrame) -> float:
+    """Area under the curve within folds, weighted by pairs, of logits averaged over seeds (an ensemble)."""
+    won = pairs = 0.0
+    for _, own in rows.groupby("fold"):
+        mean = own.groupby("person").agg(positive=("positive", "first"), logit=("logit", "mean"))
+        weight = float(mean["positive"].sum() * (~mean["positive"]).sum())
+        won += weight * roc_auc_score(mean["positive"], mean["logit"])
+        pairs += weight
+    return won / pairs
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Area of each candidate by seed and of the mean of its seeds, on both parts; and of the nested choice."""
+    lines = ["| candidate | area, mean of seeds | by seed | of the averaged seeds | where chosen from |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    best: dict[int, tuple[float, str]] = {}
+    for name, own in rows.groupby("candidate", sort=False):
+        test, known = own[own["part"] == "test"], own[own["part"] == "selection"]
+        seeds = [area(one) for _, one in test.groupby("seed")]
+        each = " ".join(f"{one:.2f}" for one in seeds)
+        lines.append(f"| {name} | {np.mean(seeds):.3f} | {each} | {area(test):.3f} | {area(known):.3f} |")
+        for fold, part in known.groupby("fold"):
+            best[fold] = max(best.get(fold, (-1.0, "")), (area(part), str(name)))
+    picked = pd.concat(
+        [rows[(rows["fold"] == fold) & (rows["candidate"] == name) & (rows["part"] == "test")]
+         for fold, (_, name) in best.items()]
+    )  # fmt: skip
+    names = ", ".join(f"{fold}: {name}" for fold, (_, name) in sorted(best.items()))
+    return "\n".join([*lines, f"| **chosen in each fold** | | | {area(picked):.3f} | {names} |"])
+
+
+def main() -> int:
+    """Train what is missing, write answers, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
+    parser.add_argument("--only", nargs="+", default=list(CANDIDATES), choices=CANDIDATES, metavar="CANDIDATE")
+    parser.add_argument("--voxel", type=float, default=4.0, help="mm")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    people, path = load(options.run, options.voxel), options.out / "answers.tsv"
+    for seed in options.seeds:
+        for name in options.only:
+            for fold in range(FOLDS):
+                kept = pd.read_csv(path, sep="\t") if path.is_file() else None
+                keys = ["candidate", "seed", "fold"]
+                if kept is not None and (kept[keys] == [name, seed, fold]).all(axis=1).any():
+                    continue
+                begun = time.process_time()
+                rows = answers(people, name, fold, seed, options.out / f"{seed}.safetensors")
+                rows.to_csv(path, sep="\t", index=False, mode="a", header=kept is None)
+                scores = [roc_auc_score(own["positive"], own["logit"]) for _, own in rows.groupby("part")]
+                print(f"{name} seed {seed} fold {fold}: {time.process_time() - begun:.0f} s, selection and test "
+                      f"{scores[0]:.2f} {scores[1]:.2f}", flush=True)  # fmt: skip
+    print(table(pd.read_csv(path, sep="\t")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
