@@ -23,6 +23,10 @@ from pipeline.run.errors import HeatlasError
 LPS_FROM_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 THREADS_VARIABLE = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
 BOTH_METRICS = "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]"
+SYN_QUICK, LINEAR = "antsRegistrationSyNQuick[s]", "antsRegistrationSyNQuick[a]"
+AFFINE = "affine"
+NAMED = {"syn": BOTH_METRICS, "syn-quick": SYN_QUICK}
+"""Names that a person can type for ANTs' parameters."""
 LEVELS_MM = {8.0: 100, 4.0: 70, 2.0: 10}
 """Iterations of SyN by voxel size. ANTs' own sets count levels in voxels of the template and stop at 4 mm if the
 template has 2 mm, which is too coarse for the ventricles (docs/registration.md)."""
@@ -66,20 +70,25 @@ class Transforms:
 
 
 def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: Path) -> Transforms:
-    """Register a scan (moving) to the template (fixed): rigid, affine, then SyN.
+    """Register a scan (moving) to the template (fixed): rigid, affine, then SyN unless `transform` is ``affine``.
 
-    With one thread the result is repeatable to the bit. `transform` is the parameter set of `RegistrationConfig`, and
-    `prefix` the start of the names of all files, in a folder that the caller removes. RegistrationError if ANTs finds
-    no transform.
+    After ``affine`` the displacement is 0, and its files say so. With one thread the result is repeatable to the bit.
+    `transform` is the parameter set of `RegistrationConfig`, and `prefix` the start of the names of all files, in a
+    folder that the caller removes. RegistrationError if ANTs finds no transform.
     """
     require_one_thread()
     with _random_seed(seed):
         try:
-            run_ants(to_ants(fixed), to_ants(moving), transform, str(prefix), singleprecision=True)
+            run_ants(
+                to_ants(fixed), to_ants(moving), NAMED.get(transform, transform), str(prefix), singleprecision=True
+            )
         except RuntimeError as error:
             raise RegistrationError(f"ANTs stopped: {error}. {_LOOK}") from error
     names = ("0GenericAffine.mat", "1Warp.nii.gz", "1InverseWarp.nii.gz")
     files = Transforms(*[prefix.with_name(prefix.name + name) for name in names])
+    if transform == AFFINE and files.affine.is_file():
+        for path in (files.warp, files.inverse_warp):
+            write_no_displacement(path, fixed)
     if not files.inverse_warp.is_file():
         raise RegistrationError(f"ANTs ended without a result. {_LOOK}")
     return files
@@ -94,10 +103,12 @@ def run_ants(fixed: Any, moving: Any, transform: str, prefix: str, **options: An
     """
     import ants
 
-    if transform != BOTH_METRICS:
+    if transform not in (BOTH_METRICS, AFFINE):
         ants.registration(fixed, moving, transform, outprefix=prefix, **options)
         return
-    ants.registration(fixed, moving, "antsRegistrationSyNQuick[a]", outprefix=prefix, **options)
+    ants.registration(fixed, moving, LINEAR, outprefix=prefix, **options)
+    if transform == AFFINE:
+        return
     ants.registration(
         fixed,
         moving,
@@ -198,6 +209,13 @@ def read_displacement(path: Path) -> np.ndarray:
     image: Any = nib.load(path)
     field = np.asarray(image.dataobj, dtype=np.float32)[..., 0, :]
     return np.asarray(field * np.array([-1, -1, 1], dtype=np.float32))
+
+
+def write_no_displacement(path: Path, grid: Volume) -> None:
+    """Write a displacement of 0 on the grid of a volume, as ANTs writes fields."""
+    image = nib.nifti1.Nifti1Image(np.zeros((*grid.data.shape, 1, 3), dtype=np.float32), grid.affine)
+    image.header.set_intent("vector")
+    nib.save(image, path)
 
 
 def require_one_thread() -> None:

@@ -42,7 +42,8 @@ SCAN_VOLUME_COLUMNS = {
     "group": "Bilateral group of the region",
     "volume_mm3": "Volume of the region in the scan: sum of the Jacobian determinant of the map template -> scan over "
     "the region times the voxel volume, mm3 of the scan's own space; n/a for a region without a voxel. As good as the "
-    "registration, and compared with manual volumes for the hippocampi only (docs/benchmarks/registration.md)",
+    "registration, and compared with manual volumes for the hippocampi only (docs/benchmarks/registration.md). n/a "
+    "after an affine registration, which changes all regions alike",
     "tissue_mm3": "volume_mm3 without voxels that are darker than halfway between fluid and the hippocampus; n/a for "
     "other regions, and where the atlas has no lateral ventricles or they are not dark in the scan",
     "template_mm3": "Volume of the region in the template, on the grid of this run",
@@ -126,6 +127,8 @@ def measure_one(
     volumes = region_volumes(change, labels, atlas.regions.numbers, voxel)
     template = region_volumes(np.zeros_like(change), labels, atlas.regions.numbers, voxel)
     tissue = tissue_volumes(change, intensities, labels, hippocampi, ventricles, voxel)
+    if np.ptp(change) < 1e-5:  # an affine map
+        volumes = dict.fromkeys(volumes, float("nan"))
     rows = [
         (region.number, region.name, region.hemisphere, region.group, volumes[region.number],
          tissue.get(region.number, float("nan")), template[region.number])
