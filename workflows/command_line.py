@@ -300,6 +300,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "age_group=young,old or diagnosis=CN,MCI,AD",
     )  # fmt: skip
     parser.add_argument("--target", metavar="COLUMN", help="predict a number, e.g. age, in all scans that have one")
+    parser.add_argument(
+        "--include", metavar="RULE", help='who takes part, e.g. "age >= 60 and cdr >= 0" (docs/inputs.md)'
+    )
     parser.add_argument("--resolution", type=float, metavar="MM", help="voxel size in template space")
     parser.add_argument(
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, e.g. sub-01, 01 or 002_S_0295"

@@ -36,6 +36,8 @@ def settings_of(arguments: argparse.Namespace) -> Config:
         if arguments.contrast:
             raise UsageError("--target predicts a number and --contrast classes; give only one of them.")
         cohort |= {"target": arguments.target, "classes": []}
+    if arguments.include is not None:
+        cohort["include"] = arguments.include
     if arguments.start_at is not None:
         cohort["start_at"] = arguments.start_at
     if cohort:

@@ -108,6 +108,10 @@ def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [decided(candidate) for candidate in candidates]
 
 
+ANOTHER_PREFERRED = "another scan of this session is preferred"
+"""Beginning of the reason of a scan that is not the one of its session."""
+
+
 def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Of several scans of one session, keep the one with the smallest preference."""
     best: dict[str, Candidate] = {}
@@ -118,9 +122,7 @@ def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [
         candidate
         if not candidate.scan.kept or best[candidate.scan.name] is candidate
-        else candidate.dropped(
-            f"another scan of this session is preferred: {_why(best[candidate.scan.name], candidate)}"
-        )
+        else candidate.dropped(f"{ANOTHER_PREFERRED}: {_why(best[candidate.scan.name], candidate)}")
         for candidate in candidates
     ]
 

@@ -24,6 +24,7 @@ from pipeline.cohort.cells.ranges import possible_scans
 from pipeline.cohort.images.same_images import same_images, same_images_note
 from pipeline.cohort.people.clinical import Clinical, clinical_table
 from pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
+from pipeline.cohort.people.inclusion import included
 from pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.segmented.subjects import with_segmented_volumes
@@ -120,7 +121,8 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     Raises
     ------
     BadInputError
-        If the folder is neither layout or holds no image, a table or column is missing, or a participant is unknown.
+        If the folder is of no known layout or holds no image, a table or column is missing, a participant is unknown,
+        or the rule of inclusion names no column or keeps nobody.
     """
     if not isinstance(selection, Selection):
         selection = Selection(tuple(selection))
@@ -140,7 +142,7 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     matches: list[Match] = []
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
-    candidates = one_per_session(candidates)
+    candidates = one_per_session(included(candidates, config.include))
     clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
     notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)

@@ -136,9 +136,10 @@ def _data(run: RunRecord) -> str:
     kind = (
         "a synthetic demo cohort with planted atrophy, in the layout of an ADNI download" if run.is_synthetic else kind
     )
+    rule = f" (scans were included if {cohort.include})" if cohort.include else ""
     text = (
         f"{count(len(scans), 'T1-weighted scan')} of {count(scans['participant_id'].nunique(), 'participant')} were "
-        f"found in {kind}; {number(len(kept))} were kept. {_task(run)}: "
+        f"found in {kind}; {number(len(kept))} were kept{rule}. {_task(run)}: "
         f"{count(len(labelled), 'scan')} of "
         f"{count(labelled['participant_id'].nunique(), 'participant')}, each scan labelled as at its own visit. "
     )

@@ -11,12 +11,15 @@ from typing import Literal
 
 from pipeline.run.config.cluster import ClusterConfig
 from pipeline.run.config.evaluation import EvaluationConfig
+from pipeline.run.config.inclusion import read_rule
 from pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.pretraining import PretrainingConfig
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import UsageError
 
+_HIDDEN_COLUMNS = {"sites": {"site"}, "ids": {"participant_id", "scan_id"}}
+"""Columns whose values a pseudonym replaces, which a rule would write out."""
 SCAN_FIELDS = ("participant_id", "session_id", "name", "scan_id")
 """Fields that a pattern of file names may contain; ``name`` is participant and session as in BIDS names."""
 
@@ -35,6 +38,9 @@ class CohortConfig:
     """All classes, for more than two: in the order of the output units, the negative class first."""
     target: str = ""
     """A numeric column to predict (regression) instead of classes."""
+    include: str = ""
+    """Who takes part, as a rule on columns of the scan table, the clinical table or the source, such as
+    ``age >= 60 and cdr >= 0``; docs/inputs.md. Empty: everybody."""
     split: Literal["folds", "single"] = "folds"
     """Cross-validation, in which every participant is tested once, or one split as in the founding study."""
     folds: int = 5
@@ -320,6 +326,12 @@ class Config:
     def __post_init__(self) -> None:
         for problem in _problems(self):
             raise UsageError(f"configuration: {problem}")
+        rule = read_rule(self.cohort.include) if self.cohort.include else None
+        for hidden, columns in _HIDDEN_COLUMNS.items():
+            if rule is not None and hidden in self.privacy.pseudonyms and columns & {*map(str.lower, rule.columns)}:
+                raise UsageError(
+                    f'configuration: privacy.pseudonyms may not hold "{hidden}" where cohort.include names them'
+                )
 
 
 def _problems(config: Config) -> list[str]:
