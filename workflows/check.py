@@ -164,7 +164,7 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
     }
 
 
-_KINDS = {"adni": "ADNI download", "bids": "BIDS dataset"}
+_KINDS = {"adni": "ADNI download", "bids": "BIDS dataset", "oasis": "OASIS download"}
 
 
 def _dropped_lines(dropped: Sequence[Scan]) -> list[str]:

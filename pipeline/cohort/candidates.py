@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.cohort.images.headers import check_header
+from pipeline.cohort.images.pairs import check_pair, is_pair
 from pipeline.cohort.records import FollowUp, Scan
 from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
@@ -77,8 +78,8 @@ def with_readable_headers(
     with Progress(len(candidates), "Reading image headers") as bar:
         for candidate in candidates:
             image = candidate.scan.image
-            if candidate.scan.kept and image is not None and is_nifti(image):
-                finding = check_header(root, image, max_voxel_mm)
+            if candidate.scan.kept and image is not None and (is_nifti(image) or is_pair(image)):
+                finding = (check_pair if is_pair(image) else check_header)(root, image, max_voxel_mm)
                 if finding.problem is not None:
                     candidate = candidate.dropped(finding.problem)
                 elif finding.repairs:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.cells.ranges import RANGES, plain_name
-from pipeline.cohort.cells.values import number, up_to_limit
+from pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
 from pipeline.cohort.people.visits import visit_of
 from pipeline.cohort.records import SCAN_COLUMNS, Scan
 from pipeline.cohort.sharing.anonymise import Disguise
@@ -201,7 +201,7 @@ def _further(
     if all(text is None for text in texts):
         known = listed(sorted({column for candidate in kept for column in candidate.columns}), 40)
         raise BadInputError(f"cohort.clinical_columns: no scan has a value in {name}. With values: {known}.")
-    texts = [None if text is not None and text.strip() in ("-1", "-4") else text for text in texts]  # ADNI: missing
+    texts = [None if text is not None and text.strip() in MISSING_CODES else text for text in texts]
     if disguise is not None:
         people = [candidate.scan.participant_id for candidate in kept]
         texts = disguise.texts(people, texts)

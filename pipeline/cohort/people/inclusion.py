@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate
-from pipeline.cohort.cells.values import number
+from pipeline.cohort.cells.values import MISSING_CODES, number
 from pipeline.cohort.people.clinical import IDENTIFYING, MEASURES, TIMES, measure_of, plain_name, times_of
 from pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
 from pipeline.run.config.inclusion import Rule, constant, dropped_because, read_rule
@@ -30,8 +30,6 @@ _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }  # fmt: skip
-_MISSING_CODES = ("-1", "-4")
-"""ADNI's codes for a missing value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +129,7 @@ class _Columns:
             return [None] * len(self.kept)
         cells = [{column.lower(): text for column, text in one.columns.items()} for one in self.kept]
         texts = [one.columns.get(name, lower.get(name.lower())) for one, lower in zip(self.kept, cells, strict=True)]
-        return [None if text in _MISSING_CODES else text for text in texts]
+        return [None if text in MISSING_CODES else text for text in texts]
 
     def _known(self) -> list[str]:
         ours = [*(name for name in SCAN_COLUMNS if name not in _NOT_COMPARED), *MEASURES, *TIMES]

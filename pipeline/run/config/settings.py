@@ -13,6 +13,7 @@ from pipeline.run.config.cluster import ClusterConfig
 from pipeline.run.config.evaluation import EvaluationConfig
 from pipeline.run.config.inclusion import read_rule
 from pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
+from pipeline.run.config.number_classes import class_names, class_problems
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.pretraining import PretrainingConfig
 from pipeline.run.config.statistics import StatisticsConfig
@@ -31,9 +32,9 @@ class CohortConfig:
     contrast_column: str = "diagnosis"
     """Column of the classes."""
     negative: str = "CN"
-    """Class that is compared with."""
+    """Class that is compared with: a value of the column, or a comparison of its numbers such as ``<0.5``."""
     positive: str = "AD"
-    """With more than two classes, the one whose output is explained."""
+    """The other class, such as ``>=0.5``; with more than two classes, the one whose output is explained."""
     classes: tuple[str, ...] = ()
     """All classes, for more than two: in the order of the output units, the negative class first."""
     target: str = ""
@@ -58,6 +59,9 @@ class CohortConfig:
     start_at: Literal["auto", "scan", "brain", "template"] = "auto"
     """Where images enter: each as recognised (auto), or all as scans, as brains already extracted, or as brains
     already in template space."""
+    oasis_image: Literal["subject", "atlas"] = "subject"
+    """Of an OASIS-1 download: the averaged head in the space of the scan (SUBJ_111), or the brain in the atlas of
+    Talairach (T88_111)."""
     max_voxel_mm: float = 5.0
     """Scans with thicker slices are dropped: the hippocampus is about 8 mm high."""
     diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
@@ -77,6 +81,11 @@ class CohortConfig:
     """Also predict and explain scans outside the contrast (MCI); if off, they are dropped."""
     clinical_columns: tuple[str, ...] = ()
     """Further columns of the source tables for ``clinical.tsv``, by their names there."""
+
+    def __post_init__(self) -> None:
+        names = class_names((self.negative, self.positive, *self.classes), self.contrast_column)
+        for setting, value in zip(("negative", "positive", "classes"), (*names[:2], names[2:]), strict=True):
+            object.__setattr__(self, setting, value)  # classes by number are known by their names
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -358,6 +367,7 @@ def _problems(config: Config) -> list[str]:
             not cohort.classes or (cohort.classes[0] == cohort.negative and cohort.positive in cohort.classes),
             "cohort.classes must begin with cohort.negative and hold cohort.positive, the class that is explained",
         ),
+        *((False, f"cohort: {text}") for text in class_problems(cohort.labels, cohort.contrast_column)),
         (not (cohort.target and cohort.classes), "cohort.target and cohort.classes exclude each other"),
         (
             not cohort.target or config.attribution.start_value == "logit",
