@@ -71,7 +71,7 @@ def write_workbook(path: Path, rows: list[list[str]]) -> None:
             if text == "":
                 continue
             try:
-                cells += f'<c r="{reference}"><v>{float(text)}</v></c>'
+                cells += f'<c r="{reference}"><v>{float(text):.17g}</v></c>'
             except ValueError:
                 texts.append(text)
                 cells += f'<c r="{reference}" t="s"><v>{len(texts) - 1}</v></c>'

@@ -182,7 +182,7 @@ def test_tables_of_another_release_incomplete_and_absent_ones_are_named(oasis: O
 def test_two_tables_may_agree_but_not_disagree(oasis: OasisTree) -> None:
     cross(oasis, "a.csv")
     oasis.table("b.xlsx")
-    assert len(oasis.read().table.kept) == 4
+    assert len(oasis.read().table.kept) == 4  # 0.743 and 0.74299999999999999 are one number
     oasis.rows[2]["CDR"] = "1"
     oasis.table("b.xlsx")
     with pytest.raises(BadInputError, match=r"a\.csv and b\.xlsx disagree on OAS1_0028_MR1"):

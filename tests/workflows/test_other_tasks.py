@@ -141,3 +141,6 @@ def test_classes_by_number_go_through_the_whole_chain(tmp_path: Path) -> None:
     for table in tables_of_run(TWO_CLASSES, repeats=False):
         if table.path(layout).is_file():
             require_as_declared(layout, table)
+    explain = ["explain", str(layout.root), "--method", "grad-cam", "--participant-label", "00", "--n-procs", "1"]
+    assert main([*explain, "--target", ">=1"]) == 0
+    assert main([*explain, "--target", ">=2"]) == 2

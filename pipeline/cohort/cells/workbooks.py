@@ -68,7 +68,7 @@ def _text(cell: ElementTree.Element, shared: list[str]) -> str | None:
         return None
     if kind == "s":
         return shared[int(value.text)]
-    return re.sub(r"^(-?\d+)\.0+$", r"\1", value.text)
+    return f"{float(value.text):.15g}" if kind == "n" else value.text  # 0.743 is stored as 0.74299999999999999
 
 
 def _shared_texts(archive: zipfile.ZipFile) -> list[str]:

@@ -148,7 +148,7 @@ def _convert_pair(outputs: dict[str, Path], root: Path, file: str, source: str) 
     except UNREADABLE as error:
         raise BadInputError(f"{source}: cannot be read ({error}). Download the session again.") from error
     _write_image(outputs["image"], raw, affine)
-    axes = "".join(nib.aff2axcodes(affine))
+    axes = "".join(nib.orientations.aff2axcodes(affine))  # type: ignore[no-untyped-call]
     write_json(outputs["sidecar"], {"Sources": [f"bids:raw:{source}"], "AxesOfTheVoxels": axes})
     return {"axes": axes, "shape": by(raw.shape)}
 

@@ -94,7 +94,8 @@ def read_pair(path: Path) -> Pair | str:
     if 348 not in (int.from_bytes(block[:4], "little"), int.from_bytes(block[:4], "big")):
         return "not a readable header: it does not begin like one of Analyze 7.5"
     is_nifti = block[344:348] == _NIFTI_PAIR
-    header: Any = (nib.nifti1.Nifti1PairHeader if is_nifti else nib.AnalyzeHeader)(block, check=False)
+    reader: Any = nib.nifti1.Nifti1PairHeader if is_nifti else nib.AnalyzeHeader
+    header = reader(block, check=False)
     problem = geometry_problem(header)
     if problem is not None:
         return problem

@@ -65,13 +65,19 @@ def read_oasis_table(root: Path, tables: Sequence[str], release: str) -> OasisTa
         raise BadInputError(_no_table(root, columns, release))
     first, *others = right.values()
     for other in others:
-        differing = sorted(key for key, row in other.rows.items() if first.rows.get(key, row) != row)
+        differing = sorted(key for key, row in other.rows.items() if not _agree(first.rows.get(key, row), row))
         if differing:
             raise BadInputError(
                 f"{root}: {first.name} and {other.name} disagree on {listed(differing, 3)}. Keep only one of them."
             )
         first.rows = {**other.rows, **first.rows}
     return first
+
+
+def _agree(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two rows have the same values in their common columns, as numbers where they are numbers."""
+    common = one.keys() & other.keys()
+    return all(one[name] == other[name] or number(one[name]) == number(other[name]) is not None for name in common)
 
 
 def _columns(path: Path) -> list[str]:

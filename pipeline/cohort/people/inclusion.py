@@ -8,6 +8,7 @@ met; otherwise the first part that is not, or not known, is its reason. `pipelin
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from typing import Any
 import pandas as pd
 
 from pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate
+from pipeline.cohort.cells.ranges import plain_name
 from pipeline.cohort.cells.values import MISSING_CODES, number
-from pipeline.cohort.people.clinical import IDENTIFYING, MEASURES, TIMES, measure_of, plain_name, times_of
+from pipeline.cohort.people.clinical import IDENTIFYING, MEASURES, TIMES, measure_of, times_of
 from pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
 from pipeline.run.config.inclusion import Rule, constant, dropped_because, read_rule
 from pipeline.run.config.nearest import did_you_mean, nearest
@@ -141,21 +143,15 @@ class _Columns:
 def _met(node: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
     """Whether each scan meets a part of the rule: True, False or NA."""
     if isinstance(node, ast.BoolOp):
-        sides = [_met(one, frame, include) for one in node.values]
         join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
-        met = sides[0]
-        for side in sides[1:]:
-            met = join(met, side)
-        return met
+        return functools.reduce(join, [_met(one, frame, include) for one in node.values])
     if isinstance(node, ast.UnaryOp):
         return ~_met(node.operand, frame, include)
     if not isinstance(node, ast.Compare):
         raise TypeError(f"{ast.unparse(node)} is no condition")  # read_rule refuses it
-    sides = [node.left, *node.comparators]
-    met = pd.Series(True, index=frame.index, dtype="boolean")
-    for left, sign, right in zip(sides, node.ops, node.comparators, strict=False):
-        met &= _compared(left, sign, right, frame, include)
-    return met
+    pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
+    compared = [_compared(left, sign, right, frame, include) for left, sign, right in pairs]
+    return functools.reduce(operator.and_, compared)
 
 
 def _compared(left: ast.expr, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
@@ -213,8 +209,9 @@ def _keeps_nobody(include: str, made: Sequence[Step], frame: pd.DataFrame) -> Ba
 def _span(values: pd.Series) -> str:
     """What a column holds, for a message."""
     known = values.dropna()
-    numbers = [one if not isinstance(one, str) else number(one) for one in known]
-    if None not in numbers:
+    read = [number(one) if isinstance(one, str) else float(one) for one in known]
+    numbers = [one for one in read if one is not None]
+    if len(numbers) == len(read):
         return f"{min(numbers):g} to {max(numbers):g}"
     return _examples(known)
 

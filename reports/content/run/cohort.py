@@ -42,7 +42,9 @@ def flow(run: RunRecord) -> tuple[list[FlowBox], str]:
         stages[name] = None if there is None else labelled.merge(there[KEYS].drop_duplicates(), on=KEYS)
     outside = kept.loc[kept["label"].isna(), "diagnosis"].fillna("diagnosis not known").value_counts()
     decided = _decided(run, scans)
-    boxes, said, before = [], [], len(scans)
+    boxes: list[FlowBox] = []
+    said: list[str] = []
+    before = len(scans)
     for name, frame in stages.items():
         if frame is None:
             boxes.append(FlowBox(name.capitalize(), ["not reached by this run"], reached=False))
