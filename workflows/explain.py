@@ -12,8 +12,8 @@ from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import Split
 from pipeline.cohort.records import ScanTable
 from pipeline.explaining.on_demand import SEEN, Request, explainable, show_scans
-from pipeline.run.config.settings import Config
 from pipeline.run.config.number_classes import read_class
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.layout.folder import read_run_config, read_run_input
 from pipeline.run.layout.run_layout import ExplanationLayout
