@@ -9,12 +9,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.cohort.people.inclusion import steps
 from pipeline.cohort.reading import InputCohort, read_cohort
 from pipeline.cohort.records import Scan
 from pipeline.cohort.sharing.manifest import MATCHING, Match, write_comparison
+from pipeline.run.config.inclusion import read_rule
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.layout.private_paths import without_home
+from pipeline.run.plain_text import counted
 from pipeline.run.tables import write_json, write_text
 from pipeline.run.work.providers import PROVIDERS, require_file
 from workflows.preflight import preflight, require_settings, stages_until
@@ -81,6 +84,7 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
         f"{without_home(cohort.root)}: {_KINDS[cohort.layout]}" + (", SYNTHETIC people" if cohort.synthetic else ""),
         f"{len(table)} scans found of {_people(table.scans)}; {len(kept)} kept of {_people(kept)}",
     ]
+    lines += _inclusion_lines(cohort, config)
     lines += _dropped_lines([scan for scan in table if not scan.kept])
     lines += _matched_lines(cohort.matches)
     lines += _task_lines(cohort, config)
@@ -93,6 +97,17 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
             lines.append(f"  missing {text}: {missing} of {len(labelled)} scans")
     lines += [f"note: {note}" for note in cohort.notes]
     return "\n".join(lines)
+
+
+def _inclusion_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
+    """What each part of the rule of inclusion leaves."""
+    made = steps(cohort.table.frame(), read_rule(config.include)) if config.include else []
+    return [
+        f"  included by {step.part}: {len(step.left)} scans of "
+        f"{counted(step.left['participant_id'].nunique(), 'participant')} ({step.not_met} not met, {step.unknown} "
+        "unknown)"
+        for step in made
+    ]
 
 
 def _task_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
@@ -134,6 +149,10 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
         "problem": problem or None,
         "scans": {"found": len(table), "kept": len(table.kept), "labelled": len(table.labelled)},
         "participants": {"found": len({scan.participant_id for scan in table}), "kept": len(people)},
+        "included": [
+            {"rule": step.part, "left": len(step.left), "not_met": step.not_met, "unknown": step.unknown}
+            for step in (steps(table.frame(), read_rule(config.include)) if config.include else [])
+        ],
         "entries": dict(Counter(scan.entry for scan in table.kept)),
         "labels": {}
         if config.target
@@ -145,7 +164,7 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
     }
 
 
-_KINDS = {"adni": "ADNI download", "bids": "BIDS dataset"}
+_KINDS = {"adni": "ADNI download", "bids": "BIDS dataset", "oasis": "OASIS download"}
 
 
 def _dropped_lines(dropped: Sequence[Scan]) -> list[str]:

@@ -92,13 +92,13 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
 
     check = commands.add_parser("check", help="say what would be used, dropped and missing, and stop")
-    check.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    check.add_argument("input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read")
     _add_check_options(check)
 
     _add_manifest(commands)
 
     run = commands.add_parser("run", help="end to end: cohort, registration, training, heatmaps, statistics, report")
-    run.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    run.add_argument("input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read")
     run.add_argument("out", type=_path, metavar="OUT", help="run folder; an unfinished run there is continued")
     _add_settings(run)
     run.add_argument(
@@ -178,7 +178,7 @@ def _add_manifest(commands: Any) -> None:
     export = actions.add_parser(
         "export", help="write image ids and digests of the scans that a run would use, and nothing else about them"
     )
-    export.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    export.add_argument("input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read")
     export.add_argument("file", type=_path, metavar="FILE", help="manifest to write, .tsv")
     export.add_argument("--ids-only", action="store_true", help="no digests: images are not read")
     _add_manifest_option(export)
@@ -188,7 +188,7 @@ def _add_manifest(commands: Any) -> None:
         description="Exit code 0 if all images of the manifest, and no others, are found unchanged, else 1.",
     )  # fmt: skip
     rebuild.add_argument("manifest", type=_path, metavar="FILE", help="manifest that someone has exported")
-    rebuild.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    rebuild.add_argument("input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read")
     rebuild.add_argument("--out", type=_path, metavar="FOLDER", help="write scans.tsv and the comparison there")
     _add_settings(rebuild)
     _add_coming_run(rebuild)
@@ -200,7 +200,9 @@ def _add_pretrain(commands: Any) -> None:
         description="Register all scans and train a network to recognise two views of the same scan. Labels are not "
         "used; docs/pretraining.md.",
     )  # fmt: skip
-    pretrain.add_argument("input", type=_path, metavar="INPUT", help="ADNI download or BIDS dataset; only read")
+    pretrain.add_argument(
+        "input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read"
+    )
     pretrain.add_argument("out", type=_path, metavar="OUT", help="folder for the scans and OUT/models/backbone")
     _add_settings(pretrain)
     pretrain.add_argument(
@@ -297,9 +299,12 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--contrast", metavar="COLUMN=CLASS,CLASS",
         help="two or more classes to distinguish, the explained one last, e.g. diagnosis=CN,AD (default), "
-        "age_group=young,old or diagnosis=CN,MCI,AD",
+        "age_group=young,old or diagnosis=CN,MCI,AD; by number: \"cdr=0,>=0.5\", \"mmse>=27,<24\"",
     )  # fmt: skip
     parser.add_argument("--target", metavar="COLUMN", help="predict a number, e.g. age, in all scans that have one")
+    parser.add_argument(
+        "--include", metavar="RULE", help='who takes part, e.g. "age >= 60 and cdr >= 0" (docs/inputs.md)'
+    )
     parser.add_argument("--resolution", type=float, metavar="MM", help="voxel size in template space")
     parser.add_argument(
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, e.g. sub-01, 01 or 002_S_0295"

@@ -12,6 +12,7 @@ from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import Split
 from pipeline.cohort.records import ScanTable
 from pipeline.explaining.on_demand import SEEN, Request, explainable, show_scans
+from pipeline.run.config.number_classes import read_class
 from pipeline.run.config.settings import Config
 from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from pipeline.run.layout.folder import read_run_config, read_run_input
@@ -44,8 +45,10 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"{path}: no such file, so this run has no networks to explain. Finish the run with heatlas run."
             )
+    by_number = read_class(arguments.target or "", config.cohort.contrast_column)  # ``>=0.5`` for ``cdr ≥ 0.5``
+    target = arguments.target if by_number is None else by_number.name
     request = Request(
-        tuple(arguments.method), tuple(arguments.setting), arguments.target, arguments.stage, arguments.start,
+        tuple(arguments.method), tuple(arguments.setting), target, arguments.stage, arguments.start,
         tuple(arguments.participant_label), tuple(arguments.scan),
     )  # fmt: skip
     scans, split = ScanTable.read(layout.scans).kept, Split.read(layout.splits)

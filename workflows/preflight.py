@@ -15,7 +15,7 @@ from atlases.catalogue import find_atlas
 from atlases.labels import load_atlas
 from atlases.spaces import template_grid
 from pipeline.cohort.people.balance import BALANCE_COLUMNS
-from pipeline.cohort.people.splits import PARTS, Split, make_split, require_labels, split_balance
+from pipeline.cohort.people.splits import PARTS, Split, after_inclusion, make_split, require_labels, split_balance
 from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.reading import InputCohort
 from pipeline.models.families.registry import family_of
@@ -139,7 +139,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         for part in PARTS[:2]:
             people = set(getattr(fold, part))
             labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
-            require_labels(fold.index, part, labels, task_of(config.cohort))
+            require_labels(fold.index, part, labels, task_of(config.cohort), after_inclusion(config.cohort))
     if config.objective.kind != "task":
         from pipeline.training.objectives.explanations import require_explanations  # torch takes a second
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +24,13 @@ def settings_of(arguments: argparse.Namespace) -> Config:
     overrides: dict[str, Any] = seed_of(arguments)
     cohort: dict[str, Any] = {}
     if arguments.contrast:
-        column, _, values = arguments.contrast.partition("=")
+        column, values = _parted(arguments.contrast)
         classes = values.split(",") if len(values.split(",")) > 2 else values.split(",", 1)
         if not column or len(classes) < 2 or not all(classes):
             raise UsageError(
                 f"--contrast {arguments.contrast}: write COLUMN=CLASS,CLASS, such as diagnosis=CN,AD, or more "
-                "classes, such as diagnosis=CN,MCI,AD; the last is the one that is explained."
+                "classes, such as diagnosis=CN,MCI,AD; the last is the one that is explained. Numbers are compared: "
+                '"cdr=0,>=0.5" or "mmse>=27,<24".'
             )
         several = classes if len(classes) > 2 else []
         cohort |= {"contrast_column": column, "negative": classes[0], "positive": classes[-1], "classes": several}
@@ -36,6 +38,8 @@ def settings_of(arguments: argparse.Namespace) -> Config:
         if arguments.contrast:
             raise UsageError("--target predicts a number and --contrast classes; give only one of them.")
         cohort |= {"target": arguments.target, "classes": []}
+    if arguments.include is not None:
+        cohort["include"] = arguments.include
     if arguments.start_at is not None:
         cohort["start_at"] = arguments.start_at
     if cohort:
@@ -50,6 +54,18 @@ def settings_of(arguments: argparse.Namespace) -> Config:
     if getattr(arguments, "backbone", None) is not None:
         overrides["model"] = {"architecture": "probe", "backbone": str(arguments.backbone)}
     return with_backbone(load_config(arguments.preset, arguments.config, overrides))
+
+
+def _parted(contrast: str) -> tuple[str, str]:
+    """Column and classes of ``--contrast``; the first class may begin with its sign.
+
+    Examples
+    --------
+    >>> _parted("diagnosis=CN,AD"), _parted("cdr=0,>=0.5"), _parted("mmse>=27,<24"), _parted("mmse=>=27,<24")
+    (('diagnosis', 'CN,AD'), ('cdr', '0,>=0.5'), ('mmse', '>=27,<24'), ('mmse', '>=27,<24'))
+    """
+    column = re.split("[=<>]", contrast, maxsplit=1)[0]
+    return column.strip(), contrast[len(column) :].removeprefix("=")
 
 
 def with_backbone(config: Config) -> Config:

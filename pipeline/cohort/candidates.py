@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.cohort.images.headers import check_header
+from pipeline.cohort.images.pairs import check_pair, is_pair
 from pipeline.cohort.records import FollowUp, Scan
 from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
@@ -77,8 +78,8 @@ def with_readable_headers(
     with Progress(len(candidates), "Reading image headers") as bar:
         for candidate in candidates:
             image = candidate.scan.image
-            if candidate.scan.kept and image is not None and is_nifti(image):
-                finding = check_header(root, image, max_voxel_mm)
+            if candidate.scan.kept and image is not None and (is_nifti(image) or is_pair(image)):
+                finding = (check_pair if is_pair(image) else check_header)(root, image, max_voxel_mm)
                 if finding.problem is not None:
                     candidate = candidate.dropped(finding.problem)
                 elif finding.repairs:
@@ -108,6 +109,10 @@ def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [decided(candidate) for candidate in candidates]
 
 
+ANOTHER_PREFERRED = "another scan of this session is preferred"
+"""Beginning of the reason of a scan that is not the one of its session."""
+
+
 def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Of several scans of one session, keep the one with the smallest preference."""
     best: dict[str, Candidate] = {}
@@ -118,9 +123,7 @@ def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [
         candidate
         if not candidate.scan.kept or best[candidate.scan.name] is candidate
-        else candidate.dropped(
-            f"another scan of this session is preferred: {_why(best[candidate.scan.name], candidate)}"
-        )
+        else candidate.dropped(f"{ANOTHER_PREFERRED}: {_why(best[candidate.scan.name], candidate)}")
         for candidate in candidates
     ]
 

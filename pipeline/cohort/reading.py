@@ -22,8 +22,10 @@ from pipeline.cohort.candidates import (
 )
 from pipeline.cohort.cells.ranges import possible_scans
 from pipeline.cohort.images.same_images import same_images, same_images_note
+from pipeline.cohort.oasis import download as oasis
 from pipeline.cohort.people.clinical import Clinical, clinical_table
 from pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
+from pipeline.cohort.people.inclusion import included
 from pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from pipeline.cohort.records import ScanTable
 from pipeline.cohort.segmented.subjects import with_segmented_volumes
@@ -40,6 +42,9 @@ PLANTED = Path(DEMO_TRUTH, "planted.json")
 """Marks an input as a demo cohort."""
 
 
+Layout = Literal["adni", "bids", "oasis"]
+
+
 @dataclass(frozen=True)
 class InputCohort:
     """An input folder as the pipeline sees it.
@@ -48,7 +53,7 @@ class InputCohort:
     ----------
     root : Path
         Resolved; `Scan.file` is relative to it.
-    layout : {"adni", "bids"}
+    layout : {"adni", "bids", "oasis"}
     table : ScanTable
         One row per image found.
     notes : tuple of str
@@ -64,7 +69,7 @@ class InputCohort:
     """
 
     root: Path
-    layout: Literal["adni", "bids"]
+    layout: Layout
     table: ScanTable
     notes: tuple[str, ...]
     problem: str = ""
@@ -98,7 +103,7 @@ class Selection:
 
 
 def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()) -> InputCohort:
-    """Read an ADNI download or a BIDS dataset without writing anything.
+    """Read an ADNI or OASIS download or a BIDS dataset without writing anything.
 
     Parameters
     ----------
@@ -120,7 +125,8 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     Raises
     ------
     BadInputError
-        If the folder is neither layout or holds no image, a table or column is missing, or a participant is unknown.
+        If the folder is of no known layout or holds no image, a table or column is missing, a participant is unknown,
+        or the rule of inclusion names no column or keeps nobody.
     """
     if not isinstance(selection, Selection):
         selection = Selection(tuple(selection))
@@ -140,7 +146,7 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     matches: list[Match] = []
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
-    candidates = one_per_session(candidates)
+    candidates = one_per_session(included(candidates, config.include))
     clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
     notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)
@@ -163,11 +169,11 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
 def _input_folder(root: Path) -> Path:
     if not root.is_dir():
         what = "is a file" if root.exists() else "no such folder"
-        raise BadInputError(f"{root}: {what}. Give the folder of an ADNI download or a BIDS dataset.")
+        raise BadInputError(f"{root}: {what}. Give the folder of an ADNI or OASIS download or a BIDS dataset.")
     return root.resolve()
 
 
-def _found(root: Path, config: CohortConfig) -> tuple[Literal["adni", "bids"], list[Candidate], list[str]]:
+def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
     layout = detect_layout(root)
     if layout == "bids":
@@ -175,15 +181,16 @@ def _found(root: Path, config: CohortConfig) -> tuple[Literal["adni", "bids"], l
         candidates, notes = bids.read_bids(root, files, config.mci_horizon_months)
     else:
         files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
-        candidates, notes = adni.read_adni(root, files, config)
+        read = oasis.read_oasis if layout == "oasis" else adni.read_adni
+        candidates, notes = read(root, files, config)
     notes = [*notes, *_file_notes(files, layout)]
     if not candidates:
         raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
     return layout, candidates, notes
 
 
-def detect_layout(root: Path) -> Literal["adni", "bids"]:
-    """Detect the layout of a folder; one with neither layout is refused."""
+def detect_layout(root: Path) -> Layout:
+    """Detect the layout of a folder; one of no known layout is refused."""
     names = {entry.name for entry in root.iterdir()}
     if names & {PARTICIPANTS, "dataset_description.json"} or any(name.startswith("sub-") for name in names):
         return "bids"
@@ -193,9 +200,17 @@ def detect_layout(root: Path) -> Literal["adni", "bids"]:
     tables = [name.rsplit("/", 1)[-1].lower() for name in files.tables]
     if any(name.startswith("adnimerge") for name in tables) or _has_participants(files):
         return "adni"
+    if oasis.is_oasis(files):
+        return "oasis"
+    if any(oasis.OASIS3_FOLDER.fullmatch(name) for name in names):
+        raise BadInputError(
+            f"{root}: sessions of OASIS-3, which is read as a BIDS dataset only. Convert it with Clinica "
+            "(`clinica convert oasis3-to-bids`), and give the folder that it makes."
+        )
     raise BadInputError(
-        f"{root}: neither an ADNI download (folders named like 002_S_0295, ADNIMERGE*.csv) nor a BIDS dataset "
-        f"(participants.tsv, folders sub-*); {len(files.images)} NIfTI and {files.dicom_count} DICOM files seen."
+        f"{root}: neither an ADNI download (folders named like 002_S_0295, ADNIMERGE*.csv) nor one of OASIS (folders "
+        "named like OAS1_0001_MR1 with Analyze pairs) nor a BIDS dataset (participants.tsv, folders sub-*); "
+        f"{len(files.images)} NIfTI and {files.dicom_count} DICOM files seen."
         + (" Put each DICOM series into a folder of its participant, such as 002_S_0295/MPRAGE." * bool(files.dicom))
         + "".join(f" {note}." for note in _foreign_notes(files))
     )
@@ -215,7 +230,7 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
             f"{counted(len(files.linked_folders), 'link')} to folders not followed; give the real folder: "
             f"{listed(files.linked_folders, 3)}"
         )
-    notes += _foreign_notes(files)
+    notes += _foreign_notes(files, layout)
     if files.irregular:
         notes.append(
             f"{counted(len(files.irregular), 'table or XML file', 'is', 'tables or XML files')} not read (a named "
@@ -235,10 +250,12 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
     return notes
 
 
-def _foreign_notes(files: InputFiles) -> list[str]:
-    if not files.foreign:
+def _foreign_notes(files: InputFiles, layout: str = "") -> list[str]:
+    read = set(files.pairs) if layout == "oasis" else set()
+    foreign = [name for name in files.foreign if name not in read]
+    if not foreign:
         return []
     return [
-        f"{counted(len(files.foreign), 'archive or image', '', 'archives or images')} of unsupported format ignored; "
-        f"unpack or convert them: {listed(files.foreign, 3)}"
+        f"{counted(len(foreign), 'archive or image', '', 'archives or images')} of unsupported format ignored; "
+        f"unpack or convert them: {listed(foreign, 3)}"
     ]

@@ -35,6 +35,8 @@ class InputFiles:
     irregular: tuple[str, ...] = ()  # names of tables or XML files that are a named pipe, a socket or a device
     # Files and folders whose names are not UTF-8 or hold control characters, which a table cannot hold; escaped
     unwritable: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()  # halves of Analyze pairs (``.hdr``, ``.img``)
+    workbooks: tuple[str, ...] = ()  # Excel files
 
     @property
     def dicom_count(self) -> int:
@@ -52,6 +54,8 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
     foreign: list[str] = []
     irregular: list[str] = []
     unwritable: list[str] = []
+    pairs: list[str] = []
+    workbooks: list[str] = []
 
     def cannot_list(error: OSError) -> None:
         unreadable.append(_relative(str(error.filename), root))
@@ -70,11 +74,15 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
             lower = name.lower()
             if name.startswith(".") or _is_unwritable(name):
                 continue
+            if lower.endswith((".hdr", ".img")):
+                pairs.append(prefix + name)
             if lower.endswith(IMAGE_SUFFIXES):
                 images.append(prefix + name)
             elif lower.endswith((".csv", ".xml")):
                 found = irregular if _is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
                 found.append(prefix + name)
+            elif lower.endswith(".xlsx"):
+                workbooks.append(prefix + name)
             elif lower.endswith(FOREIGN_SUFFIXES):
                 foreign.append(prefix + name)
             elif _is_dicom(folder, name):
@@ -91,6 +99,8 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
         foreign=tuple(sorted(foreign)),
         irregular=tuple(sorted(irregular)),
         unwritable=tuple(sorted(unwritable)),
+        pairs=tuple(sorted(pairs)),
+        workbooks=tuple(sorted(workbooks)),
     )
 
 

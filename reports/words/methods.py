@@ -111,6 +111,13 @@ def credits(run: RunRecord) -> list[str]:
             "(U01 AG024904, U19 AG024904) and the Department of Defense (W81XWH-12-2-0012). Before publication, take "
             "the current wording that ADNI's data use agreement asks for from its web site."
         )
+    elif run.provenance.get("sources", {}).get("input_layout") == "oasis":
+        lines.append(
+            "Data were provided by OASIS (oasis-brains.org), principal investigators D. Marcus, R. Buckner, J. "
+            "Csernansky and J. Morris: P50 AG05681, P01 AG03991, P01 AG026276, R01 AG021910, P20 MH071616, U24 "
+            "RR021382. Cite Marcus et al. 2007 (OASIS-1, doi:10.1162/jocn.2007.19.9.1498) or 2010 (OASIS-2, "
+            "doi:10.1162/jocn.2009.21407). Nobody may be identified, and these terms go with the data."
+        )
     lines.append("Template: ICBM 152 nonlinear asymmetric 2009c, McConnell Brain Imaging Centre, McGill University.")
     return lines
 
@@ -132,13 +139,15 @@ def _data(run: RunRecord) -> str:
     kept = scans[scans["kept"].astype(bool)]
     labelled = kept[kept["label"].notna()]
     layout = run.provenance.get("sources", {}).get("input_layout")
-    kind = {"adni": "an ADNI download", "bids": "a BIDS dataset [@bids]"}.get(str(layout), "the input folder")
+    kinds = {"adni": "an ADNI download", "bids": "a BIDS dataset [@bids]", "oasis": "an OASIS download"}
+    kind = kinds.get(str(layout), "the input folder")
     kind = (
         "a synthetic demo cohort with planted atrophy, in the layout of an ADNI download" if run.is_synthetic else kind
     )
+    rule = f" (scans were included if {cohort.include})" if cohort.include else ""
     text = (
         f"{count(len(scans), 'T1-weighted scan')} of {count(scans['participant_id'].nunique(), 'participant')} were "
-        f"found in {kind}; {number(len(kept))} were kept. {_task(run)}: "
+        f"found in {kind}; {number(len(kept))} were kept{rule}. {_task(run)}: "
         f"{count(len(labelled), 'scan')} of "
         f"{count(labelled['participant_id'].nunique(), 'participant')}, each scan labelled as at its own visit. "
     )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,8 +12,9 @@ from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.people.contrast import participant_strata, shuffled_labels, with_labels
 from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.records import Scan
+from pipeline.run.config.files import config_to_toml, load_config, read_config
 from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
+from pipeline.run.errors import BadInputError, UsageError
 
 
 def candidate(person: int, known: str | None = None, kept: bool = True, **columns: str) -> Candidate:
@@ -128,3 +131,68 @@ def test_shuffling_breaks_the_tie_between_label_and_person() -> None:
 def test_scans_outside_the_contrast_stay_outside() -> None:
     scans = scans_of([["CN", None], [None, "AD"], [None]])
     assert [scan.label is None for scan in shuffled_labels(scans, 3)] == [scan.label is None for scan in scans]
+
+
+def numbered(person: int, cdr: float | None = None, **columns: str) -> Candidate:
+    return Candidate(Scan(f"sub-{person}", None, f"{person}", f"{person}.nii", cdr=cdr), columns)
+
+
+def test_classes_by_number_have_readable_names_and_leave_the_others_outside() -> None:
+    people = [numbered(1, 0.0), numbered(2, 0.5), numbered(3, 2.0), numbered(4)]
+    config = CohortConfig(contrast_column="cdr", negative="0", positive=">=1")
+    assert (config.negative, config.positive, config.labels) == ("cdr = 0", "cdr ≥ 1", ("cdr = 0", "cdr ≥ 1"))
+    assert [one.scan.label for one in with_labels(people, config)] == ["cdr = 0", None, "cdr ≥ 1", None]
+    assert replace(config, folds=3).labels == config.labels  # names are read as they are written
+    assert CohortConfig(contrast_column="cdr", negative="0", positive="0.5").labels == ("0", "0.5")  # as values
+
+
+def test_several_classes_by_number_hold_their_ends() -> None:
+    people = [numbered(n, MMSE2=text) for n, text in enumerate(["27", "26", "20", "19.5", "-4", "unknown"])]
+    config = CohortConfig(
+        contrast_column="MMSE2", classes=(">=27", "<27 and >=20", "<20"), negative=">=27", positive="<20"
+    )
+    assert config.classes == ("MMSE2 ≥ 27", "MMSE2 ≥ 20 and < 27", "MMSE2 < 20")
+    labelled = with_labels(people, config)
+    assert [one.scan.label for one in labelled][:4] == [
+        "MMSE2 ≥ 27", "MMSE2 ≥ 20 and < 27", "MMSE2 ≥ 20 and < 27", "MMSE2 < 20",
+    ]  # fmt: skip
+    assert [one.scan.kept for one in labelled] == [True] * 4 + [False] * 2  # -4 is ADNI's code for missing
+
+
+def test_ages_are_compared_as_they_are_written_and_ranges_of_a_source_are_classes() -> None:
+    old = [
+        Candidate(Scan("sub-1", None, "1", "1.nii", age=96.0)),
+        Candidate(Scan("sub-2", None, "2", "2.nii", age=60.0)),
+    ]
+    assert labels(old, contrast_column="age", negative="<80", positive=">=89") == ["age ≥ 89", "age < 80"]
+    with pytest.raises(
+        BadInputError, match=r"'age > 90': no scan is in this class; column 'age' has numbers from 60 to 96"
+    ):
+        labels(old, contrast_column="age", negative="<80", positive=">90")
+    ranges = [candidate(1, age_group="<60"), candidate(2, age_group=">60"), candidate(3, age_group="60")]
+    assert labels(ranges, contrast_column="age_group", negative="<60", positive=">60") == [
+        "age_group < 60", "age_group > 60", None,
+    ]  # fmt: skip
+    with pytest.raises(BadInputError, match="column 'diagnosis' has no numbers"):
+        labels([candidate(1, "CN"), candidate(2, "AD")], negative="=0", positive=">0")
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (("<=0.5", ">=0.5"), "classes overlap: cdr ≤ 0.5 and cdr ≥ 0.5"),
+        (("0", ">=0"), "classes overlap: cdr = 0 and cdr ≥ 0"),
+        (("CN", ">=0.5"), "'CN' is no number or comparison, and cdr ≥ 0.5 is one"),
+        (("0", ">2<1"), "no number can be in cdr > 2 and < 1"),
+        ((">=0.5", "0.5<"), "'0.5<' is no number or comparison"),
+    ],
+)
+def test_classes_by_number_that_overlap_or_are_none_are_refused(classes: tuple[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_config(overrides={"cohort": {"contrast_column": "cdr", "negative": classes[0], "positive": classes[1]}})
+
+
+def test_classes_by_number_are_the_same_in_the_settings_of_a_run(tmp_path: Path) -> None:
+    config = load_config(overrides={"cohort": {"contrast_column": "cdr", "negative": "0", "positive": ">=0.5"}})
+    (tmp_path / "config.toml").write_text(config_to_toml(config), encoding="utf-8")
+    assert read_config(tmp_path / "config.toml") == config

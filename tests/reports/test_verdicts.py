@@ -21,7 +21,7 @@ from reports.cautions.audit_cautions import _gathered_outside
 from reports.cautions.findings import Estimate, leaders, map_shares, small_regions
 from reports.cautions.method_cautions import _several_networks
 from reports.content.relevance.beta import _by_chance, _hippocampus
-from reports.content.run.cohort import _split
+from reports.content.run.cohort import _split, flow
 from reports.content.run.summary import interval_against_p
 from reports.content.run.where import smaller_shares
 from reports.figures.gallery import Gallery
@@ -386,6 +386,25 @@ def test_classes_in_the_flow_chart_are_scans():
     assert _split(record({}), pd.DataFrame({"label": ["AD", "CN", "CN"]})) == "scans: AD 1, CN 2"
     assert _split(record({}), pd.DataFrame({"label": []})) == ""
     assert _split(record({}), pd.DataFrame({"label": ["AD", None, "CN", "MCI"]})) == "scans: AD 1, CN 1, other 2"
+
+
+def test_each_part_of_a_rule_of_inclusion_is_a_box_of_the_flow_chart():
+    reasons = [None, None, "empty file", "not included (age >= 60)", "not included (cdr >= 0), as the value is missing"]
+    reasons.append("another scan of this session is preferred: I9")
+    scans = pd.DataFrame({
+        "participant_id": [f"sub-{n}" for n in range(6)], "scan_id": [f"I{n}" for n in range(6)], "session_id": None,
+        "kept": [reason is None for reason in reasons], "reason": reasons, "label": ["CN", "AD", *[None] * 4],
+        "diagnosis": "CN",
+    })  # fmt: skip
+    boxes, said = flow(record({"scans": scans}, cohort={"include": "age >= 60 and cdr >= 0"}))
+    assert [(box.title, box.lines[0], box.lost) for box in boxes[:5]] == [
+        ("Found", "6 scans of 6 participants", []),
+        ("Usable", "5 scans of 5 participants", ["1 scan dropped:", "1 × empty file"]),
+        ("age >= 60", "4 scans of 4 participants", ["1 scan not met"]),
+        ("cdr >= 0", "3 scans of 3 participants", ["1 scan with a missing value"]),
+        ("Kept", "2 scans of 2 participants", ["1 scan dropped:", f"1 × {reasons[5]}"]),
+    ]
+    assert "age >= 60 4 scans of 4 participants, cdr >= 0 3 scans" in said
 
 
 def test_several_networks_are_said_to_be_held_apart_in_tests():

@@ -99,6 +99,7 @@ def test_each_baseline_sees_what_it_says() -> None:
 def test_what_is_to_be_predicted_is_hidden() -> None:
     assert np.isnan(BY_NAME["demographics"].columns(seen("age"))[:, 0]).all()
     assert np.isnan(BY_NAME["demographics"].columns(seen("sex"))[:, 1]).all()
+    assert BY_NAME["volumes"].columns(seen("nWBV")).shape == (4, 0)  # a contrast by number, as OASIS spells it
 
 
 def test_without_any_volume_the_baseline_of_volumes_is_left_out() -> None:

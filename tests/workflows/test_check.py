@@ -65,6 +65,18 @@ def test_check_prints_and_writes_what_would_be_used_dropped_and_missing(dataset,
     assert main(["check", str(dataset), "--out", str(tmp_path / "out")]) == 0  # may be written again
 
 
+def test_check_says_what_each_part_of_a_rule_leaves(dataset, tmp_path, capsys):
+    rule = "sex == 'F' and age < 80"
+    assert main(["check", str(dataset), "--include", rule, "--out", str(tmp_path / "out")]) in (0, 65)
+    said = capsys.readouterr().out
+    made = json.loads((tmp_path / "out" / "check.json").read_text())["included"]
+    assert [one["rule"] for one in made] == ["sex == 'F'", "age < 80"]
+    assert made[0]["left"] == made[1]["left"] + made[1]["not_met"] + made[1]["unknown"]
+    assert f"included by age < 80: {made[1]['left']} scans of " in said
+    assert main(["check", str(dataset), "--include", "sex = 'F'"]) == 2
+    assert "equality is written ==" in capsys.readouterr().err
+
+
 def test_check_says_what_jobs_of_a_cluster_will_ask_for(dataset, tmp_path, capsys):
     settings = tmp_path / "study.toml"
     settings.write_text("[cluster]\njobs = 10\nworkers = 3\nmemory_gb = 7\ngpus = 2\n")

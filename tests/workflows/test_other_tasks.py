@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from declared_tables import REPEATS, require_as_declared, tables_of_run
 
-from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, KindName
+from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from pipeline.run.config.files import load_config, read_config
 from pipeline.run.config.settings import Config
 from pipeline.run.layout.folder import with_registration_seed
@@ -115,3 +115,32 @@ def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert read_config(layout.config).registration.seed == 5
     assert json.loads(layout.fold(0).description.read_text())["seed"] == 6
+
+
+@pytest.mark.slow
+def test_classes_by_number_go_through_the_whole_chain(tmp_path: Path) -> None:
+    people = write_template_cohort(tmp_path / "bids", 18)
+    people["cdr"] = people["diagnosis"].map({"CN": 0.0, "MCI": 0.5, "AD": 2.0})
+    people.to_csv(tmp_path / "bids" / "participants.tsv", sep="\t", index=False)
+    config = write_config(tmp_path / "c.toml", 3, 25, rate=1e-2)
+    layout = run(tmp_path / "bids", tmp_path / "out", config, "--contrast", "cdr=0,>=1", "--include", "age > 56")
+    names = {0.0: "cdr = 0", 2.0: "cdr ≥ 1"}
+    scans = read_table(layout.scans).set_index("scan_id")
+    kept = scans[scans["kept"]]
+    assert (scans["age"] > 56).equals(scans["kept"])
+    assert (kept["label"].fillna("") == kept["cdr"].map(names).fillna("")).all()
+    predictions = read_table(layout.predictions)
+    assert set(predictions["label"]) == set(names.values())
+    positive = predictions["label"] == "cdr ≥ 1"
+    assert (positive == predictions["outcome"].isin(["TP", "FN"])).all()
+    assert (scans.loc[read_table(layout.predictions_applied)["scan_id"], "cdr"] == 0.5).all()
+    assert set(names.values()) <= set(read_table(layout.statistics("demographics"))["label"])
+    page = layout.report.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+    assert "Networks told cdr ≥ 1 from cdr = 0" in page
+    assert "not reached by this run" not in page
+    for table in tables_of_run(TWO_CLASSES, repeats=False):
+        if table.path(layout).is_file():
+            require_as_declared(layout, table)
+    explain = ["explain", str(layout.root), "--method", "grad-cam", "--participant-label", "00", "--n-procs", "1"]
+    assert main([*explain, "--target", ">=1"]) == 0
+    assert main([*explain, "--target", ">=2"]) == 2

@@ -30,6 +30,7 @@ from atlases.templates import load_template
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.images.headers import read_raw_header
 from pipeline.cohort.images.orientation import Orientation, choose_orientation
+from pipeline.cohort.walking import is_nifti
 from pipeline.run.documents import LARGEST_JSON
 from pipeline.run.layout.group_layout import TEMPLATE
 from pipeline.run.regular_files import read_regular
@@ -134,6 +135,8 @@ def over_template(root: Path, candidates: Sequence[Candidate]) -> list[Candidate
 
 
 def _checked_grid(root: Path, candidate: Candidate) -> Candidate:
+    if not is_nifti(candidate.scan.file):
+        return candidate.dropped("not in template space: only NIfTI images can be; give the scan itself")
     header = read_raw_header(root / candidate.scan.file)
     orientation = choose_orientation(header)
     if not isinstance(orientation, Orientation):

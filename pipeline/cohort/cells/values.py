@@ -33,6 +33,8 @@ _SEXES = {
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\+?")
 
+MISSING_CODES = ("-1", "-4")
+"""ADNI's codes for a missing value."""
 MISSING_TEXTS = frozenset({"", "n/a", "na", "nan", "null", "none", "."})
 
 

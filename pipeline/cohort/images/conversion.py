@@ -1,8 +1,9 @@
-"""DICOM series to NIfTI, one unit of work each, before registration.
+"""DICOM series and Analyze pairs to NIfTI, one unit of work each, before registration.
 
 The converter is dcm2niix, from its PyPI wheel. Even its anonymised output has times and free text in the headers
 (StudyDescription, ImageComments), and institution and serial numbers in the sidecars. Only grey values, affine, the
 numbers of `_NUMBERS` and words of fixed lists are kept. The DICOM files are read through links in a scratch folder.
+Pairs get the orientation that `pipeline.cohort.images.pairs` states.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
+from atlases.images import UNREADABLE
 from pipeline.cohort.images.dicom import DicomSeries, series_of
 from pipeline.cohort.images.orientation import by
+from pipeline.cohort.images.pairs import header_of, is_pair, load_pair
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import dicom_files, is_nifti
 from pipeline.run.documents import LARGEST_JSON, json_object
@@ -57,7 +60,7 @@ def convert_scans(
     executor: Executor,
     changed: Callable[[Job, Scan], Job] | None = None,
 ) -> tuple[list[Scan], list[Outcome]]:
-    """Convert every kept scan that is a DICOM series.
+    """Convert every kept scan that is a DICOM series or an Analyze pair.
 
     Parameters
     ----------
@@ -84,7 +87,7 @@ def convert_scans(
     if not jobs:
         _forget_failures(layout)
         return list(scans), []
-    outcomes = run_jobs(layout, jobs, executor, "DICOM to NIfTI")
+    outcomes = run_jobs(layout, jobs, executor, "Conversion to NIfTI")
     images = {outcome.job.unit: outcome.job.outputs["image"] for outcome in outcomes if outcome.ok}
     converted = [
         dataclasses.replace(scan, location=str(images[scan.name])) if scan.name in images else scan
@@ -95,7 +98,7 @@ def convert_scans(
 
 
 def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, max_voxel_mm: float) -> Mapping[str, Any]:
-    """Job: convert one series.
+    """Job: convert one series or pair.
 
     Parameters
     ----------
@@ -104,17 +107,19 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
     root : Path
         Input folder, resolved.
     file : str
-        One file of the series, relative to `root`.
+        One file of the series, or the image of the pair, relative to `root`.
     source : str
         What messages and sidecar call it.
 
     Raises
     ------
     BadInputError
-        If the series is not complete, or dcm2niix does not make one volume of it.
+        If the series or pair is not complete, or dcm2niix does not make one volume of it.
     MissingDataError
         If dcm2niix is not installed.
     """
+    if is_pair(file):
+        return _convert_pair(outputs, root, file, source)
     series = series_of(root, file, dicom_files(root / file), max_voxel_mm)
     if series is None or series.problem is not None:
         why = "is no readable DICOM file any more" if series is None else series.problem or ""
@@ -123,11 +128,7 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
     with tempfile.TemporaryDirectory(dir=outputs["image"].parent) as scratch:
         volumes, sidecar_content = _run_dcm2niix(root, series, Path(scratch), source)
         raw, affine = _one_volume(volumes, source, series)
-    clean: Any = nib.Nifti1Image(raw, affine)  # type: ignore[no-untyped-call]
-    clean.header.set_xyzt_units("mm")
-    clean.set_sform(affine, 1)
-    clean.set_qform(affine, 1)
-    clean.to_filename(outputs["image"])
+    _write_image(outputs["image"], raw, affine)
     record = {
         "Sources": [f"bids:raw:{source}"],
         "Slices": int(series.size.split()[0]),
@@ -139,6 +140,27 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
     return {"series": series.name, "shape": by(raw.shape)}
 
 
+def _convert_pair(outputs: dict[str, Path], root: Path, file: str, source: str) -> Mapping[str, Any]:
+    try:
+        raw, affine = load_pair(root / file)
+    except BadInputError as error:
+        raise BadInputError(str(error).replace(str(root / file), source)) from error
+    except UNREADABLE as error:
+        raise BadInputError(f"{source}: cannot be read ({error}). Download the session again.") from error
+    _write_image(outputs["image"], raw, affine)
+    axes = "".join(nib.orientations.aff2axcodes(affine))  # type: ignore[no-untyped-call]
+    write_json(outputs["sidecar"], {"Sources": [f"bids:raw:{source}"], "AxesOfTheVoxels": axes})
+    return {"axes": axes, "shape": by(raw.shape)}
+
+
+def _write_image(path: Path, raw: np.ndarray, affine: np.ndarray) -> None:
+    clean: Any = nib.Nifti1Image(raw, affine)  # type: ignore[no-untyped-call]
+    clean.header.set_xyzt_units("mm")
+    clean.set_sform(affine, 1)
+    clean.set_qform(affine, 1)
+    clean.to_filename(path)
+
+
 def _job(layout: RunLayout, root: Path, scan: Scan, max_voxel_mm: float) -> Job:
     source = scan.image or ""
     files = layout.scan(scan.participant_id, scan.session_id, 1.0)
@@ -146,7 +168,8 @@ def _job(layout: RunLayout, root: Path, scan: Scan, max_voxel_mm: float) -> Job:
     # copied input is converted again to the same bytes, and so is not registered again.
     stamps: dict[str, str] = {}
     folder = (root / scan.file).parent
-    for name in dicom_files(root / scan.file):
+    halves = (Path(scan.file).name, header_of(Path(scan.file).name))
+    for name in halves if is_pair(scan.file) else dicom_files(root / scan.file):
         try:
             status = (folder / name).stat()
             stamps[name] = f"{status.st_size} {status.st_mtime_ns}"

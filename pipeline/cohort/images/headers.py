@@ -47,7 +47,7 @@ def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
         if size == 0:
             return HeaderFinding("empty file")
         header = read_raw_header(path)
-        problem = _shape_problem(header) or _size_problem(header, path, size)
+        problem = geometry_problem(header) or _size_problem(header, path, size)
         return HeaderFinding(problem) if problem else _geometry(header, max_voxel_mm)
     except PermissionError:
         return HeaderFinding("no permission to read it")
@@ -93,7 +93,8 @@ def read_raw_header(path: Path) -> Any:
     return kind(block[:size], check=False)
 
 
-def _shape_problem(header: Any) -> str | None:
+def geometry_problem(header: Any) -> str | None:
+    """Why a header does not describe one volume of numbers; None if it does."""
     shape = tuple(int(n) for n in header.get_data_shape())
     text = "x".join(map(str, shape))
     if len(shape) < 3 or any(n != 1 for n in shape[3:]):

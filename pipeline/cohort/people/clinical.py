@@ -16,7 +16,7 @@ import pandas as pd
 
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.cells.ranges import RANGES, plain_name
-from pipeline.cohort.cells.values import number, up_to_limit
+from pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
 from pipeline.cohort.people.visits import visit_of
 from pipeline.cohort.records import SCAN_COLUMNS, Scan
 from pipeline.cohort.sharing.anonymise import Disguise
@@ -93,13 +93,8 @@ def clinical_table(
         data[field] = [getattr(scan, field) for scan in shown]
     for name in MEASURES:
         data[name] = [found.measure(name, row) for row in cells]
-    years, undated = _years(kept)
-    data["years_since_first_scan"] = list(years)
-    later = [one.follow_up for one in kept]
-    data["converted"] = [None if one is None else int(one.converted) for one in later]
-    data["months_to_conversion"] = [None if one is None else one.months_to_conversion for one in later]
-    data["months_followed"] = [None if one is None else one.months_followed for one in later]
-    data["other_dementia"] = [None if one is None else int(one.other_dementia) for one in later]
+    times, undated = times_of(kept)
+    data |= times
     described = {**IDENTITY, **MEASURES, **TIMES}
     for name in further:
         data[name] = _further(name, kept, cells, set(data), disguise)
@@ -132,6 +127,24 @@ class _Found:
             return []
         cells = listed(f"{cell} ({counted(count, 'scan')})" for cell, count in sorted(self.limits.items()))
         return [f"clinical values beyond the limit of detection are set to that limit: {cells}"]
+
+
+def measure_of(candidate: Candidate, name: str) -> float | None:
+    """Value of a column of `MEASURES` at the visit of a scan."""
+    return _Found().measure(name, {plain_name(column): text for column, text in candidate.columns.items()})
+
+
+def times_of(kept: Sequence[Candidate]) -> tuple[dict[str, list[object]], list[str]]:
+    """The columns of `TIMES`, one value per scan, and a note on participants without known times."""
+    years, undated = _years(kept)
+    later = [one.follow_up for one in kept]
+    return {
+        "years_since_first_scan": list(years),
+        "converted": [None if one is None else int(one.converted) for one in later],
+        "months_to_conversion": [None if one is None else one.months_to_conversion for one in later],
+        "months_followed": [None if one is None else one.months_followed for one in later],
+        "other_dementia": [None if one is None else int(one.other_dementia) for one in later],
+    }, undated
 
 
 def _years(kept: Sequence[Candidate]) -> tuple[list[float | None], list[str]]:
@@ -188,7 +201,7 @@ def _further(
     if all(text is None for text in texts):
         known = listed(sorted({column for candidate in kept for column in candidate.columns}), 40)
         raise BadInputError(f"cohort.clinical_columns: no scan has a value in {name}. With values: {known}.")
-    texts = [None if text is not None and text.strip() in ("-1", "-4") else text for text in texts]  # ADNI: missing
+    texts = [None if text is not None and text.strip() in MISSING_CODES else text for text in texts]
     if disguise is not None:
         people = [candidate.scan.participant_id for candidate in kept]
         texts = disguise.texts(people, texts)

@@ -1,6 +1,7 @@
 """The labels of scans: the class that a scan belongs to, or the number to predict.
 
-A contrast is a column and two or more of its values. The column is one of the scan table (``diagnosis``, ``sex``,
+A contrast is a column and two or more of its values, or comparisons of its numbers
+(`pipeline.run.config.number_classes`). The column is one of the scan table (``diagnosis``, ``sex``,
 ``site`` ...) or of the source tables at the scan's visit (``age_group``). A scan with another value has no label. It is
 kept, so that the networks can predict it, unless ``apply_outside_contrast`` is off. A target (``cohort.target``) is any
 numeric column; a scan without a value has no label and is dropped.
@@ -14,9 +15,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.cells.values import code_text
+from pipeline.cohort.cells.values import MISSING_CODES, code_text, number
 from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import OLDEST_AGE, Scan
+from pipeline.run.config.number_classes import read_class
 from pipeline.run.config.settings import CohortConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted, listed
@@ -49,7 +51,7 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     column = task.column
     matched = [candidate for candidate in candidates if candidate.scan.kept]
     held = Counter(found[0] for candidate in matched if (found := contrast_values(candidate, column)))
-    present = {value for candidate in matched for value in contrast_values(candidate, column)}
+    present = {_class_of(candidate, task) for candidate in matched}
     if matched and not held:
         candidates_of_task = NUMERIC_COLUMNS if task.is_number else SCAN_TABLE_COLUMNS
         filled = {name for name in candidates_of_task if any(contrast_values(one, name) for one in matched)}
@@ -65,6 +67,8 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     settings |= {config.negative: "negative", config.positive: "positive"}
     for wanted in config.labels:
         if matched and wanted not in present:
+            if read_class(wanted, column):
+                raise BadInputError(_no_number(wanted, settings[wanted], column, list(held.elements())))
             existing = listed((f"{value} ({counted(held[value], 'scan')})" for value in sorted(held)), 20)
             raise BadInputError(
                 f"cohort.{settings[wanted]} = '{wanted}': column '{column}' has no such value. It has {existing}."
@@ -97,7 +101,7 @@ def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candida
     if not candidate.scan.kept:
         return candidate
     found = contrast_values(candidate, task.column)
-    label = next((value for value in found if value in task.outputs), None)
+    label = _class_of(candidate, task)
     if label is None and not (config.apply_outside_contrast and task.kind.applies):
         held = f"{found[0]} in" if found else "no value in"
         why = (
@@ -105,6 +109,31 @@ def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candida
         )
         return candidate.dropped(f"outside the contrast ({why}): {held} {task.column}")
     return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, label=label))
+
+
+def _class_of(candidate: Candidate, task: Task) -> str | None:
+    """The class that a scan belongs to by its value in the column, as text or as number."""
+    by_number = {name: one for name in task.outputs if (one := read_class(name, task.column))}
+    for value in contrast_values(candidate, task.column):
+        if value in task.outputs:
+            return value
+        if value in MISSING_CODES:
+            continue
+        known = number(value)
+        if known is not None and task.column.lower() == "age":
+            known = min(known, OLDEST_AGE)
+        for name, one in by_number.items():
+            # A source may hold ranges (``>60``): the same range is the class
+            if one.holds(known) if known is not None else read_class(value, task.column) == one:
+                return name
+    return None
+
+
+def _no_number(wanted: str, setting: str, column: str, values: Sequence[str]) -> str:
+    """That no scan is in a class by number, and which numbers there are."""
+    numbers = [known for value in values if (known := number(value)) is not None]
+    there = f"has numbers from {min(numbers):g} to {max(numbers):g}" if numbers else "has no numbers"
+    return f"cohort.{setting} = '{wanted}': no scan is in this class; column '{column}' {there}. Correct the contrast."
 
 
 def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:

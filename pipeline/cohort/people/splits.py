@@ -146,19 +146,24 @@ def require_disjoint(fold: Fold) -> None:
             )
 
 
-def require_labels(index: int, part: str, labels: Sequence[str | None], task: Task) -> None:
-    """Refuse a part of a fold in which a class is missing or all numbers are equal."""
+def require_labels(index: int, part: str, labels: Sequence[str | None], task: Task, remark: str = "") -> None:
+    """Refuse a part of a fold in which a class is missing or all numbers are equal; `remark` ends the message."""
     if task.is_number and len(set(labels)) < 2:
         raise BadInputError(
             f"fold {index}: the {part} part has {len(labels)} usable scans and fewer than two values of {task.column}. "
-            "Use fewer folds, a larger cohort.validation_fraction, or more participants."
+            f"Use fewer folds, a larger cohort.validation_fraction, or more participants.{remark}"
         )
     for label in () if task.is_number else task.outputs:
         if label not in labels:
             raise BadInputError(
                 f"fold {index}: the {part} part has no usable scan of {label} ({counted(len(labels), 'scan')} in all). "
-                "Use fewer folds, a larger cohort.validation_fraction, or more participants."
+                f"Use fewer folds, a larger cohort.validation_fraction, or more participants.{remark}"
             )
+
+
+def after_inclusion(config: CohortConfig) -> str:
+    """A sentence for messages on too few people, where a rule left some out; empty without a rule."""
+    return f" These are left by cohort.include = {config.include!r}; a wider rule keeps more." if config.include else ""
 
 
 def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
@@ -190,7 +195,7 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
         later = "several counts as the last" if len(task.outputs) > 2 else "both counts as the second"
         raise BadInputError(
             f"contrast '{task.column}': {known[task.kind.name]} needed, but labelled participants are {numbers} "
-            f"(someone with {later}). Check {check}, or add scans."
+            f"(someone with {later}). Check {check}, or add scans.{after_inclusion(config)}"
         )
     if config.split == "single":
         folds: tuple[Fold, ...] = (_single_fold(by_class, config, seed, numbers),)
@@ -243,6 +248,7 @@ def _k_folds(
         raise BadInputError(
             f"cohort.folds = {k}: each fold must test, validate and train on at least one participant of each class, "
             f"but labelled participants are {numbers}. {remedy}, or choose another contrast or target."
+            f"{after_inclusion(config)}"
         )
     people = np.array([person for group in by_class.values() for person in group])
     target = np.repeat(np.arange(len(by_class)), [len(group) for group in by_class.values()])
@@ -276,6 +282,7 @@ def _single_fold(by_class: Mapping[str, Sequence[str]], config: CohortConfig, se
             f"cohort.split = 'single': {n_test} participants of each class to test, {n_validation} to validate and one "
             f"to train make {n_test + n_validation + 1}, but labelled participants are {numbers}. Set cohort.split = "
             "'folds', or lower cohort.test_participants_per_class and cohort.validation_participants_per_class."
+            f"{after_inclusion(config)}"
         )
     parts: dict[str, list[str]] = {part: [] for part in PARTS}
     for number, members in enumerate(by_class.values()):

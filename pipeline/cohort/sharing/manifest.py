@@ -25,6 +25,7 @@ import pandas as pd
 from atlases.images import UNREADABLE
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.images.dicom import series_of
+from pipeline.cohort.images.pairs import is_pair
 from pipeline.cohort.records import Scan
 from pipeline.cohort.walking import dicom_files, is_nifti
 from pipeline.run.cells import require_digests
@@ -169,7 +170,8 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
 
     def digest(scan: Scan) -> str | BadInputError:
         try:
-            return image_digest(root / scan.file) if is_nifti(scan.file) else _series_digest(root, scan.file)
+            one_file = is_nifti(scan.file) or is_pair(scan.file)
+            return image_digest(root / scan.file) if one_file else _series_digest(root, scan.file)
         except BadInputError as error:
             return BadInputError(str(error).replace(f"{root}/", ""))
 

@@ -11,12 +11,16 @@ from typing import Literal
 
 from pipeline.run.config.cluster import ClusterConfig
 from pipeline.run.config.evaluation import EvaluationConfig
+from pipeline.run.config.inclusion import read_rule
 from pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
+from pipeline.run.config.number_classes import class_names, class_problems
 from pipeline.run.config.objectives import ObjectiveConfig
 from pipeline.run.config.pretraining import PretrainingConfig
 from pipeline.run.config.statistics import StatisticsConfig
 from pipeline.run.errors import UsageError
 
+_HIDDEN_COLUMNS = {"sites": {"site"}, "ids": {"participant_id", "scan_id"}}
+"""Columns whose values a pseudonym replaces, which a rule would write out."""
 SCAN_FIELDS = ("participant_id", "session_id", "name", "scan_id")
 """Fields that a pattern of file names may contain; ``name`` is participant and session as in BIDS names."""
 
@@ -28,13 +32,16 @@ class CohortConfig:
     contrast_column: str = "diagnosis"
     """Column of the classes."""
     negative: str = "CN"
-    """Class that is compared with."""
+    """Class that is compared with: a value of the column, or a comparison of its numbers such as ``<0.5``."""
     positive: str = "AD"
-    """With more than two classes, the one whose output is explained."""
+    """The other class, such as ``>=0.5``; with more than two classes, the one whose output is explained."""
     classes: tuple[str, ...] = ()
     """All classes, for more than two: in the order of the output units, the negative class first."""
     target: str = ""
     """A numeric column to predict (regression) instead of classes."""
+    include: str = ""
+    """Who takes part, as a rule on columns of the scan table, the clinical table or the source, such as
+    ``age >= 60 and cdr >= 0``; docs/inputs.md. Empty: everybody."""
     split: Literal["folds", "single"] = "folds"
     """Cross-validation, in which every participant is tested once, or one split as in the founding study."""
     folds: int = 5
@@ -52,6 +59,9 @@ class CohortConfig:
     start_at: Literal["auto", "scan", "brain", "template"] = "auto"
     """Where images enter: each as recognised (auto), or all as scans, as brains already extracted, or as brains
     already in template space."""
+    oasis_image: Literal["subject", "atlas"] = "subject"
+    """Of an OASIS-1 download: the averaged head in the space of the scan (SUBJ_111), or the brain in the atlas of
+    Talairach (T88_111)."""
     max_voxel_mm: float = 5.0
     """Scans with thicker slices are dropped: the hippocampus is about 8 mm high."""
     diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
@@ -71,6 +81,11 @@ class CohortConfig:
     """Also predict and explain scans outside the contrast (MCI); if off, they are dropped."""
     clinical_columns: tuple[str, ...] = ()
     """Further columns of the source tables for ``clinical.tsv``, by their names there."""
+
+    def __post_init__(self) -> None:
+        names = class_names((self.negative, self.positive, *self.classes), self.contrast_column)
+        for setting, value in zip(("negative", "positive", "classes"), (*names[:2], names[2:]), strict=True):
+            object.__setattr__(self, setting, value)  # classes by number are known by their names
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -325,6 +340,12 @@ class Config:
     def __post_init__(self) -> None:
         for problem in _problems(self):
             raise UsageError(f"configuration: {problem}")
+        rule = read_rule(self.cohort.include) if self.cohort.include else None
+        for hidden, columns in _HIDDEN_COLUMNS.items():
+            if rule is not None and hidden in self.privacy.pseudonyms and columns & {*map(str.lower, rule.columns)}:
+                raise UsageError(
+                    f'configuration: privacy.pseudonyms may not hold "{hidden}" where cohort.include names them'
+                )
 
 
 def _problems(config: Config) -> list[str]:
@@ -351,6 +372,7 @@ def _problems(config: Config) -> list[str]:
             not cohort.classes or (cohort.classes[0] == cohort.negative and cohort.positive in cohort.classes),
             "cohort.classes must begin with cohort.negative and hold cohort.positive, the class that is explained",
         ),
+        *((False, f"cohort: {text}") for text in class_problems(cohort.labels, cohort.contrast_column)),
         (not (cohort.target and cohort.classes), "cohort.target and cohort.classes exclude each other"),
         (
             not cohort.target or config.attribution.start_value == "logit",

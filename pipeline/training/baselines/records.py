@@ -37,7 +37,7 @@ class Seen:
 
     def column(self, name: str) -> Floats:
         """A number of each scan; NaN where it is not known, or is what is to be predicted."""
-        if name == self.predicted:
+        if name == self.predicted.lower():  # sources write ``nWBV``
             return np.full(len(self.scans), np.nan)
         if name in self.clinical:
             return self.clinical[name].reindex([scan.scan_id for scan in self.scans]).to_numpy(float)

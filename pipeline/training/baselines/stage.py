@@ -124,7 +124,12 @@ def _predictions(
         columns = baseline.columns(seen)
         columns = columns[:, np.isfinite(columns).any(axis=0)]
         if not columns.shape[1]:
-            log.info("baseline %s: nobody has what it sees (%s)", baseline.name, baseline.sees)
+            log.info(
+                "baseline %s: nobody has what it sees (%s), so the network is not compared with it; add these columns "
+                "to the input's tables",
+                baseline.name,
+                baseline.sees,
+            )
             continue
         for fold in split.folds:
             members = {*fold.train, *fold.validation}

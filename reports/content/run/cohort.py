@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from pipeline.cohort.people.inclusion import Step, reached, steps
+from pipeline.run.config.inclusion import read_rule
 from reports.analyses.columns import columns_of
 from reports.page.material import Material
 from reports.page.tables import Column, PageTable, numeric, page_table, remark
@@ -39,18 +41,21 @@ def flow(run: RunRecord) -> tuple[list[FlowBox], str]:
             there = there[there["status"] == "registered"]
         stages[name] = None if there is None else labelled.merge(there[KEYS].drop_duplicates(), on=KEYS)
     outside = kept.loc[kept["label"].isna(), "diagnosis"].fillna("diagnosis not known").value_counts()
-    boxes, said, before = [], [], len(scans)
+    decided = _decided(run, scans)
+    boxes: list[FlowBox] = []
+    said: list[str] = []
+    before = len(scans)
     for name, frame in stages.items():
         if frame is None:
             boxes.append(FlowBox(name.capitalize(), ["not reached by this run"], reached=False))
             continue
-        counts = f"{count(len(frame), 'scan')} of {count(frame['participant_id'].nunique(), 'participant')}"
+        if name == "kept" and decided is not None:
+            boxes += _inclusion(run, scans, decided, said)
+            before = len(decided[-1].left)
+        counts = _counts(frame)
         lost = [f"{count(before - len(frame), 'scan')} {_LOST[name]}"] if before > len(frame) else []
         if name == "kept" and lost:
-            reasons = _reasons(scans)
-            lost = [f"{lost[0]}:", *(f"{n} × {reason}" for reason, n in reasons[:MOST_REASONS])]
-            if len(reasons) > MOST_REASONS:
-                lost.append(f"{count(len(reasons) - MOST_REASONS, 'further reason')} below")
+            lost = _with_reasons(lost[0], scans if decided is None else decided[-1].left)
         if name == "labelled" and lost:
             lost += [f"{number(n)} × {shortened(diagnosis)}" for diagnosis, n in outside.items()]
         title = name.capitalize() if name in ("found", "kept", "labelled") else f"Of these, {name}"
@@ -58,6 +63,38 @@ def flow(run: RunRecord) -> tuple[list[FlowBox], str]:
         said.append(f"{name} {counts}")
         before = len(frame)
     return boxes, f"Flow of scans: {', '.join(said)}."
+
+
+def _decided(run: RunRecord, scans: pd.DataFrame) -> list[Step] | None:
+    """What each part of the rule of inclusion left; None without a rule."""
+    include = run.config.cohort.include
+    return steps(scans, read_rule(include)) if include else None
+
+
+def _inclusion(run: RunRecord, scans: pd.DataFrame, decided: Sequence[Step], said: list[str]) -> list[FlowBox]:
+    """A box of the scans on which the rule decided, and one for each of its parts; adds to what is said in words."""
+    usable = reached(scans, read_rule(run.config.cohort.include))
+    lost = scans.drop(usable.index)
+    first = f"{count(len(lost), 'scan')} {_LOST['kept']}"
+    boxes = [FlowBox("Usable", [_counts(usable)], _with_reasons(first, lost) if len(lost) else [])]
+    said.append(f"usable {_counts(usable)}")
+    for step in decided:
+        gone = [f"{count(step.not_met, 'scan')} not met"] if step.not_met else []
+        gone += [f"{count(step.unknown, 'scan')} with a missing value"] if step.unknown else []
+        boxes.append(FlowBox(shortened(step.part, LONGEST_TEXT), [_counts(step.left)], gone))
+        said.append(f"{step.part} {_counts(step.left)}")
+    return boxes
+
+
+def _counts(frame: pd.DataFrame) -> str:
+    return f"{count(len(frame), 'scan')} of {count(frame['participant_id'].nunique(), 'participant')}"
+
+
+def _with_reasons(lost: str, scans: pd.DataFrame) -> list[str]:
+    """How many were dropped, and the most frequent reasons."""
+    reasons = _reasons(scans)
+    further = [f"{count(len(reasons) - MOST_REASONS, 'further reason')} below"] if len(reasons) > MOST_REASONS else []
+    return [f"{lost}:", *(f"{n} × {reason}" for reason, n in reasons[:MOST_REASONS]), *further]
 
 
 def _reasons(scans: pd.DataFrame) -> list[tuple[str, str]]:

@@ -1,0 +1,215 @@
+"""OASIS-1 and OASIS-2 as downloaded: a folder per session with Analyze pairs, anywhere below the input.
+
+``OAS1_0001_MR1/PROCESSED/MPRAGE/SUBJ_111/*_sbj_111.img``    OASIS-1: the average of the session's scans, whole head
+``OAS1_0001_MR1/PROCESSED/MPRAGE/T88_111/*_masked_gfc.img``  OASIS-1: the same in atlas space, brain only
+``OAS2_0001_MR1/RAW/mpr-1.nifti.img``                        OASIS-2: its scans; the first is used
+
+The diagnosis is that of the Clinical Dementia Rating: 0 is CN, above is AD, none is none (OASIS-1 rated hardly anybody
+below 60). Participants are named as by Clinica, ``sub-OASIS10001``; a session by its months since the first
+(``ses-M000``). A repeated session of OASIS-1 (``_MR2``, within 90 days) is at least month 1. Both data sets come from
+one scanner of 1.5 T. Orientation: `pipeline.cohort.images.pairs`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.cohort.candidates import Candidate
+from pipeline.cohort.cells import values
+from pipeline.cohort.cells.ranges import problem_notes
+from pipeline.cohort.images.pairs import header_of, is_pair
+from pipeline.cohort.oasis.tables import DELAY, OasisTable, read_oasis_table
+from pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis
+from pipeline.cohort.people.progression import follow_up
+from pipeline.cohort.people.visits import month_session, visit_of
+from pipeline.cohort.records import Scan
+from pipeline.cohort.walking import InputFiles
+from pipeline.run.config.settings import CohortConfig
+from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted, listed
+
+SESSION_FOLDER = re.compile(r"(?P<release>OAS[12])_(?P<person>\d{4})_MR(?P<number>\d+)")
+OASIS3_FOLDER = re.compile(r"(sub-)?OAS3\d{4}_MR_d\d{4,5}")
+TESLA = 1.5
+_DAYS_PER_MONTH = 30.4375
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Which image of a session is used."""
+
+    folder: str
+    name: re.Pattern[str]
+    entry: str
+    wanted: str
+
+
+KINDS: Mapping[tuple[str, str], Kind] = {
+    ("OAS1", "subject"): Kind("SUBJ_111", re.compile(r".*_sbj_111"), "scan", "PROCESSED/MPRAGE/SUBJ_111/*_sbj_111.img"),
+    ("OAS1", "atlas"): Kind(
+        "T88_111", re.compile(r".*_t88_masked_gfc"), "brain", "PROCESSED/MPRAGE/T88_111/*_t88_masked_gfc.img"
+    ),
+    ("OAS2", "subject"): Kind("RAW", re.compile(r"mpr-?(?P<number>\d+).*"), "scan", "RAW/mpr-1.nifti.img"),
+}
+"""The image by release and `CohortConfig.oasis_image`."""
+
+
+def is_oasis(files: InputFiles) -> bool:
+    """Whether a folder holds sessions of OASIS-1 or OASIS-2."""
+    return any(_session_of(path) for path in files.pairs)
+
+
+def read_oasis(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
+    """Read a download: one candidate per session with any image, and notes.
+
+    Raises
+    ------
+    BadInputError
+        If images of two releases lie together, the table is missing or that of another release, or the image asked for
+        does not exist in this release.
+    """
+    sessions: dict[str, list[str]] = {}
+    for path in files.pairs:
+        if (session := _session_of(path)) is not None:
+            sessions.setdefault(session, []).append(path)
+    releases = sorted({session[:4] for session in sessions})
+    if len(releases) > 1:
+        raise BadInputError(
+            f"{root}: holds OASIS-1 and OASIS-2. Some people are in both under other names, which no table tells, and "
+            "would be trained on and tested. Give one of them."
+        )
+    release = releases[0]
+    kind = KINDS.get((release, config.oasis_image))
+    if kind is None:
+        raise BadInputError(
+            f'cohort.oasis_image = {config.oasis_image!r}: OASIS-{release[-1]} has no such image. Set "subject".'
+        )
+    table = read_oasis_table(root, (*files.tables, *files.workbooks), release)
+    histories = _histories(table, release)
+    candidates = [
+        _candidate(session, paths, kind, table, histories, config) for session, paths in sorted(sessions.items())
+    ]
+    unscanned = sorted(set(table.rows) - set(sessions))
+    diagnosed = sum("CDR" in table.rows[session] for session in unscanned)
+    rowless = sorted(set(sessions) - set(table.rows))
+    notes = [*table.notes, *problem_notes(table.impossible)]
+    twice = [
+        one for one, paths in sessions.items() if len({n for n, _ in _images(paths, kind)}) < len(_images(paths, kind))
+    ]
+    if twice:
+        notes.append(
+            f"{counted(len(twice), 'session', 'is')} there more than once, the first by path is used: {listed(twice)}"
+        )
+    if unscanned:
+        notes.append(
+            f"{counted(len(unscanned), 'session')} in {table.name} without an image here, {diagnosed} of them with a "
+            f"diagnosis: {listed(unscanned)}"
+        )
+    if rowless:
+        notes.append(f"{counted(len(rowless), 'session')} with images but no row in {table.name}: {listed(rowless)}")
+    if config.oasis_image == "atlas":
+        notes.append("images of T88_111 are scaled to an atlas, so volumes measured in them are relative (ASF)")
+    return candidates, notes
+
+
+def participant(session: str) -> str:
+    """BIDS name of a participant, as Clinica's.
+
+    >>> participant("OAS1_0001_MR1")
+    'sub-OASIS10001'
+    """
+    release, person, _ = session.split("_")
+    return f"sub-OASIS{release[-1]}{person}"
+
+
+def session_name(session: str, row: Mapping[str, str]) -> str:
+    """BIDS name of a session: months since the first, by days where the table has them.
+
+    >>> session_name("OAS2_0001_MR2", {"MR Delay": "457"}), session_name("OAS1_0061_MR2", {"Delay": "3"})
+    ('ses-M015', 'ses-M001')
+    >>> session_name("OAS1_0001_MR1", {}), session_name("OAS1_0061_MR2", {})
+    ('ses-M000', 'ses-MR2')
+    """
+    release, _, number = session.split("_")
+    days = values.score(row.get(DELAY[release]))
+    if number == "MR1":
+        return month_session(0)
+    return f"ses-{number}" if days is None else month_session(max(1, round(days / _DAYS_PER_MONTH)))
+
+
+def _session_of(path: str) -> str | None:
+    return next((part for part in path.split("/")[:-1] if SESSION_FOLDER.fullmatch(part)), None)
+
+
+def _candidate(
+    session: str,
+    paths: Sequence[str],
+    kind: Kind,
+    table: OasisTable,
+    histories: Mapping[str, Sequence[Diagnosis]],
+    config: CohortConfig,
+) -> Candidate:
+    row = table.rows.get(session, {})
+    image = next((path for _, path in _images(paths, kind)), None)
+    scan = Scan(participant(session), session_name(session, row), session, image, entry=kind.entry)
+    if image is None:
+        return Candidate(scan.dropped(f"not downloaded: no image {kind.wanted} in its folder"))
+    if session not in table.rows:
+        return Candidate(scan.dropped(f"no row in {table.name}"))
+    cdr = values.score(row.get("CDR"))
+    diagnosis = _diagnosis(cdr, config)
+    volume = values.positive(row.get("tiv_mm3"))
+    filled = Scan(
+        scan.participant_id, scan.session_id, session, image,
+        diagnosis=diagnosis, entry=kind.entry, diagnosis_source=f"{table.name}: CDR" if diagnosis else None,
+        age=values.positive(row.get("Age")), sex=values.sex(row.get("M/F")), field_strength=TESLA,
+        mmse=values.score(row.get("MMSE")), cdr=cdr, tiv_mm3=volume,
+        tiv_source=None if volume is None else f"{table.name}: eTIV",
+    )  # fmt: skip
+    history = histories.get(scan.participant_id, ())
+    at = next((one for one in history if one.session_id == scan.session_id), None)
+    return Candidate(filled, row, follow_up=follow_up(history, at) if len(history) > 1 else None)
+
+
+def _images(paths: Sequence[str], kind: Kind) -> list[tuple[int, str]]:
+    """Number and path of the images of a session of a kind, the one that is used first.
+
+    A header without its image names the missing image, which the check of headers reports.
+    """
+    found = set()
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        stem = re.sub(r"(\.nifti)?\.(img|hdr)$", "", name, flags=re.IGNORECASE)
+        match = kind.name.fullmatch(stem)
+        if match is not None and folder.rpartition("/")[2] == kind.folder:
+            number = int(match.groupdict().get("number") or 0)
+            found.add((number, path if is_pair(path) else _image_of(path)))
+    return sorted(found)
+
+
+def _image_of(header: str) -> str:
+    image = header[:-3] + "img"
+    return image if header_of(image) == header else header[:-3] + "IMG"
+
+
+def _diagnosis(cdr: float | None, config: CohortConfig) -> str | None:
+    """CN or AD by the CDR; by the stricter rule of the founding study if the settings say so."""
+    if config.diagnosis_rule == "cdr":
+        return cdr_diagnosis(cdr)
+    return None if cdr is None else "CN" if cdr == 0 else "AD"
+
+
+def _histories(table: OasisTable, release: str) -> dict[str, list[Diagnosis]]:
+    """Diagnoses of each participant of OASIS-2 by months, also at sessions without an image."""
+    found: dict[str, list[Diagnosis]] = {}
+    for session, row in table.rows.items() if release == "OAS2" else ():
+        value, name = _diagnosis(values.score(row.get("CDR")), CohortConfig()), session_name(session, row)
+        months = visit_of(name.removeprefix("ses-")).months
+        if value is not None and months is not None:
+            found.setdefault(participant(session), []).append(
+                Diagnosis(value, None, name, months, f"{table.name}: CDR")
+            )
+    return {person: sorted(of, key=lambda one: one.months or 0) for person, of in found.items()}
