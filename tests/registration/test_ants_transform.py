@@ -16,9 +16,12 @@ from atlases.brain_box import brain_box
 from atlases.templates import Template
 from pipeline.registration import ants_transform
 from pipeline.registration.ants_transform import (
+    AFFINE,
     BOTH_METRICS,
     LEVELS_MM,
+    NAMED,
     THREADS_VARIABLE,
+    RegistrationError,
     Volume,
     iterations,
     read_affine,
@@ -79,6 +82,32 @@ def test_the_affine_planted_is_the_affine_found(register: Any, template: Templat
     assert result.log_jacobian[template.brain_mask].mean() == pytest.approx(expected, abs=0.03)
 
 
+def test_after_an_affine_registration_all_places_change_alike(register: Any, template: Template) -> None:
+    """The affine is the one that was planted; there is no displacement, and no volume of a region to be had."""
+    result = register("PSR", replace(CONFIG, transform="affine"))
+    points = np.argwhere(template.brain_mask)[::50] @ template.grid.affine[:3, :3].T + template.grid.affine[:3, 3]
+    found = read_affine(result.transforms.affine)
+    reached = points @ found[:3, :3].T + found[:3, 3]
+    planted = points @ TEMPLATE_TO_SCAN[:3, :3].T + TEMPLATE_TO_SCAN[:3, 3]
+    assert np.linalg.norm(reached - planted, axis=1).mean() < 2  # half a voxel
+    for path in (result.transforms.warp, result.transforms.inverse_warp):
+        assert not read_displacement(path).any()
+    assert np.ptp(result.log_jacobian) < 1e-5
+    assert result.log_jacobian.mean() == pytest.approx(np.log(np.linalg.det(found[:3, :3])), abs=1e-5)
+    assert (result.quality.affine_residual_mm, result.quality.min_jacobian) == (0, pytest.approx(1))
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("syn", BOTH_METRICS), ("syn-quick", QUICK)])
+def test_a_name_stands_for_the_parameters_of_ants(name: str, parameters: str, monkeypatch: Any, tmp_path: Path) -> None:
+    asked = []
+    monkeypatch.setenv(THREADS_VARIABLE, "1")
+    monkeypatch.setattr(ants_transform, "run_ants", lambda fixed, moving, transform, *_, **__: asked.append(transform))
+    volume = Volume(np.zeros((4, 5, 6), np.float32), np.eye(4))
+    with pytest.raises(RegistrationError, match="without a result"):
+        ants_transform.register(volume, volume, name, 1, tmp_path / "ants_")
+    assert asked == [parameters]
+
+
 def test_transform_files_mean_what_is_said(register: Any, phantom: Any, template: Template) -> None:
     """Pull the scan through A(x + u(x)) by hand; ANTs must agree."""
     result = register("RAS")
@@ -104,7 +133,7 @@ def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_sets_that_can_be_named_are_the_ones_that_are_known() -> None:
     offered = get_args(get_type_hints(RegistrationConfig)["transform"])
-    assert offered == (BOTH_METRICS, QUICK, "antsRegistrationSyNQuickRepro[s]")
+    assert offered == (BOTH_METRICS, QUICK, "antsRegistrationSyNQuickRepro[s]", *NAMED, AFFINE)
     assert RegistrationConfig().transform == BOTH_METRICS
     said = ",".join(f"{width:g}mm:{number}" for width, number in LEVELS_MM.items())
     assert BOTH_METRICS.endswith(f",{said}]")

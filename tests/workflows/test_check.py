@@ -312,7 +312,7 @@ def test_a_gpu_is_not_asked_of_this_machine_if_workers_are_elsewhere(dataset, sm
     assert main([*command, "--executor", "slurm"]) == 0
 
 
-@pytest.mark.parametrize("preset", ["default", "demo"])
+@pytest.mark.parametrize("preset", ["default", "demo", "patients"])
 def test_the_presets_name_only_what_there_is(dataset, preset):
     assert load_config(preset)
     assert main(["check", str(dataset), "--preset", preset]) == 0
