@@ -213,7 +213,7 @@ def read_displacement(path: Path) -> np.ndarray:
 
 def write_no_displacement(path: Path, grid: Volume) -> None:
     """Write a displacement of 0 on the grid of a volume, as ANTs writes fields."""
-    image = nib.nifti1.Nifti1Image(np.zeros((*grid.data.shape, 1, 3), dtype=np.float32), grid.affine)
+    image: Any = nib.nifti1.Nifti1Image(np.zeros((*grid.data.shape, 1, 3), np.float32), grid.affine)  # type: ignore[no-untyped-call]
     image.header.set_intent("vector")
     nib.save(image, path)
 
