@@ -24,6 +24,7 @@ from pipeline.run.config.networks import (
     BcosViTConfig,
     CodaSConfig,
     CodaSWbConfig,
+    Conv5FC3Config,
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
@@ -31,6 +32,7 @@ from pipeline.run.config.networks import (
     ProbeConfig,
     ResNetConfig,
     SEResNetConfig,
+    SFCNConfig,
     ViTConfig,
 )
 from pipeline.run.errors import BadInputError, UsageError
@@ -38,6 +40,8 @@ from pipeline.training.batch_statistics import prepare_step
 
 SMALL: dict[str, ModelConfig] = {
     "founding": FoundingConfig(channels=(3, 4), pools=(2, 3), hidden_units=5),
+    "sfcn": SFCNConfig(channels=(3, 4, 4, 5)),
+    "conv5-fc3": Conv5FC3Config(channels=(3, 4, 4), hidden_units=(6, 5)),
     "resnet10": ResNetConfig(width=0.1, stem_stride=1),
     "resnet18": ResNetConfig(architecture="resnet18", width=0.05, stem_stride=1),
     "densenet121": DenseNetConfig(first_channels=2, growth=1),

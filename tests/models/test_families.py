@@ -28,10 +28,13 @@ MONAI = {
     "efficientnet-b0": lambda: nets.EfficientNetBN("efficientnet-b0", pretrained=False, **THREE_D, num_classes=3),
 }  # fmt: skip
 
+ONE_GRID = ("founding", "conv5-fc3")
+"""Families whose linear layers have a weight for each place."""
+
 
 def test_every_network_of_monai_is_compared():
     dynamic = [family.name for family in (*BCOS_FAMILIES, *CODA_FAMILIES)]
-    assert ["founding", *MONAI, "vit", *dynamic, "probe"] == list(FAMILIES) == list(NETWORKS)
+    assert ["founding", "sfcn", "conv5-fc3", *MONAI, "vit", *dynamic, "probe"] == list(FAMILIES) == list(NETWORKS)
 
 
 @pytest.mark.parametrize("name", MONAI)
@@ -67,16 +70,17 @@ def test_the_smallest_grid_is_the_smallest(name):
         spatial = [stage for stage in model.stages[:-1] if any(weight.dim() == 5 for weight in stage.parameters())]
         spatial[-1].register_forward_hook(lambda module, given, answer: last.append(tuple(answer.shape[2:])))
         for n in (side, side - 1):
-            if name != "founding" or n == side:
+            if n == side or name not in ONE_GRID:
                 model(torch.empty(1, 1, n, n, n))
-    assert last == ([(1, 1, 1)] if name == "founding" else [(2, 2, 2), (1, 1, 1)])
+    found = {"founding": [(1, 1, 1)], "conv5-fc3": [(2, 2, 2)]}
+    assert last == found.get(name, [(2, 2, 2), (1, 1, 1)])
     kind = "resnet10" if name == "probe" else name  # its backbone
     for shape in ((side - 1, side, side), (side, side, side - 1)):
         with pytest.raises(BadInputError, match=f"{shape[0]}x{side}x{shape[2]} .* too small for {kind}.*least {side}"):
             build_network(settings, shape, 2)
 
 
-@pytest.mark.parametrize("name", MONAI)
+@pytest.mark.parametrize("name", ["sfcn", "conv5-fc3", *MONAI])
 def test_every_voxel_reaches_a_feature(name):
     family, settings = FAMILIES[name], NETWORKS[name](name)
     side = family.smallest_side(settings)

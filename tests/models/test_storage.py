@@ -20,12 +20,14 @@ from pipeline.run.config.networks import (
     BcosViTConfig,
     CodaSConfig,
     CodaSWbConfig,
+    Conv5FC3Config,
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
     ProbeConfig,
     ResNetConfig,
     SEResNetConfig,
+    SFCNConfig,
     ViTConfig,
 )
 from pipeline.run.errors import BadInputError
@@ -123,6 +125,8 @@ def test_a_description_that_does_not_fit_is_refused(stored, change, message):
 
 SETTINGS = {
     "founding": FoundingConfig(channels=(2, 3), pools=(2, 2), hidden_units=6),
+    "sfcn": SFCNConfig(channels=(2, 3, 4), dropout=0.25),
+    "conv5-fc3": Conv5FC3Config(channels=(2, 3), hidden_units=(6, 4), dropout=0.25),
     "resnet10": ResNetConfig(width=0.05, stem_stride=1),
     "resnet18": ResNetConfig(architecture="resnet18", width=0.05, stem_stride=1),
     "densenet121": DenseNetConfig(first_channels=2, growth=1, dropout=0.1),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.run.config.networks import NETWORKS, ModelConfig
-from pipeline.run.errors import UsageError
+from pipeline.run.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
     from pipeline.models.contract import StagedModel
@@ -47,6 +47,13 @@ NO_ATTENTION = dict.fromkeys(
     'transformer (architecture = "vit")',
 )
 """Refused by all families but vision transformers."""
+
+
+HIDDEN_LAYER = {
+    "cam": "CAM needs global average pooling and one linear layer after the last stage, and this network has a "
+    "hidden layer there. Use grad-cam"
+}
+"""Refused by families with linear layers after the features."""
 
 
 def _all_seen(side: int, _: Any) -> int:
@@ -115,3 +122,31 @@ class Family:
         if asked != "auto":
             return asked
         return "identity" if self.needs.get("lrp", {}).get("batch_norm") == "identity" else "fold"
+
+
+def padded_family(
+    name: str,
+    build: Callable[[Shape, Any, int], StagedModel],
+    smallest: Callable[[Any], int],
+    described: str | Callable[[Any], str],
+    refused: Mapping[str, str] | None = None,
+    needs: Mapping[str, Mapping[str, Any]] | None = None,
+    step: Callable[[Any], int] = lambda _: 1,
+) -> Family:
+    """A family that sees every voxel (or all that fill a step), on grids that leave two voxels per axis."""
+
+    def require_fits(shape: Shape, settings: Any) -> None:
+        if min(shape) < smallest(settings):
+            raise BadInputError(
+                f"model: a grid of {'x'.join(map(str, shape))} voxels is too small for {name}: its last stage needs "
+                f"two voxels along each axis, so each side must have at least {smallest(settings)}. Choose a finer "
+                "resolution, or an architecture for smaller grids (heatlas models lists them)."
+            )
+
+    return Family(
+        name, build, smallest, require_fits,
+        described=(lambda _: described) if isinstance(described, str) else described,
+        covering_side=lambda side, settings: max(-(-side // step(settings)) * step(settings), smallest(settings)),
+        seen_side=lambda side, settings: side // step(settings) * step(settings),
+        refused={**({} if name == "vit" else NO_ATTENTION), **(refused or {}), **NOT_INHERENT}, needs=needs or {},
+    )  # fmt: skip

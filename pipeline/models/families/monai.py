@@ -7,10 +7,10 @@ padding, so every voxel of the grid reaches a feature; ViT leaves out what does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pipeline.models.families.family import NO_ATTENTION, NOT_INHERENT, Architecture, Family, Shape
+from pipeline.models.families.family import Architecture, Family, Shape, padded_family
 from pipeline.run.config.networks import (
     DenseNetConfig,
     EfficientNetConfig,
@@ -19,7 +19,6 @@ from pipeline.run.config.networks import (
     SEResNetConfig,
     ViTConfig,
 )
-from pipeline.run.errors import BadInputError
 
 if TYPE_CHECKING:
     from monai.networks.nets.resnet import ResNet
@@ -131,31 +130,6 @@ def _staged(stages: Sequence[nn.Module], shape: Shape, settings: ModelConfig, ne
     return model
 
 
-def _family(
-    name: str,
-    build: Callable[[Shape, Any, int], StagedModel],
-    smallest: Callable[[Any], int],
-    described: str,
-    refused: Mapping[str, str] | None = None,
-    needs: Mapping[str, Mapping[str, Any]] | None = None,
-    step: Callable[[Any], int] = lambda _: 1,
-) -> Family:
-    def require_fits(shape: Shape, settings: Any) -> None:
-        if min(shape) < smallest(settings):
-            raise BadInputError(
-                f"model: a grid of {'x'.join(map(str, shape))} voxels is too small for {name}: its last stage needs "
-                f"two voxels along each axis, so each side must have at least {smallest(settings)}. Choose a finer "
-                "resolution, or an architecture for smaller grids (heatlas models lists them)."
-            )
-
-    return Family(
-        name, build, smallest, require_fits, described=lambda _: described,
-        covering_side=lambda side, settings: max(-(-side // step(settings)) * step(settings), smallest(settings)),
-        seen_side=lambda side, settings: side // step(settings) * step(settings),
-        refused={**({} if name == "vit" else NO_ATTENTION), **(refused or {}), **NOT_INHERENT}, needs=needs or {},
-    )  # fmt: skip
-
-
 def _resnet_side(settings: ResNetConfig) -> int:
     return 16 * settings.stem_stride + 1
 
@@ -165,20 +139,20 @@ def _resnet_text(layers: int) -> str:
 
 
 MONAI_FAMILIES: Sequence[Family] = (
-    _family("resnet10", resnet, _resnet_side, _resnet_text(10)),
-    _family("resnet18", resnet, _resnet_side, _resnet_text(18)),
-    _family(
+    padded_family("resnet10", resnet, _resnet_side, _resnet_text(10)),
+    padded_family("resnet18", resnet, _resnet_side, _resnet_text(18)),
+    padded_family(
         "densenet121", densenet, lambda _: 61,
         "was a DenseNet-121 [@densenet] in three dimensions, as in MONAI [@monai]",
         needs={"lrp": {"batch_norm": "identity"}},  # normalisations come before convolutions and cannot be folded
     ),
-    _family(
+    padded_family(
         "seresnet50", _seresnet, lambda _: 35,
         "was an SE-ResNet-50, a residual network [@resnet] with squeeze and excitation [@senet], in three dimensions, "
         "as in MONAI [@monai]",
         refused={"deeplift": SQUEEZE},
     ),
-    _family(
+    padded_family(
         "efficientnet-b0", _efficientnet, lambda _: 64,
         "was an EfficientNet-B0 [@efficientnet] in three dimensions, as in MONAI [@monai]",
         refused={
@@ -186,7 +160,7 @@ MONAI_FAMILIES: Sequence[Family] = (
             **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), NEGATIVE.format(" (Swish)")),
         },
     ),
-    _family(
+    padded_family(
         "vit", _vit, lambda settings: 2 * settings.patch,
         "was a vision transformer [@vit] over tokens in three dimensions, as in MONAI [@monai], that classifies the "
         "mean of its tokens",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pipeline.models.families import founding_geometry as geometry
 from pipeline.models.families.bcos.records import BCOS_FAMILIES
 from pipeline.models.families.coda.records import CODA_FAMILIES
-from pipeline.models.families.family import NO_ATTENTION, NOT_INHERENT, Family, Shape
+from pipeline.models.families.family import HIDDEN_LAYER, NO_ATTENTION, NOT_INHERENT, Family, Shape
+from pipeline.models.families.halving import HALVING_FAMILIES
 from pipeline.models.families.monai import MONAI_FAMILIES
 from pipeline.models.families.probes.records import probe_family, usual_probe
 from pipeline.run.config.networks import FoundingConfig, ModelConfig, ProbeConfig
@@ -50,16 +51,11 @@ FOUNDING = Family(
     described=_founding_text,
     covering_side=lambda side, settings: geometry.covering_side(side, settings.pools),
     seen_side=lambda side, settings: geometry.seen_side(side, settings.pools),
-    refused={
-        "cam": "CAM needs global average pooling and one linear layer after the last stage, and this network has a "
-        "hidden layer there. Use grad-cam",
-        **NO_ATTENTION,
-        **NOT_INHERENT,
-    },
+    refused={**HIDDEN_LAYER, **NO_ATTENTION, **NOT_INHERENT},
 )
 
 _OWN: Mapping[str, Family] = {
-    family.name: family for family in (FOUNDING, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES)
+    family.name: family for family in (FOUNDING, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES)
 }
 
 

@@ -25,11 +25,13 @@ from pipeline.run.config.networks.coda import (
     CodaSWbConfig,
 )
 from pipeline.run.config.networks.conventional import (
+    Conv5FC3Config,
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
     ResNetConfig,
     SEResNetConfig,
+    SFCNConfig,
     ViTConfig,
 )
 from pipeline.run.config.networks.probe import ProbeConfig
@@ -38,6 +40,8 @@ NETWORKS: Mapping[str, type[ModelConfig]] = {
     name: record
     for record in (
         FoundingConfig,
+        SFCNConfig,
+        Conv5FC3Config,
         ResNetConfig,
         DenseNetConfig,
         SEResNetConfig,
@@ -71,6 +75,7 @@ __all__ = [
     "CodaConfig",
     "CodaSConfig",
     "CodaSWbConfig",
+    "Conv5FC3Config",
     "DenseNetConfig",
     "EfficientNetConfig",
     "FoundingConfig",
@@ -78,5 +83,6 @@ __all__ = [
     "ProbeConfig",
     "ResNetConfig",
     "SEResNetConfig",
+    "SFCNConfig",
     "ViTConfig",
 ]

@@ -37,6 +37,44 @@ class FoundingConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
+class SFCNConfig(ModelConfig):
+    """The fully convolutional network of Peng et al. (2021)."""
+
+    architecture: Literal["sfcn"] = "sfcn"
+    channels: tuple[int, ...] = (32, 64, 128, 256, 256, 64)
+    """Of each block; all but the last, which has filters of one voxel, halve the grid."""
+    dropout: float = 0.5
+    """Before the last layer."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        enough = len(self.channels) >= 2 and all_positive(self.channels)
+        return [
+            (enough, "model.channels must name at least two blocks, each 1 or more"),
+            is_share("dropout", self.dropout),
+        ]
+
+
+@dataclass(frozen=True)
+class Conv5FC3Config(ModelConfig):
+    """The network of five convolutions and three linear layers of Wen et al. (2020)."""
+
+    architecture: Literal["conv5-fc3"] = "conv5-fc3"
+    channels: tuple[int, ...] = (8, 16, 32, 64, 128)
+    """Of each block, which halves the grid."""
+    hidden_units: tuple[int, ...] = (1300, 50)
+    """Of each linear layer but the last."""
+    dropout: float = 0.5
+    """Before the first linear layer."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            (all_positive(self.channels), "model.channels must name at least one block, each 1 or more"),
+            (all_positive(self.hidden_units), "model.hidden_units must name at least one layer, each 1 or more"),
+            is_share("dropout", self.dropout),
+        ]
+
+
+@dataclass(frozen=True)
 class ResNetConfig(ModelConfig):
     """MONAI's ResNet of 10 or 18 layers."""
 
