@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.cohort.images.file_kinds import is_nifti
 from pipeline.cohort.images.headers import check_header
 from pipeline.cohort.images.pairs import check_pair, is_pair
 from pipeline.cohort.records import FollowUp, Scan
-from pipeline.cohort.walking import is_nifti
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted, listed
 from pipeline.run.work.progress import Progress

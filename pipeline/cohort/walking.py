@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.cohort.images.file_kinds import is_dicom, is_irregular, is_nifti
 from pipeline.run.plain_text import plain
-from pipeline.run.regular_files import irregular_kind
 
-IMAGE_SUFFIXES = (".nii", ".nii.gz")
-DICOM_SUFFIXES = (".dcm", ".ima", ".dicom")
 FOREIGN_SUFFIXES = (
     *(".hdr", ".mgz", ".mgh", ".mnc", ".nrrd", ".nhdr", ".head"),
     *(".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".7z", ".rar"),
@@ -76,16 +74,16 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
                 continue
             if lower.endswith((".hdr", ".img")):
                 pairs.append(prefix + name)
-            if lower.endswith(IMAGE_SUFFIXES):
+            if is_nifti(name):
                 images.append(prefix + name)
             elif lower.endswith((".csv", ".xml")):
-                found = irregular if _is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
+                found = irregular if is_irregular(folder, name) else tables if lower.endswith(".csv") else metadata
                 found.append(prefix + name)
             elif lower.endswith(".xlsx"):
                 workbooks.append(prefix + name)
             elif lower.endswith(FOREIGN_SUFFIXES):
                 foreign.append(prefix + name)
-            elif _is_dicom(folder, name):
+            elif is_dicom(folder, name):
                 series.append(name)
         if series:
             dicom[here] = tuple(sorted(series))
@@ -106,63 +104,6 @@ def walk_input(root: Path, enter: Callable[[str], bool] = lambda folder: True) -
 
 def _is_unwritable(name: str) -> bool:
     return plain(name, lines=False) != name
-
-
-def _is_irregular(folder: str, name: str) -> bool:
-    """Whether a name is that of a named pipe, a socket or a device; unreadable files are left to their reader."""
-    try:
-        return irregular_kind(os.path.join(folder, name)) is not None  # noqa: PTH118 speed
-    except OSError:
-        return False
-
-
-def _is_dicom(folder: str, name: str) -> bool:
-    """Whether a file is taken for DICOM: by its ending, or without one by the four letters after its preamble.
-
-    Names that end in numbers are common (UIDs). An unreadable file may be a slice, so it counts as DICOM, and reading
-    its header reports the problem.
-    """
-    ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 speed
-    if ending in DICOM_SUFFIXES:
-        return True
-    if name == "DICOMDIR" or (ending and not ending[1:].isdigit()):
-        return False
-    if _is_irregular(folder, name):
-        return False
-    try:
-        with open(os.path.join(folder, name), "rb") as handle:  # noqa: PTH118, PTH123 speed
-            return handle.read(132)[128:] == b"DICM"
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-
-
-def dicom_files(one: Path) -> tuple[str, ...]:
-    """Names of the DICOM files in the folder of one of them, sorted; hidden files are left out."""
-    try:
-        names = sorted(os.listdir(one.parent))  # noqa: PTH208 names are wanted
-    except OSError:
-        return ()
-    return tuple(n for n in names if not n.startswith(".") and not is_nifti(n) and _is_dicom(str(one.parent), n))
-
-
-def is_nifti(name: str) -> bool:
-    """Whether a file is NIfTI by its name."""
-    return name.lower().endswith(IMAGE_SUFFIXES)
-
-
-def image_stem(name: str) -> str:
-    """File name without its NIfTI suffix.
-
-    >>> image_stem("sub-01/anat/sub-01_T1w.nii.gz")
-    'sub-01_T1w'
-    """
-    base = name.rsplit("/", 1)[-1]
-    for suffix in sorted(IMAGE_SUFFIXES, key=len, reverse=True):
-        if base.lower().endswith(suffix):
-            return base[: -len(suffix)]
-    return base
 
 
 def _relative(path: str, root: Path) -> str:

@@ -31,16 +31,31 @@ def measure(layout: RunLayout, scans: list[Scan]) -> tuple[bool, list[str]]:
     return written, [outcome.status for outcome in outcomes]
 
 
-def registered(layout: RunLayout, scan: Scan, change: float, key: str = "a") -> None:
+def registered(layout: RunLayout, scan: Scan, change: float, key: str = "a", bends: bool = True) -> None:
     """As if the whole head had been registered with one volume change."""
     files = layout.scan(scan.participant_id, scan.session_id, 4.0)
     files.log_jacobian.parent.mkdir(parents=True, exist_ok=True)
-    write_template_image(files.log_jacobian, np.full(GRID.shape, change, np.float32), GRID)
+    field = np.full(GRID.shape, change, np.float32)
+    field[0, 0, 0] += 0.1 * bends  # outside the brain
+    write_template_image(files.log_jacobian, field, GRID)
     labels = np.asarray(load_atlas(ATLAS, GRID).labels)
     t1w = np.where(labels == 0, 90, np.where(np.isin(labels, VENTRICLES), 20, 60)).astype(np.float32)
     t1w[np.unravel_index(np.flatnonzero(labels == 48)[:FLUID_VOXELS], GRID.shape)] = 20
     write_template_image(files.t1w, t1w, GRID)
     write_json(layout.receipt("registration", files.name), {"key": key, "outputs": {}, "result": {}})
+
+
+def test_after_an_affine_registration_regions_have_no_volume_but_hippocampi_have_tissue(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    scans = [Scan("sub-01", f"ses-M0{month}", f"I{month}", "x.nii.gz") for month in ("00", "12")]
+    for scan in scans:
+        registered(layout, scan, float(np.log(0.8)), bends=False)
+    assert measure(layout, scans) == (True, ["done", "done"])
+    table = read_table(layout.volumes, list(VOLUME_COLUMNS))
+    assert table["volume_mm3"].isna().all()
+    right = table[table["region"] == 47]
+    np.testing.assert_allclose(right["tissue_mm3"], 0.8 * right["template_mm3"], rtol=1e-5)
+    assert read_table(layout.test_retest).empty
 
 
 def test_volumes_of_two_visits(tmp_path: Path) -> None:

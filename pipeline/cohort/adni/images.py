@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pipeline.cohort.cells import values
 from pipeline.cohort.images.dicom import DicomSeries, read_folder
-from pipeline.cohort.walking import InputFiles, image_stem, is_nifti
+from pipeline.cohort.images.file_kinds import image_stem, is_nifti
+from pipeline.cohort.walking import InputFiles
 from pipeline.run.plain_text import counted, listed
 from pipeline.run.work.progress import Progress
 

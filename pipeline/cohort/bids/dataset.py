@@ -26,10 +26,11 @@ from pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis
 from pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.cells.ranges import problem_notes
+from pipeline.cohort.images.file_kinds import image_stem
 from pipeline.cohort.people.diagnosis import Diagnosis
 from pipeline.cohort.people.progression import follow_up, progression
 from pipeline.cohort.records import Scan
-from pipeline.cohort.walking import InputFiles, image_stem
+from pipeline.cohort.walking import InputFiles
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import counted, listed
 from pipeline.run.regular_files import read_regular

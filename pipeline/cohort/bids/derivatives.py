@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from atlases.spaces import Grid
 from atlases.templates import load_template
 from pipeline.cohort.candidates import Candidate
+from pipeline.cohort.images.file_kinds import is_nifti
 from pipeline.cohort.images.headers import read_raw_header
 from pipeline.cohort.images.orientation import Orientation, choose_orientation
-from pipeline.cohort.walking import is_nifti
 from pipeline.run.documents import LARGEST_JSON
 from pipeline.run.layout.group_layout import TEMPLATE
 from pipeline.run.regular_files import read_regular

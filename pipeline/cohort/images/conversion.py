@@ -24,10 +24,10 @@ import numpy as np
 
 from atlases.images import UNREADABLE
 from pipeline.cohort.images.dicom import DicomSeries, series_of
+from pipeline.cohort.images.file_kinds import dicom_files, is_nifti
 from pipeline.cohort.images.orientation import by
 from pipeline.cohort.images.pairs import header_of, is_pair, load_pair
 from pipeline.cohort.records import Scan
-from pipeline.cohort.walking import dicom_files, is_nifti
 from pipeline.run.documents import LARGEST_JSON, json_object
 from pipeline.run.errors import BadInputError, MissingDataError
 from pipeline.run.layout.run_layout import RunLayout

@@ -25,9 +25,9 @@ import pandas as pd
 from atlases.images import UNREADABLE
 from pipeline.cohort.candidates import Candidate
 from pipeline.cohort.images.dicom import series_of
+from pipeline.cohort.images.file_kinds import dicom_files, is_nifti
 from pipeline.cohort.images.pairs import is_pair
 from pipeline.cohort.records import Scan
-from pipeline.cohort.walking import dicom_files, is_nifti
 from pipeline.run.cells import require_digests
 from pipeline.run.errors import BadInputError
 from pipeline.run.plain_text import listed

@@ -177,7 +177,8 @@ def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
 def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
     """Stability between each two scans of a participant that follow each other; it includes true change over time."""
     rows = []
-    for participant, scans in volumes.groupby("participant_id", sort=True):
+    known = volumes.dropna(subset=["volume_mm3"])  # none after an affine registration
+    for participant, scans in known.groupby("participant_id", sort=True):
         sessions = sorted(scans["session_id"].dropna().unique())
         for first, second in itertools.pairwise(sessions):
             a, b = (scans[scans["session_id"] == session].set_index("region") for session in (first, second))
