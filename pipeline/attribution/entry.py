@@ -14,6 +14,7 @@ from pipeline.attribution.methods import Method
 from pipeline.attribution.reference.references import Reference
 from pipeline.models.attention import PoolsByAttention, attention_layers
 from pipeline.models.contract import StagedModel
+from pipeline.models.ensembles import members_of
 from pipeline.regions.packed_atlas import PackedAtlas
 
 
@@ -99,7 +100,8 @@ def token_stage(model: nn.Module) -> int:
 
 
 def _stages(model: nn.Module) -> list[nn.Module]:
-    return list(model.stages) if isinstance(model, StagedModel) else list(model.children())
+    first = members_of(model)[0]
+    return list(first.stages) if isinstance(first, StagedModel) else list(first.children())
 
 
 def _has_places(stage: nn.Module) -> bool:

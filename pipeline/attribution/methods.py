@@ -7,18 +7,20 @@ beside it; precision, checks and upsampling to the input's grid are handled here
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from pipeline.attribution.ensembles import RunningMean
 from pipeline.attribution.lrp.ledger import Ledger
 from pipeline.attribution.network_view import NetworkView, explaining, pooling_before, split_layers
 from pipeline.attribution.records import Attribution
 from pipeline.attribution.targets import StartValue
 from pipeline.attribution.upsampling import to_input_grid
+from pipeline.models.ensembles import Ensemble, members_of
 from pipeline.run.errors import BadInputError, UsageError
 
 
@@ -105,6 +107,7 @@ def require_defined(
         From the method, with the layers it found and the remedy.
     """
     if isinstance(method, Conditional):
+        model, method = members_of(model)[0], for_member(method, 0)
         weight = next(model.parameters())
         empty = torch.zeros((1, 1, *shape), dtype=weight.dtype, device=weight.device)
         with explaining(model, empty, 0, stage, start) as view:
@@ -133,7 +136,7 @@ def attribute_all(
     start: StartValue = "logit",
     at_input_grid: bool = True,
 ) -> tuple[Attribution, ...]:
-    """Explain one output of a model for a batch of volumes.
+    """Explain one output of a model for a batch of volumes; of an ensemble, the means over its members.
 
     Parameters
     ----------
@@ -163,6 +166,13 @@ def attribute_all(
     BadInputError
         For volumes that do not fit the model or are not finite, and for maps that are not finite.
     """
+    if isinstance(model, Ensemble):
+        means: list[RunningMean] = []
+        for made in answers_of_members(model, volumes, target, method, stage, start, at_input_grid):
+            means = means or [RunningMean() for _ in made]
+            for mean, answer in zip(means, made, strict=True):
+                mean.add(answer)
+        return tuple(mean.result() for mean in means)
     if len(volumes) > 1 and stage != 0 and pooling_before(split_layers(model, stage)[0]) is not None:
         each = [
             attribute_all(model, one, target, method, stage, start, at_input_grid) for one in torch.split(volumes, 1)
@@ -193,6 +203,27 @@ def attribute_all(
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]
     return tuple(answers)
+
+
+def answers_of_members(
+    model: nn.Module,
+    volumes: Tensor,
+    target: int,
+    method: Method,
+    stage: int | str = 0,
+    start: StartValue = "logit",
+    at_input_grid: bool = True,
+) -> Iterator[tuple[Attribution, ...]]:
+    """What `attribute_all` answers for each member of an ensemble, one after the other; for any other network once."""
+    for number, member in enumerate(members_of(model)):
+        own = for_member(method, number) if isinstance(model, Ensemble) else method
+        yield attribute_all(member, volumes, target, own, stage, start, at_input_grid)
+
+
+def for_member(method: Method, number: int) -> Method:
+    """A method with the reference that one member of an ensemble has, which knows what that member answers."""
+    reference = getattr(method, "reference", None)
+    return method if reference is None else replace(method, reference=reference.of_member(number))  # type: ignore[type-var]
 
 
 def _joined(answers: Sequence[Attribution]) -> Attribution:

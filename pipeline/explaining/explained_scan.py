@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atlases.images import write_template_image
+from pipeline.attribution.ensembles import RunningMean
 from pipeline.attribution.entry import Surroundings
 from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, sum_per_volume
 from pipeline.attribution.methods import attribute_all
@@ -25,7 +26,6 @@ from pipeline.attribution.records import Attribution
 from pipeline.attribution.targets import start_values
 from pipeline.cohort.people.unseen import require_unseen
 from pipeline.cohort.records import Scan
-from pipeline.explaining.ensemble import RunningMean
 from pipeline.explaining.explanation import PREDICTED, Explanation
 from pipeline.explaining.networks import Network
 from pipeline.models.device import chosen_device
@@ -57,7 +57,7 @@ class ScanToExplain:
     scan : Scan
     files : ScanFiles
     networks : tuple of Network
-        None has seen the participant. Of several, the maps are means; see `pipeline.explaining.ensemble`. Each with
+        None has seen the participant. Of several, the maps are means; see `pipeline.attribution.ensembles`. Each with
         the controls that it compares the scan with.
     explanations : tuple of Explanation
     training : TrainingConfig

@@ -11,6 +11,7 @@ from torch import Tensor
 from pipeline.attribution.numerics import exact_float32
 from pipeline.attribution.reference.references import Memory, Reference
 from pipeline.cohort.people.unseen import people_of
+from pipeline.models.ensembles import members_of
 from pipeline.models.inputs import NetworkInput, read_network_volume
 from pipeline.models.storage import LoadedModel, load_model
 from pipeline.run.errors import BadInputError
@@ -67,11 +68,20 @@ class Network:
                 f"{self.files.description}: the network was not trained with {strangers[0]}, who must not be a "
                 "reference for it. Train the fold again with the present split."
             )
-        volumes = [_volume(one.files, one.digest, loaded.input) for one in self.controls]
-        return Reference(torch.cat(volumes).to(device), people, self.control_logits(device), _memory(self, device))
+        volumes = torch.cat([_volume(one.files, one.digest, loaded.input) for one in self.controls]).to(device)
+        count = len(members_of(loaded.model))
+        members = [
+            Reference(volumes, people, self._answers(device)[:, number], _memory(self, device, number))
+            for number in range(count if count > 1 else 0)
+        ]
+        return Reference(volumes, people, self.control_logits(device), _memory(self, device), tuple(members))
 
     def control_logits(self, device: torch.device) -> Tensor:
         """What the network answers to its controls, (R, K)."""
+        return self._answers(device).mean(1)
+
+    def _answers(self, device: torch.device) -> Tensor:
+        """What each member answers to the controls, (R, members, K)."""
         return torch.cat([_logits(self, one, device) for one in self.controls])
 
 
@@ -87,14 +97,16 @@ def _volume(files: ScanFiles, digest: str, spec: NetworkInput) -> Tensor:
     return torch.from_numpy(read_network_volume(files, spec))[None, None]
 
 
-@functools.lru_cache(maxsize=8)
-def _memory(network: Network, device: torch.device) -> Memory:
+@functools.lru_cache(maxsize=32)
+def _memory(network: Network, device: torch.device, member: int = -1) -> Memory:
     """What methods keep of a network's controls: a map or two; scans of one fold mostly have the same controls."""
     return {}
 
 
 @functools.lru_cache(maxsize=4096)
 def _logits(network: Network, control: ReferenceScan, device: torch.device) -> Tensor:
+    """(1, members, K)."""
     loaded = network.load(device)
+    volume = _volume(control.files, control.digest, loaded.input).to(device)
     with torch.no_grad(), exact_float32(device):
-        return torch.as_tensor(loaded.model(_volume(control.files, control.digest, loaded.input).to(device)))
+        return torch.stack([member(volume) for member in members_of(loaded.model)], dim=1)

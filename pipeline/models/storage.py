@@ -19,6 +19,7 @@ from torch import nn
 
 from atlases.brain_box import Box
 from pipeline.models.contract import StagedModel
+from pipeline.models.ensembles import ensemble_of, members_of
 from pipeline.models.families.family import Family
 from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, Normalisation
@@ -32,6 +33,8 @@ from pipeline.run.tables import write_json
 
 FORMAT = 1
 """Version of the description file."""
+MOST_NETWORKS = 100
+"""Of an ensemble."""
 RETRAIN = "Restore the file or train the model again."
 
 
@@ -86,6 +89,7 @@ def save_model(
         "format": FORMAT,
         "architecture": {"name": family.name, "input_shape": list(shape), **settings.own},
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        **({"networks": count} if (count := len(members_of(model))) > 1 else {}),
         "input": _input_to_json(spec),
         "seen_shape": [family.seen_side(side, settings) for side in shape],
         "classes": list(classes),
@@ -110,7 +114,7 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
         classes = tuple(description["classes"])
         if not all(isinstance(name, str) for name in classes) or len(set(classes)) != len(classes) or not classes:
             raise ValueError(f"classes are {' and '.join(map(repr, classes))}")
-        model, shape = _build(description["architecture"], len(classes))
+        model, shape = _build(description["architecture"], len(classes), description.get("networks", 1))
         expected = description["weights"]["sha256"]
         if shape != tuple(spec.shape):
             raise ValueError(f"the network takes {shape}, the input is {tuple(spec.shape)}")
@@ -162,16 +166,19 @@ def most_bytes(model: nn.Module) -> int:
     return int(sum(one.numel() * one.element_size() for one in tensors)) + 1024 * (len(tensors) + 1024)
 
 
-def _build(architecture: Mapping[str, Any], outputs: int) -> tuple[StagedModel, tuple[int, int, int]]:
-    """The network of a description, and the grid of its input."""
+def _build(architecture: Mapping[str, Any], outputs: int, count: int) -> tuple[StagedModel, tuple[int, int, int]]:
+    """The network of a description, or the ensemble of `count` such, and the grid of its input."""
     values = dict(architecture)
     sides = values.pop("input_shape")
     settings = network_settings({"architecture": values.pop("name"), **values}, "architecture")
     left, back, top = sides
     if not all(isinstance(side, int) and side > 0 for side in sides):
         raise ValueError("input_shape must be whole numbers above 0")
+    if not 1 <= count <= MOST_NETWORKS:
+        raise ValueError(f"networks must be a number from 1 to {MOST_NETWORKS}")
     with torch.random.fork_rng(devices=[]):  # initial weights are overwritten; draw none of the caller's numbers
-        return build_network(settings, (left, back, top), outputs), (left, back, top)
+        networks = [build_network(settings, (left, back, top), outputs) for _ in range(count)]
+    return ensemble_of(networks), (left, back, top)
 
 
 def _input_to_json(spec: NetworkInput) -> dict[str, Any]:

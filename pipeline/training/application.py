@@ -4,7 +4,7 @@ A network is never applied to a participant it was trained or selected with. A p
 gets only the network of the fold that tests them; everyone else gets the networks of all folds that could be trained,
 and their outputs are averaged: the mean logits and the mean softmax probabilities. With the mean logit, or the mean
 probability, as start value the explanation of the average is the average of the explanations; see
-`pipeline.explaining.ensemble`.
+`pipeline.attribution.ensembles`.
 
 One unit of work per fold: its network and all scans that it is applied to.
 """

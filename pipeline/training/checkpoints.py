@@ -62,9 +62,9 @@ class Checkpoint:
     average: Tensors = field(default_factory=dict)
 
 
-def checkpoint_path(fold_folder: Path) -> Path:
-    """Path of the checkpoint of a fold."""
-    return fold_folder / "checkpoint.safetensors"
+def checkpoint_path(fold_folder: Path, member: int = 1) -> Path:
+    """Path of the checkpoint of a fold, or of a further member of its ensemble."""
+    return fold_folder / ("checkpoint.safetensors" if member == 1 else f"checkpoint_member-{member}.safetensors")
 
 
 def write_checkpoint(path: Path, key: str, checkpoint: Checkpoint) -> None:

@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 import torch
 
+from pipeline.attribution.targets import start_values
 from pipeline.cohort.people.splits import Fold, require_disjoint
 from pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
 from pipeline.cohort.people.unseen import require_unseen
 from pipeline.cohort.records import Scan
+from pipeline.models.ensembles import members_of
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import LoadedModel
 from pipeline.run.columns import Form
@@ -39,22 +41,32 @@ PREDICTION_COLUMNS = {
     "shuffled labels, or both; none for an ordinary run",
 }
 """Columns of ``predictions.tsv`` for two classes, and their descriptions."""
+SPREAD = {
+    "spread": "Standard deviation over the members of an ensemble of the evidence (the logit of the class explained "
+    "less the mean of the other logits), or of the number; only where [training] ensemble is above 1"
+}
 _KNOWN = ("participant_id", "scan_id", "fold", "target")
 _CLASSES = {"label": (CLASSES,), "predicted": (CLASSES,), "outcome": ("TP", "FP", "TN", "FN")}
 PREDICTIONS_TABLE = Table(
-    "predictions", PREDICTION_COLUMNS, "scan with a class of the contrast",
+    "predictions", {**PREDICTION_COLUMNS, **SPREAD}, "scan with a class of the contrast",
     "What do networks predict for scans of held-out participants?", stage="training", place="predictions",
     forms={"target": Form.COUNT}, filled=(*_KNOWN, "label", "predicted", "outcome", "probability"), values=_CLASSES,
-    finite=True,
+    finite=True, later=("spread",),
 )  # fmt: skip
 
 _FIRST = {name: PREDICTION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id", "fold")}
 
 
-def prediction_columns(task: Task) -> dict[str, str]:
-    """Columns of ``predictions.tsv`` for a task, and their descriptions."""
+def prediction_columns(task: Task, ensemble: bool = False) -> dict[str, str]:
+    """Columns of ``predictions.tsv`` for a task, and their descriptions; the spread only of ensembles."""
+    columns = _columns_of(task)
+    control = columns.pop("control")
+    return {**columns, **(SPREAD if ensemble else {}), "control": control}
+
+
+def _columns_of(task: Task) -> dict[str, str]:
     if task.kind.name == TWO_CLASSES:
-        return PREDICTION_COLUMNS
+        return dict(PREDICTION_COLUMNS)
     if task.is_number:
         return {
             **_FIRST,
@@ -90,24 +102,30 @@ PREDICTIONS_CLASSES_TABLE = replace(
         "target": "True class as the number of its output unit",
         "probability": "Softmax probability of the class that maps explain",
         "outcome": "TP, FP, TN or FN; positive is the class that maps explain, negative any other",
+        **SPREAD,
     },
     rows="scan with one of several classes",
     question="What do networks predict for scans of held-out participants? Each class also has a logit and a "
     "probability, in columns with its name.",
 )
 PREDICTIONS_NUMBER_TABLE = Table(
-    "predictions_number", prediction_columns(task_of(CohortConfig(target="age"))), "scan whose number is known",
+    "predictions_number", prediction_columns(task_of(CohortConfig(target="age")), ensemble=True), "scan whose number is known",
     "What number do networks predict for held-out participants? Here the number is age.", stage="training",
     place="predictions", forms={"target": Form.VALUE, "gap": Form.VALUE}, filled=(*_KNOWN, "prediction"), finite=True,
+    later=("spread",),
 )  # fmt: skip
 
 
-@torch.inference_mode()
 def logits_of(loaded: LoadedModel, volumes: torch.Tensor) -> np.ndarray:
-    """Outputs (B, outputs) of volumes (B, 1, D, H, W) in full float32."""
+    """Outputs (B, outputs) of volumes (B, 1, D, H, W) in full float32; of an ensemble the mean of its members."""
+    return np.asarray(_logits_of_members(loaded, volumes).mean(0).numpy())
+
+
+@torch.inference_mode()
+def _logits_of_members(loaded: LoadedModel, volumes: torch.Tensor) -> torch.Tensor:
+    """(members, B, outputs)."""
     with torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False):
-        logits: np.ndarray = loaded.model(volumes).float().cpu().numpy()
-    return logits
+        return torch.stack([member(volumes).float().cpu() for member in members_of(loaded.model)])
 
 
 def predict_test_part(
@@ -148,9 +166,17 @@ def predict_test_part(
         volume = torch.from_numpy(read_network_volume(files, loaded.input)).to(device)
         control = str(loaded.description.get("control", NO_CONTROL))
         identity = [scan.participant_id, scan.session_id, scan.scan_id, fold.index, scan.label]
-        answer = _answer(scan, task, loaded, logits_of(loaded, volume[None, None]))
-        rows.append([*identity, *answer, control])
-    return pd.DataFrame(rows, columns=list(prediction_columns(task)))
+        outputs = _logits_of_members(loaded, volume[None, None])
+        answer = _answer(scan, task, loaded, outputs.mean(0).numpy())
+        spread = [_spread(outputs, task, loaded)] if len(outputs) > 1 else []
+        rows.append([*identity, *answer, *spread, control])
+    return pd.DataFrame(rows, columns=list(prediction_columns(task, len(members_of(loaded.model)) > 1)))
+
+
+def _spread(outputs: torch.Tensor, task: Task, loaded: LoadedModel) -> float:
+    """Standard deviation over members of the evidence for the class explained, or of the number; of (members, 1, K)."""
+    values = start_values(outputs[:, 0], task.unit, "evidence").double()
+    return float(values.std()) * (loaded.description["objective"]["target_sd"] if task.is_number else 1)
 
 
 def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> list[object]:

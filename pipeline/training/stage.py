@@ -18,6 +18,7 @@ from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
 from pipeline.models.contract import StagedModel
 from pipeline.models.device import chosen_device
+from pipeline.models.ensembles import ensemble_of
 from pipeline.models.families.probes.body import with_body
 from pipeline.models.families.registry import build_network, family_of
 from pipeline.models.inputs import NetworkInput, configured_input
@@ -54,7 +55,7 @@ from pipeline.training.objectives.known_networks import people_of_backbone, weig
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.objectives.records import Objective
 from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
-from pipeline.training.prediction import PREDICTION_COLUMNS, PREDICTIONS_TABLE, predict_test_part, prediction_columns
+from pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, prediction_columns
 from pipeline.training.selection import Selection
 from pipeline.training.trainer import Resumption, Trained, train
 from pipeline.training.volumes import LabelledVolumes, load_volumes
@@ -88,7 +89,7 @@ NUMBER_HISTORY_COLUMNS = {
 HISTORIES_NUMBER_TABLE = replace(HISTORIES_TABLE, name="histories_number", meanings=NUMBER_HISTORY_COLUMNS)
 REPEAT_COLUMN = {"repeat": "Repeat of the fold's training, from 1; repeat 1 is that of predictions.tsv"}
 PREDICTIONS_REPEATS_TABLE = replace(
-    PREDICTIONS_TABLE, name="predictions_repeats", meanings={**REPEAT_COLUMN, **PREDICTION_COLUMNS},
+    PREDICTIONS_TABLE, name="predictions_repeats", meanings={**REPEAT_COLUMN, **PREDICTIONS_TABLE.meanings},
     rows="scan and training of its fold; columns are those of predictions.tsv",
     question="What do networks trained with other seeds predict?", place="predictions_repeats", on_pages=False,
 )  # fmt: skip
@@ -125,8 +126,14 @@ class FoldTask:
         return task_of(self.config.cohort)
 
     @property
-    def checkpoint(self) -> Path:
-        return checkpoint_path(self.layout.fold(self.fold.index, self.repeat).folder)
+    def checkpoints(self) -> tuple[Path, ...]:
+        """One per member of the ensemble. Those of finished members stay until all are: the work resumes from them."""
+        folder = self.layout.fold(self.fold.index, self.repeat).folder
+        return tuple(checkpoint_path(folder, number) for number in range(1, self.config.training.ensemble + 1))
+
+    def seed_of(self, member: int) -> int:
+        """Of a member of the ensemble, from 1; the first has that of a network alone."""
+        return self.seed if member == 1 else derived_seed(self.seed, "member", member)
 
     @property
     def unlabelled(self) -> Mapping[str, Sequence[ScanFiles]]:
@@ -180,7 +187,7 @@ def train_folds(
     repeats = range(1, config.training.repeats + 1)
     jobs = [fold_job(layout, fold, scans, spec, config, versions, repeat) for repeat in repeats for fold in split.folds]
     try:
-        with CurveOnTerminal([(job.unit, job.arguments[0].checkpoint) for job in jobs], config.training.max_epochs):
+        with CurveOnTerminal(_curves(jobs), config.training.max_epochs):
             outcomes = run_jobs(layout, jobs, executor, "Training")
     finally:
         shutil.rmtree(layout.kept_volumes, ignore_errors=True)
@@ -188,10 +195,26 @@ def train_folds(
     for result in outcomes:
         if result.ok:
             task = result.job.arguments[0]
-            remove_checkpoint(task.checkpoint)
+            remove_checkpoints(task)
             tables[task.repeat].append(layout.fold(task.fold.index, task.repeat).predictions)
-    _collect_predictions(layout, tables, task_of(config.cohort))
+    _collect_predictions(layout, tables, prediction_columns(task_of(config.cohort), config.training.ensemble > 1))
     return outcomes
+
+
+def _curves(jobs: Sequence[Job]) -> list[tuple[str, Path]]:
+    """Name and checkpoint of each training."""
+    found = []
+    for job in jobs:
+        paths = job.arguments[0].checkpoints
+        names = [f" member {number}" for number in range(1, len(paths) + 1)] if len(paths) > 1 else [""]
+        found += [(job.unit + name, path) for name, path in zip(names, paths, strict=True)]
+    return found
+
+
+def remove_checkpoints(task: FoldTask) -> None:
+    """Of a fold that is finished."""
+    for path in task.checkpoints:
+        remove_checkpoint(path)
 
 
 def fold_job(
@@ -288,24 +311,30 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
             context = replace(context, reference=mean_control(task.config, kind, training))
         if task.config.objective.frozen:
             context = frozen(context, training.volumes, distillation_of(task.config), config.batch_size)
-        model = _fresh_network(task)
         start = weights_to_start_from(task.config, kind, task.spec, task.fold)
-        if start is not None:
-            model.load_state_dict({**model.state_dict(), **start})
-        model = model.to(device)
-        shared = synchronised(model, ranks, device)
-        resumption = Resumption(task.checkpoint, key)
-        trained = train(shared, training, validation, objective, config, task.seed, resumption, context, ranks)
+        members: list[Trained] = []
+        for number, checkpoint in enumerate(task.checkpoints, 1):
+            seed = task.seed_of(number)
+            model = _fresh_network(task, seed)
+            if start is not None:
+                model.load_state_dict({**model.state_dict(), **start})
+            shared = synchronised(model.to(device), ranks, device)
+            resumption = Resumption(checkpoint, key)
+            members.append(train(shared, training, validation, objective, config, seed, resumption, context, ranks))
         if not ranks.leads:
             return
-        model = _fresh_network(task).to(device)
-        model.load_state_dict(trained.weights)
-        save_model(files, model, task.spec, kind.outputs, _description(task, trained, objective, device))
+        networks = []
+        for number, one in enumerate(members, 1):
+            network = _fresh_network(task, task.seed_of(number)).to(device)
+            network.load_state_dict(one.weights)
+            networks.append(network)
+        description = _description(task, members, objective, device)
+        save_model(files, ensemble_of(networks), task.spec, kind.outputs, description)
         columns = NUMBER_HISTORY_COLUMNS if kind.is_number else HISTORY_COLUMNS
-        write_table(files.history, _history(trained, objective), columns)
+        write_table(files.history, _history(members[0], objective), columns)
         loaded = load_model(files, device)
         predictions = predict_test_part(task.layout, loaded, kind, task.fold, task.scans, device)
-    write_table(files.predictions, predictions, prediction_columns(kind))
+    write_table(files.predictions, predictions, prediction_columns(kind, config.ensemble > 1))
 
 
 def load_part(task: FoldTask, name: str, participants: Sequence[str], device: torch.device) -> LabelledVolumes:
@@ -318,18 +347,21 @@ def load_part(task: FoldTask, name: str, participants: Sequence[str], device: to
     return load_volumes(files, targets, task.spec, task.layout.kept_volumes, device, task.config.training.threads)
 
 
-def _fresh_network(task: FoldTask) -> StagedModel:
+def _fresh_network(task: FoldTask, seed: int) -> StagedModel:
     """A freshly initialised network; the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(task.seed, "weights"))
+        torch.manual_seed(derived_seed(seed, "weights"))
         return build_network(task.config.model, task.spec.shape, len(task.task.outputs))
 
 
-def _description(task: FoldTask, trained: Trained, objective: Objective, device: torch.device) -> dict[str, Any]:
-    """Content of the description file besides the network."""
-    fold, config, selection = task.fold, task.config, trained.selection
+def _description(
+    task: FoldTask, members: Sequence[Trained], objective: Objective, device: torch.device
+) -> dict[str, Any]:
+    """Content of the description file besides the network; of an ensemble also what each member was."""
+    fold, config = task.fold, task.config
+    ends = [_end(one.selection, objective, config) for one in members]
+    own = [{"seed": task.seed_of(number), **end} for number, end in enumerate(ends, 1)]
     parts = {"train": tuple(task.unlabelled) or fold.train, "validation": fold.validation, "test": fold.test}
-    early = selection.stopped_early(config.training)
     before = people_of_backbone(config.model, fold.index)
     return {
         "fold": fold.index,
@@ -342,13 +374,23 @@ def _description(task: FoldTask, trained: Trained, objective: Objective, device:
         "training": dataclasses.asdict(config.training),
         "seed": config.seed,
         "fold_seed": task.seed,
+        **ends[0],
+        "converged": all(end["converged"] for end in ends),
+        **({"members": own} if len(own) > 1 else {}),
+        "device": device.type,
+    }
+
+
+def _end(selection: Selection, objective: Objective, config: Config) -> dict[str, Any]:
+    """How the training of one network ended."""
+    early = selection.stopped_early(config.training)
+    return {
         "epochs": selection.epoch,
         "best_epoch": selection.best_epoch,
         f"validation_{objective.score}": _best_score(selection, objective),
         "validation_loss": selection.best_loss,
         "ended_by": "early stopping" if early else "max_epochs",
         "converged": early or config.training.learning_rate_schedule == "cosine",
-        "device": device.type,
     }
 
 
@@ -362,16 +404,15 @@ def _history(trained: Trained, objective: Objective) -> pd.DataFrame:
     return frame.rename(columns=names).assign(best=frame["epoch"] == trained.selection.best_epoch)
 
 
-def _collect_predictions(layout: RunLayout, tables: Mapping[int, Sequence[Path]], task: Task) -> None:
+def _collect_predictions(layout: RunLayout, tables: Mapping[int, Sequence[Path]], columns: Mapping[str, str]) -> None:
     """Write the predictions of all given folds, and those of all repeats, in the order of the scan table."""
-    columns = prediction_columns(task)
     collected = {}
     for repeat, paths in tables.items():
         filled = [table for path in paths if len(table := read_table(path, list(columns)))]
         if filled:
             frame = pd.concat(filled, ignore_index=True)
             frame = frame.sort_values(["participant_id", "session_id", "scan_id"], na_position="first")
-            collected[repeat] = with_corrected_gaps(frame) if task.is_number else frame
+            collected[repeat] = with_corrected_gaps(frame) if "gap" in columns else frame
     _write_or_remove(layout.predictions, collected.get(1), columns)
     every = [frame.assign(repeat=repeat) for repeat, frame in collected.items()] if len(tables) > 1 else []
     joined = pd.concat(every, ignore_index=True)[[*REPEAT_COLUMN, *columns]] if every else None

@@ -18,13 +18,13 @@ from reference_toys import branches, controls, four_regions
 from torch import Tensor, nn
 
 from atlases.regions import neuromorphometrics
+from pipeline.attribution.ensembles import RunningMean
 from pipeline.attribution.methods import attribute
 from pipeline.attribution.network_view import explaining
 from pipeline.attribution.reference import region_swap
 from pipeline.attribution.reference.references import Reference
 from pipeline.attribution.reference.region_swap import REST, RegionEvidence, RegionShapley, RegionSwap
 from pipeline.attribution.targets import start_values
-from pipeline.explaining.ensemble import RunningMean
 from pipeline.regions.tables import scan_rows
 
 LABELS = four_regions().labels

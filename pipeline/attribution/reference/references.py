@@ -36,6 +36,8 @@ class Reference:
         (R, K), what the network answers to them, where that is known; saves R forward passes per volume explained.
     memory : dict
         Of `remembered`; may be shared by references to the same volumes.
+    members : tuple of Reference
+        Of an ensemble, the same volumes with what each of its members answers.
 
     Raises
     ------
@@ -47,6 +49,7 @@ class Reference:
     people: tuple[str, ...]
     logits: Tensor | None = field(default=None, repr=False)
     memory: Memory = field(default_factory=dict, repr=False)
+    members: tuple[Reference, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.volumes.dim() != 5 or not len(self.volumes):
@@ -77,6 +80,10 @@ class Reference:
         if question not in self.memory or self.memory[question][0] != network:
             self.memory[question] = network, made()
         return self.memory[question][1]
+
+    def of_member(self, number: int) -> Reference:
+        """The same volumes for one member of an ensemble, whose answers may not be known."""
+        return self.members[number] if self.members else Reference(self.volumes, self.people)
 
     @cached_property
     def mean(self) -> Tensor:

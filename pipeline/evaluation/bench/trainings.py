@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 
 from pipeline.run.layout.run_layout import EvaluationLayout
 from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.training.checkpoints import remove_checkpoint
+from pipeline.training.stage import remove_checkpoints
 
 log = logging.getLogger("heatlas")
 
@@ -18,7 +18,7 @@ def trained(layout: EvaluationLayout, jobs: Sequence[Job], executor: Executor, d
     outcomes = run_jobs(layout, jobs, executor, description) if jobs else []
     for one in outcomes:
         if one.ok:
-            remove_checkpoint(one.job.arguments[0].checkpoint)
+            remove_checkpoints(one.job.arguments[0])
     failed = sum(not one.ok for one in outcomes)
     if failed:
         log.warning("%s: %d of %d networks failed; see %s", description, failed, len(outcomes), layout.failures)

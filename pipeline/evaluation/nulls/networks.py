@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pipeline.evaluation.bench.cohorts import Judged
 from pipeline.evaluation.nulls.labels import with_swapped_labels
+from pipeline.models.ensembles import members_of
 from pipeline.models.families.probes.body import knows_labels
 from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import configured_input
@@ -98,8 +99,9 @@ def shuffled_config(config: Config, seed: int) -> Config:
 
 
 def layers_with_parameters(model: nn.Module) -> list[str]:
-    """Names of the modules that hold parameters of their own, from the input to the head."""
-    return [name for name, module in model.named_modules() if next(module.parameters(recurse=False), None) is not None]
+    """Names of the modules with parameters of their own, from input to head; of an ensemble those of each member."""
+    first = members_of(model)[0]
+    return [name for name, module in first.named_modules() if next(module.parameters(recurse=False), None) is not None]
 
 
 def randomised(loaded: LoadedModel, layers: int | None, seed: int, volumes: Tensor | None = None) -> LoadedModel:
@@ -118,16 +120,18 @@ def randomised(loaded: LoadedModel, layers: int | None, seed: int, volumes: Tens
     model = copy.deepcopy(loaded.model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        fresh = build_network(loaded.settings, loaded.input.shape, len(loaded.classes))
-    if layers is None:
-        model.load_state_dict(fresh.state_dict())
-        if volumes is not None:
-            take_constants(model, volumes)
-    else:
-        drawn = dict(fresh.named_parameters())
-        names = layers_with_parameters(model)[::-1][:layers]
+        members = members_of(model)
+        fresh = [build_network(loaded.settings, loaded.input.shape, len(loaded.classes)) for _ in members]
+    names = layers_with_parameters(model)[::-1][:layers]
+    for member, drawn in zip(members, fresh, strict=True):
+        if layers is None:
+            member.load_state_dict(drawn.state_dict())
+            if volumes is not None:
+                take_constants(member, volumes)
+            continue
+        own = dict(drawn.named_parameters())
         with torch.no_grad():
-            for name, parameter in model.named_parameters():
+            for name, parameter in member.named_parameters():
                 if name.rpartition(".")[0] in names:
-                    parameter.copy_(drawn[name])
+                    parameter.copy_(own[name])
     return dataclasses.replace(loaded, model=model.eval())

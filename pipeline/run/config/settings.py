@@ -255,6 +255,9 @@ class TrainingConfig:
     repeats: int = 1
     """Networks per fold, with different seeds but the same registration and split. Maps are those of the
     first."""
+    ensemble: int = 1
+    """Networks per fold that answer as one, each from a seed of its own: the prediction is that of their mean logits,
+    and maps are means of their maps. Their spread stands beside predictions and evidence."""
     accumulate: int = 1
     """Batches whose gradients are averaged before a step: a step sees ``batch_size`` x ``accumulate`` scans."""
     precision: Literal["auto", "float32", "bfloat16-mixed"] = "auto"
@@ -422,6 +425,12 @@ def _problems(config: Config) -> list[str]:
         (1 <= training.threads <= 1024, "training.threads must lie between 1 and 1,024"),
         (0 < training.participants <= 1, "training.participants must lie above 0 and up to 1"),
         (1 <= training.repeats <= 1000, "training.repeats must lie between 1 and 1,000"),
+        (1 <= training.ensemble <= 100, "training.ensemble must lie between 1 and 100"),
+        (
+            training.ensemble == 1 or not config.objective.uses_maps,
+            f'training.ensemble must be 1 where objective.kind = "{config.objective.kind}": what is learned is '
+            "measured on one network",
+        ),
         (1 <= training.accumulate <= 1000, "training.accumulate must lie between 1 and 1,000"),
         (1 <= training.devices <= training.batch_size, "training.devices must lie in 1..batch_size"),
         *training.augmentation.checks(),

@@ -1,4 +1,4 @@
-"""The mean of the maps of several networks that explain one scan.
+"""The mean of the maps of several networks that explain one scan: of different folds, or members of an ensemble.
 
 The start value of the mean map is the mean over networks of what is explained (the logit, or the probability).
 Relevance is linear in what it starts from, so the mean of the maps explains the mean of the start values: as if the

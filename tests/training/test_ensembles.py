@@ -1,0 +1,199 @@
+"""Networks of several seeds within a fold that answer as one: trained, stored, asked and explained."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from pipeline.attribution.methods import attribute
+from pipeline.attribution.reference.deeplift import DeepLift
+from pipeline.attribution.reference.expected_gradients import ExpectedGradients
+from pipeline.attribution.reference.references import Reference
+from pipeline.attribution.registry import METHODS
+from pipeline.attribution.targets import start_values
+from pipeline.cohort.people.tasks import task_of
+from pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
+from pipeline.models.ensembles import Ensemble, ensemble_of, members_of
+from pipeline.models.families.registry import build_network
+from pipeline.models.inputs import read_network_volume
+from pipeline.models.storage import load_model
+from pipeline.run.config.networks import SfcnConfig
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.work.seeds import derived_seed
+from pipeline.training import trainer
+from pipeline.training.prediction import prediction_columns
+from tests.training.run_of_folds import CONFIG, SPLIT, train_all, write_registered
+
+THREE = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, ensemble=3))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The same run with one network per fold, and with three."""
+    layouts = []
+    for config in (CONFIG, THREE):
+        layout = RunLayout(tmp_path_factory.mktemp("run"))
+        write_registered(layout)
+        assert all(outcome.ok for outcome in train_all(layout, config=config))
+        layouts.append(layout)
+    return layouts
+
+
+def test_the_first_member_is_the_network_of_a_run_without_ensemble(runs):
+    alone, ensemble = (load_model(layout.fold(0)).model for layout in runs)
+    first, second, third = members_of(ensemble)
+    assert all(torch.equal(value, first.state_dict()[name]) for name, value in alone.state_dict().items())
+    assert not torch.equal(first.stages[0][0].weight, second.stages[0][0].weight)
+    assert not torch.equal(second.stages[0][0].weight, third.stages[0][0].weight)
+    assert members_of(alone) == (alone,)
+
+
+def test_a_run_without_ensemble_has_no_further_columns(runs):
+    one, three = (list(pd.read_csv(layout.predictions, sep="\t")) for layout in runs)
+    assert set(three) - set(one) == {"spread"}
+    assert one == list(prediction_columns_of_two())
+    assert "networks" not in json.loads(runs[0].fold(0).description.read_text())
+
+
+def prediction_columns_of_two():
+    return prediction_columns(task_of(CONFIG.cohort))
+
+
+def test_predictions_are_those_of_mean_logits_with_their_spread(runs):
+    layout = runs[1]
+    rows = pd.read_csv(layout.predictions, sep="\t")
+    loaded = load_model(layout.fold(0))
+    files = layout.scan("sub-2", "ses-M00", 4.0)
+    volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
+    with torch.no_grad():
+        logits = torch.stack([member(volume)[0] for member in members_of(loaded.model)]).double()
+    row = rows[(rows["participant_id"] == "sub-2") & (rows["session_id"] == "ses-M00")].iloc[0]
+    assert row["logit_positive"] == pytest.approx(logits[:, 1].mean().item(), rel=1e-6)
+    assert row["probability"] == pytest.approx(torch.softmax(logits.mean(0), 0)[1].item(), rel=1e-6)
+    margins = (logits[:, 1] - logits[:, 0]).numpy()
+    assert row["spread"] == pytest.approx(margins.std(ddof=1), rel=1e-5)
+    assert row["spread"] > 0
+
+
+def test_the_description_says_how_each_member_ended(runs):
+    description = json.loads(runs[1].fold(1).description.read_text())
+    assert description["networks"] == len(description["members"]) == 3
+    seed = description["fold_seed"]
+    assert [one["seed"] for one in description["members"]] == [
+        seed, derived_seed(seed, "member", 2), derived_seed(seed, "member", 3),
+    ]  # fmt: skip
+    assert description["epochs"] == description["members"][0]["epochs"]
+    for count in (0, 101, True, 2):
+        broken = {**description, "networks": count}
+        runs[1].fold(1).description.write_text(json.dumps(broken))
+        with pytest.raises(BadInputError):
+            load_model(runs[1].fold(1))
+    runs[1].fold(1).description.write_text(json.dumps(description))
+    load_model(runs[1].fold(1))
+
+
+def test_members_that_were_finished_are_not_trained_again(tmp_path, runs, monkeypatch):
+    layout = RunLayout(tmp_path)
+    write_registered(layout)
+    split = dataclasses.replace(SPLIT, folds=SPLIT.folds[:1])
+    done = []
+    usual = trainer._epoch
+
+    def dies_in_the_third_member(*arguments):
+        done.append(arguments[-1])
+        if len(done) == 8:
+            raise KeyboardInterrupt
+        return usual(*arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(trainer, "_epoch", dies_in_the_third_member)
+        train_all(layout, split=split, config=THREE)
+    epochs = []
+    monkeypatch.setattr(trainer, "_epoch", lambda *a: (epochs.append(a[-1]), usual(*a))[1])
+    assert all(outcome.ok for outcome in train_all(layout, split=split, config=THREE))
+    assert len(done) - 1 + len(epochs) == sum(
+        one["epochs"] for one in json.loads(layout.fold(0).description.read_text())["members"]
+    )
+    assert layout.fold(0).weights.read_bytes() == runs[1].fold(0).weights.read_bytes()
+    assert not list(layout.fold(0).folder.glob("checkpoint*"))
+
+
+def networks(count: int = 3) -> Ensemble:
+    members = []
+    for seed in range(count):
+        torch.manual_seed(seed)
+        member = build_network(SfcnConfig(channels=(3, 4), pools=(2, 2), last_channels=5), (9, 11, 10), 2).double()
+        for norm in (one for one in member.modules() if isinstance(one, torch.nn.BatchNorm3d)):
+            norm.running_mean.normal_(std=0.2)
+        members.append(member)
+    return ensemble_of(members).eval()
+
+
+@pytest.fixture
+def volumes():
+    return torch.rand(5, 1, 9, 11, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+
+
+@pytest.mark.parametrize("method", ["lrp", "deeplift", "expected-gradients", "guided-backpropagation", "grad-cam"])
+def test_maps_are_means_of_those_of_members(method, volumes):
+    model, x, entry = networks(), volumes[:2], METHODS[method]
+    start = "evidence" if entry.needs_reference else "logit"
+    built, own = entry.record(), [entry.record()] * 3
+    if entry.needs_reference:
+        logits = [member(volumes[2:]).detach() for member in members_of(model)]
+        references = [Reference(volumes[2:], ("a", "b", "c"), one) for one in logits]
+        whole = Reference(volumes[2:], ("a", "b", "c"), torch.stack(logits).mean(0), members=tuple(references))
+        built, own = entry.record(reference=whole), [entry.record(reference=one) for one in references]
+    stage = entry.stage_of(model)
+    answer = attribute(model, x, 1, built, stage, start)
+    each = [attribute(one, x, 1, had, stage, start) for one, had in zip(members_of(model), own, strict=True)]
+    expected = torch.stack([one.values for one in each]).mean(0)
+    torch.testing.assert_close(answer.values, expected, rtol=1e-12, atol=1e-15)
+    with torch.no_grad():
+        torch.testing.assert_close(answer.start_value, start_values(model(x), 1, start), rtol=1e-12, atol=0)
+    if answer.ledger is not None:
+        assert float(answer.ledger.residual.abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "method", [DeepLift(compare="each"), ExpectedGradients(alphas=3)], ids=["deeplift", "expected"]
+)
+def test_evidence_of_an_ensemble_adds_up(method, volumes):
+    model = networks()
+    reference = Reference(volumes[2:], ("a", "b", "c"))
+    answer = attribute(model, volumes[:2], 1, dataclasses.replace(method, reference=reference), start="evidence")
+    with torch.no_grad():
+        evidence, others = (start_values(model(x), 1, "evidence") for x in (volumes[:2], volumes[2:]))
+    torch.testing.assert_close(answer.values.flatten(1).sum(1), evidence - others.mean(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_stage_of_an_ensemble_is_that_of_its_members(volumes):
+    model = networks()
+    answer = attribute(model, volumes[:1], 0, METHODS["lrp"].record(), stage="stages.1")
+    each = [
+        attribute(one, volumes[:1], 0, METHODS["lrp"].record(), stage="stages.1").values for one in members_of(model)
+    ]
+    torch.testing.assert_close(answer.values, torch.stack(each).mean(0), rtol=1e-12, atol=1e-15)
+
+
+def test_layers_of_all_members_are_randomised_together(runs):
+    loaded = load_model(runs[1].fold(0))
+    names = layers_with_parameters(loaded.model)
+    assert names == layers_with_parameters(load_model(runs[0].fold(0)).model)
+    changed = randomised(loaded, 1, 3)
+    heads = []
+    for before, after in zip(members_of(loaded.model), members_of(changed.model), strict=True):
+        same = {name for name, value in before.state_dict().items() if torch.equal(value, after.state_dict()[name])}
+        assert {name for name in before.state_dict() if name.rpartition(".")[0] != names[-1]} == same
+        heads.append(after.state_dict()[f"{names[-1]}.weight"])
+    assert not torch.equal(heads[0], heads[1])
+
+
+def test_settings_are_checked():
+    with pytest.raises(UsageError, match="ensemble must lie between 1 and 100"):
+        dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, ensemble=0))
