@@ -109,7 +109,7 @@ PREDICTIONS_CLASSES_TABLE = replace(
     "probability, in columns with its name.",
 )
 PREDICTIONS_NUMBER_TABLE = Table(
-    "predictions_number", prediction_columns(task_of(CohortConfig(target="age")), ensemble=True), "scan whose number is known",
+    "predictions_number", prediction_columns(task_of(CohortConfig(target="age")), True), "scan whose number is known",
     "What number do networks predict for held-out participants? Here the number is age.", stage="training",
     place="predictions", forms={"target": Form.VALUE, "gap": Form.VALUE}, filled=(*_KNOWN, "prediction"), finite=True,
     later=("spread",),
