@@ -32,6 +32,7 @@ class RunningMean:
         self._references: list[torch.Tensor] = []
         self._errors: list[torch.Tensor] = []
         self._sampling: list[torch.Tensor] = []
+        self._members: list[torch.Tensor] = []
 
     def add(self, attribution: Attribution) -> None:
         """Add the answer of one more network; of the same volume, method and target."""
@@ -51,6 +52,8 @@ class RunningMean:
             self._errors.append(attribution.errors)
         if attribution.sampling_error is not None:
             self._sampling.append(attribution.sampling_error)
+        if attribution.members is not None:
+            self._members.append(attribution.members)
 
     def result(self) -> Attribution:
         """The mean, in the precision of the maps; of one network its own answer."""
@@ -65,6 +68,7 @@ class RunningMean:
         return dataclasses.replace(
             self._first, values=values, start_value=_mean(self._start_values), ledger=ledger, reference_value=reference,
             errors=errors, sampling_error=sampling, sign=None,
+            members=torch.cat(self._members) if self._members else None,
         )  # fmt: skip
 
 

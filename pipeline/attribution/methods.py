@@ -167,12 +167,7 @@ def attribute_all(
         For volumes that do not fit the model or are not finite, and for maps that are not finite.
     """
     if isinstance(model, Ensemble):
-        means: list[RunningMean] = []
-        for made in answers_of_members(model, volumes, target, method, stage, start, at_input_grid):
-            means = means or [RunningMean() for _ in made]
-            for mean, answer in zip(means, made, strict=True):
-                mean.add(answer)
-        return tuple(mean.result() for mean in means)
+        return _of_ensemble(answers_of_members(model, volumes, target, method, stage, start, at_input_grid))
     if len(volumes) > 1 and stage != 0 and pooling_before(split_layers(model, stage)[0]) is not None:
         each = [
             attribute_all(model, one, target, method, stage, start, at_input_grid) for one in torch.split(volumes, 1)
@@ -218,6 +213,17 @@ def answers_of_members(
     for number, member in enumerate(members_of(model)):
         own = for_member(method, number) if isinstance(model, Ensemble) else method
         yield attribute_all(member, volumes, target, own, stage, start, at_input_grid)
+
+
+def _of_ensemble(answers: Iterator[tuple[Attribution, ...]]) -> tuple[Attribution, ...]:
+    """The means over members; maps on a reference, which are few, keep those of the members beside them."""
+    means: list[RunningMean] = []
+    for made in answers:
+        means = means or [RunningMean() for _ in made]
+        for mean, answer in zip(means, made, strict=True):
+            kept = None if answer.reference_value is None else answer.values[None]
+            mean.add(replace(answer, members=kept))
+    return tuple(mean.result() for mean in means)
 
 
 def for_member(method: Method, number: int) -> Method:

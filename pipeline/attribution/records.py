@@ -41,6 +41,9 @@ class Attribution:
         (B,), of relevance: -1 where the map as a whole is turned, so that negative values speak for the target; see
         `pipeline.attribution.lrp.composites`. None where positive values always do, and for the mean of several
         networks.
+    members : Tensor or None
+        (M, B, 1, D, H, W), the maps of the members of an ensemble, of methods relative to controls; None for all
+        others.
     """
 
     values: Tensor
@@ -53,6 +56,7 @@ class Attribution:
     errors: Tensor | None = None
     sampling_error: Tensor | None = None
     sign: Tensor | None = None
+    members: Tensor | None = None
 
     @property
     def speaking_for(self) -> Tensor:

@@ -189,7 +189,10 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
     spec, maps = explained.loaded.input, explained.maps
     evidence = [name for name, answer in explained.attributions.items() if is_evidence(answer)]
     errors = {name: one.errors[0, 0] for name, one in explained.attributions.items() if one.errors is not None}
-    write_region_table(outputs["regions"], task.scan, maps, task.atlas, spec.template_grid, spec.box, evidence, errors)
+    members = dict(_with_members(explained, evidence))
+    write_region_table(
+        outputs["regions"], task.scan, maps, task.atlas, spec.template_grid, spec.box, evidence, errors, members
+    )
     if "audit" in outputs:
         write_audit_table(
             outputs["audit"], task.scan, maps, explained.volume.cpu().numpy(), task.files.brain_mask, task.atlas,
@@ -205,6 +208,12 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
         ledgers = [one.ledger.frame(name, 0) for name, one in explained.attributions.items() if one.ledger is not None]
         write_table(outputs["ledger"], pd.concat(ledgers, ignore_index=True), LEDGER_COLUMNS)
     return facts
+
+
+def _with_members(explained: ExplainedScan, evidence: Sequence[str]) -> list[tuple[str, Tensor]]:
+    """Evidence maps (M, D, H, W) of the members of ensembles, by name."""
+    found = ((name, explained.attributions[name].members) for name in evidence)
+    return [(name, maps[:, 0, 0]) for name, maps in found if maps is not None]
 
 
 def is_evidence(answer: Attribution) -> bool:

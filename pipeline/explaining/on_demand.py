@@ -297,7 +297,8 @@ def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[
     for job in jobs:
         result = is_done(layout, job)
         if result is not None:
-            table = read_table(job.outputs["regions"], list(RELEVANCE_COLUMNS), ("map", "name", "hemisphere", "group"))
+            columns = list(RELEVANCE_COLUMNS)  # without spreads over the members of ensembles
+            table = read_table(job.outputs["regions"], columns, ("map", "name", "hemisphere", "group"))[columns]
             head = {name: table["map"].map({one: result[f"{one}.{name}"] for one in asked.names}) for name in _OF_A_MAP}
             frames.append(table.assign(fold=job.arguments[0].networks[0].fold, **head))
     if not frames:

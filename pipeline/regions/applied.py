@@ -16,7 +16,7 @@ from pipeline.cohort.people.unseen import networks_that_answered
 from pipeline.cohort.records import Scan
 from pipeline.regions.metrics import density, gain
 from pipeline.regions.stage import scan_table
-from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_sums
+from pipeline.regions.tables import BILATERAL_COLUMNS, bilateral_sums, relevance_columns
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout
@@ -84,7 +84,7 @@ def aggregate_applied(
     def write() -> list[Path]:
         relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
         bilateral = applied_bilateral(relevance, networks, network_references(layout))
-        write_table(layout.relevance_applied, relevance, RELEVANCE_COLUMNS)
+        write_table(layout.relevance_applied, relevance, relevance_columns(relevance))
         write_table(layout.relevance_applied_bilateral, bilateral, APPLIED_BILATERAL_COLUMNS)
         return written
 

@@ -18,7 +18,7 @@ from atlases.spaces import Grid, require_same_grid
 from pipeline.cohort.records import Scan
 from pipeline.regions.packed_labels import PackedLabels, labels_in, pack_labels
 from pipeline.regions.region_sums import device_labels, device_region_sums
-from pipeline.regions.tables import RELEVANCE_COLUMNS, scan_rows
+from pipeline.regions.tables import relevance_columns, scan_rows
 from pipeline.run.errors import BadInputError
 from pipeline.run.tables import write_table
 from pipeline.run.work.digests import canonical_json, text_digest
@@ -63,11 +63,13 @@ def write_region_table(
     box: Box | None,
     evidence: Collection[str] = (),
     errors: Mapping[str, Tensor] | None = None,
+    members: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Sum the maps of one scan over all regions, on the device they are on, and write the table and its dictionary.
 
     Maps (D, H, W, by name) are on the grid of `box`, the part of the template grid `grid` that they cover (None for all
     of it). Sums of those named in `evidence` are evidence; sums of `errors` are the standard errors of a map.
+    Of `members`, the maps (M, D, H, W) of the members of an ensemble, the standard deviation of sums is written.
 
     Raises
     ------
@@ -86,5 +88,6 @@ def write_region_table(
     of_maps, of_errors = (
         dict(zip(*one, strict=True)) for one in ((maps, sums[: len(maps)]), (errors, sums[len(maps) :]))
     )
-    rows = scan_rows(identity, of_maps, labels, atlas.regions, evidence, of_errors)
-    write_table(path, rows, RELEVANCE_COLUMNS)
+    of_members = {name: device_region_sums(own, labels).cpu().numpy() for name, own in (members or {}).items()}
+    rows = scan_rows(identity, of_maps, labels, atlas.regions, evidence, of_errors, of_members)
+    write_table(path, rows, relevance_columns(rows))

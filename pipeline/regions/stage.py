@@ -22,11 +22,12 @@ from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
 from pipeline.regions.partial_sums import PARTIAL_COLUMNS
 from pipeline.regions.ranking import least_voxels
 from pipeline.regions.tables import (
-    BILATERAL_COLUMNS,
     PREDICTION_COLUMNS,
     RELEVANCE_COLUMNS,
+    bilateral_columns,
     bilateral_rows,
     predictions_of,
+    relevance_columns,
 )
 from pipeline.run.config.settings import Config, GainReference
 from pipeline.run.errors import BadInputError
@@ -124,9 +125,9 @@ def _write_tables(
     audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
     bilateral = bilateral_rows(relevance, predictions, gain_reference)
     written = [
-        (layout.relevance, relevance, RELEVANCE_COLUMNS),
+        (layout.relevance, relevance, relevance_columns(relevance)),
         (layout.relevance_audit, audit, AUDIT_COLUMNS),
-        (layout.relevance_bilateral, bilateral[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS),
+        (layout.relevance_bilateral, bilateral[list(bilateral_columns(bilateral))], bilateral_columns(bilateral)),
         (layout.statistics("fingerprints"), fingerprint_table(bilateral, map_names, least), FINGERPRINT_COLUMNS),
         (layout.statistics("beta_overlap"), overlap_table(bilateral, lrp_names), OVERLAP_COLUMNS),
     ]

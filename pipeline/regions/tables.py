@@ -46,10 +46,16 @@ RELEVANCE_COLUMNS = {
     "of orders, and for all other methods",
 }
 """Columns of ``relevance.tsv``."""
+SPREADS = {
+    "evidence_sd": "Standard deviation of evidence over the members of an ensemble; only where [training] ensemble is "
+    "above 1",
+    "group_evidence_sd": "The same of the bilateral group, whose sides may vary together",
+}
+"""Further columns of ``relevance.tsv`` where networks are ensembles."""
 RELEVANCE_REGIONS_TABLE = Table(
-    "relevance_regions", RELEVANCE_COLUMNS, "scan, map and region", "How much relevance lies in each region?",
-    stage="regions", place="relevance", filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
-    later=("evidence", "standard_error"), on_pages=False,
+    "relevance_regions", {**RELEVANCE_COLUMNS, **SPREADS}, "scan, map and region",
+    "How much relevance lies in each region?", stage="regions", place="relevance", filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
+    later=("evidence", "standard_error", *SPREADS), on_pages=False,
 )  # fmt: skip
 
 BILATERAL_COLUMNS = {
@@ -66,10 +72,10 @@ BILATERAL_COLUMNS = {
 }
 """Columns of ``relevance_bilateral.tsv``."""
 RELEVANCE_TABLE = Table(
-    "relevance", BILATERAL_COLUMNS, "scan, map and bilateral group",
+    "relevance", {**BILATERAL_COLUMNS, "evidence_sd": SPREADS["evidence_sd"]}, "scan, map and bilateral group",
     "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
     place="relevance_bilateral", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
-    later=("evidence",),
+    later=("evidence", "evidence_sd"),
 )  # fmt: skip
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
@@ -77,6 +83,17 @@ ALL = "all"
 """Outcome of every scan where a number is predicted."""
 PREDICTION_COLUMNS = ("scan_id", "fold", "target", "probability", "outcome")
 """Columns of the predictions that this room needs."""
+
+
+def relevance_columns(rows: pd.DataFrame) -> dict[str, str]:
+    """Columns of a table of regions, with spreads where it has some."""
+    return {**RELEVANCE_COLUMNS, **{name: meaning for name, meaning in SPREADS.items() if name in rows}}
+
+
+def bilateral_columns(rows: pd.DataFrame) -> dict[str, str]:
+    """Columns of a table of bilateral groups, with the spread where it has one."""
+    spread = {"evidence_sd": SPREADS["evidence_sd"]} if "evidence_sd" in rows else {}
+    return {**BILATERAL_COLUMNS, **spread}
 
 
 class Rows(Protocol):
@@ -96,6 +113,7 @@ def scan_rows(
     regions: RegionTable,
     evidence: Collection[str] = (),
     errors: Mapping[str, NDArray[np.float64]] | None = None,
+    members: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> pd.DataFrame:
     """Rows of one scan: every map, the unlabelled rest and every region of the table.
 
@@ -112,6 +130,8 @@ def scan_rows(
         Names of those maps whose sums are evidence.
     errors : mapping of str to array, or None
         Standard errors of the sums by map name, of maps that have some.
+    members : mapping of str to array, or None
+        (M, regions), sums of the members of an ensemble by map name.
     """
     names = regions.frame().set_index("number")[["name", "hemisphere", "group"]]
     names.loc[REST] = [REST_NAME, None, None]
@@ -124,17 +144,30 @@ def scan_rows(
             density=density(values, index.n_voxels),
             evidence=values if name in evidence else np.nan,
             standard_error=(errors or {}).get(name, np.nan),
+            **_spreads((members or {}).get(name), described["group"]),
         )
         for name, values in sums.items()
     ]
-    return pd.concat(blocks, ignore_index=True).assign(**identity)[list(RELEVANCE_COLUMNS)]
+    rows = pd.concat(blocks, ignore_index=True).assign(**identity)
+    return rows[list(relevance_columns(rows))]
+
+
+def _spreads(sums: NDArray[np.float64] | None, groups: pd.Series) -> dict[str, NDArray[np.float64]]:
+    """Standard deviations over members of the sums (M, regions), of each region and of its bilateral group."""
+    if sums is None:
+        return {}
+    pooled = pd.DataFrame(sums.T, index=groups.index).groupby(groups, sort=False).transform("sum")
+    return {"evidence_sd": sums.std(0, ddof=1), "group_evidence_sd": pooled.to_numpy(float).std(1, ddof=1)}
 
 
 def bilateral_sums(relevance: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Voxels, sums and evidence of regions pooled over hemispheres: one row per value of `keys` and bilateral group."""
     in_region = relevance[relevance["region"] != REST]
     groups = in_region.groupby([*keys, "group"], sort=False, dropna=False)
-    return groups[["n_voxels", "sum"]].sum().join(groups["evidence"].sum(min_count=1)).reset_index()
+    pooled = groups[["n_voxels", "sum"]].sum().join(groups["evidence"].sum(min_count=1))
+    if "group_evidence_sd" in relevance:
+        pooled["evidence_sd"] = groups["group_evidence_sd"].first()
+    return pooled.reset_index()
 
 
 def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame, gain_reference: GainReference) -> pd.DataFrame:

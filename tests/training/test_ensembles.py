@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from atlases.regions import Region, RegionTable
 from pipeline.attribution.methods import attribute
 from pipeline.attribution.reference.deeplift import DeepLift
 from pipeline.attribution.reference.expected_gradients import ExpectedGradients
@@ -21,6 +24,7 @@ from pipeline.models.ensembles import Ensemble, ensemble_of, members_of
 from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import load_model
+from pipeline.regions.tables import SPREADS, bilateral_sums, scan_rows
 from pipeline.run.config.networks import SfcnConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import RunLayout
@@ -197,3 +201,30 @@ def test_layers_of_all_members_are_randomised_together(runs):
 def test_settings_are_checked():
     with pytest.raises(UsageError, match="ensemble must lie between 1 and 100"):
         dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, ensemble=0))
+
+
+def test_spreads_of_regions_and_of_their_groups():
+    """Two sides that vary against each other: each has a spread, their group has none."""
+    regions = RegionTable(
+        (Region(3, "left a", "left", "n/a", "GM", "a"), Region(4, "right a", "right", "n/a", "GM", "a"))
+    )
+    members = np.array([[0.5, 1.0, 4.0], [0.5, 2.0, 3.0], [3.5, 6.0, -1.0]])
+    index = SimpleNamespace(numbers=(0, 3, 4), n_voxels=np.array([9, 2, 2]))
+    identity = {"participant_id": "sub-1", "session_id": None, "scan_id": "I1"}
+    sums = {"evidence": members.mean(0), "lrp": np.ones(3)}
+    rows = scan_rows(identity, sums, index, regions, ["evidence"], members={"evidence": members})
+    own = rows[rows["map"] == "evidence"].set_index("region")
+    assert own["evidence_sd"].tolist() == pytest.approx([3**0.5, 7**0.5, 7**0.5])
+    assert own["group_evidence_sd"].tolist()[1:] == pytest.approx([0, 0])
+    assert rows[rows["map"] == "lrp"][["evidence_sd", "group_evidence_sd"]].isna().all(axis=None)
+    pooled = bilateral_sums(rows, ["participant_id", "session_id", "scan_id", "map"]).set_index("map")
+    assert pooled.loc["evidence", ["evidence", "evidence_sd"]].tolist() == pytest.approx([5, 0])
+    assert not set(SPREADS) & set(scan_rows(identity, sums, index, regions, ["evidence"]))
+
+
+def test_evidence_of_members_stands_beside_the_mean(volumes):
+    model, reference = networks(), Reference(volumes[2:], ("a", "b", "c"))
+    answer = attribute(model, volumes[:1], 1, DeepLift(reference=reference), start="evidence")
+    assert answer.members.shape == (3, *answer.values.shape)
+    torch.testing.assert_close(answer.members.mean(0), answer.values, rtol=1e-12, atol=1e-15)
+    assert attribute(model, volumes[:1], 1, METHODS["lrp"].record()).members is None
