@@ -107,11 +107,12 @@ def require_defined(
         From the method, with the layers it found and the remedy.
     """
     if isinstance(method, Conditional):
-        model, method = members_of(model)[0], for_member(method, 0)
+        model, own = members_of(model)[0], for_member(method, 0)
+        assert isinstance(own, Conditional)
         weight = next(model.parameters())
         empty = torch.zeros((1, 1, *shape), dtype=weight.dtype, device=weight.device)
         with explaining(model, empty, 0, stage, start) as view:
-            method.require(view)
+            own.require(view)
 
 
 def attribute(

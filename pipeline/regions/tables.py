@@ -54,7 +54,8 @@ SPREADS = {
 """Further columns of ``relevance.tsv`` where networks are ensembles."""
 RELEVANCE_REGIONS_TABLE = Table(
     "relevance_regions", {**RELEVANCE_COLUMNS, **SPREADS}, "scan, map and region",
-    "How much relevance lies in each region?", stage="regions", place="relevance", filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
+    "How much relevance lies in each region?", stage="regions", place="relevance",
+    filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
     later=("evidence", "standard_error", *SPREADS), on_pages=False,
 )  # fmt: skip
 
