@@ -60,14 +60,21 @@ class Candidate:
 
 
 FOUNDING = {"architecture": "founding", "pools": [2, 2, 2, 1], "dropout": 0.3}
+SFCN = {"architecture": "sfcn", "channels": [16, 32, 64, 64], "dropout": 0.3}
+CONV5 = {"architecture": "conv5-fc3", "channels": [8, 16, 32, 64], "hidden_units": [100, 50]}
+SHORT = {**FIXED, "learning_rate": 1e-3, "max_epochs": 20, "min_epochs": 15}
 SMALL = {"architecture": "founding", "channels": [8, 16, 32], "pools": [2, 2, 3], "hidden_units": 16, "dropout": 0.5}
 CANDIDATES: Mapping[str, Candidate] = {
-    "founding, as the demo": Candidate(FOUNDING, {**FIXED, "learning_rate": 1e-3, "max_epochs": 20, "min_epochs": 15}),
+    "founding, as the demo": Candidate(FOUNDING, SHORT),
     "founding": Candidate(FOUNDING),
     "founding, augmented": Candidate(FOUNDING, {**AVERAGED, "augmentation": STRONGER}),
     "founding, decay .01": Candidate(FOUNDING, {**AVERAGED, "weight_decay": 1e-2}),
     "smaller": Candidate(SMALL),
     "smaller, augmented": Candidate(SMALL, {**AVERAGED, "augmentation": STRONGER}),
+    "sfcn": Candidate(SFCN, SHORT),
+    "sfcn, averaged": Candidate(SFCN),
+    "conv5-fc3": Candidate(CONV5, {**SHORT, "learning_rate": 3e-4}),
+    "conv5-fc3, averaged": Candidate(CONV5, {**AVERAGED, "learning_rate": 3e-4}),
     "resnet10": Candidate({"architecture": "resnet10", "width": 0.25}),
 }
 

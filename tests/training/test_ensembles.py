@@ -25,7 +25,7 @@ from pipeline.models.families.registry import build_network
 from pipeline.models.inputs import read_network_volume
 from pipeline.models.storage import load_model
 from pipeline.regions.tables import SPREADS, bilateral_sums, scan_rows
-from pipeline.run.config.networks import SfcnConfig
+from pipeline.run.config.networks import SFCNConfig
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.work.seeds import derived_seed
@@ -131,7 +131,7 @@ def networks(count: int = 3) -> Ensemble:
     members = []
     for seed in range(count):
         torch.manual_seed(seed)
-        member = build_network(SfcnConfig(channels=(3, 4), pools=(2, 2), last_channels=5), (9, 11, 10), 2).double()
+        member = build_network(SFCNConfig(channels=(3, 4, 5)), (9, 11, 10), 2).double()
         for norm in (one for one in member.modules() if isinstance(one, torch.nn.BatchNorm3d)):
             norm.running_mean.normal_(std=0.2)
         members.append(member)
