@@ -48,6 +48,7 @@ from pipeline.run.work.log import open_log
 from pipeline.run.work.provenance import write_dataset_description, write_provenance
 from reports.page.build import write_report
 from workflows.check import describe_cohort
+from workflows.estimates import expectations
 from workflows.evaluate import evaluate_command
 from workflows.explain import explain_command
 from workflows.preflight import Ready, preflight, require_settings, stages_until
@@ -84,6 +85,9 @@ def run_pipeline(
             log.info("%s", description)
             for note in ready.notes:
                 log.warning("note: %s", note)
+            if options.executor is None and not layout.provenance.is_file():
+                for sentence in expectations(config, cohort, ready.split, stages, options.n_procs):
+                    log.info("%s", sentence)
             if said := usual_sentence(config):
                 log.info("%s", said)
             if said := balance_sentence(ready.balance):

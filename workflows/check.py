@@ -20,6 +20,7 @@ from pipeline.run.layout.private_paths import without_home
 from pipeline.run.plain_text import counted
 from pipeline.run.tables import write_json, write_text
 from pipeline.run.work.providers import PROVIDERS, require_file
+from workflows.estimates import expectations, usual_workers
 from workflows.preflight import preflight, require_settings, stages_until
 from workflows.settings import selection_of, settings_of
 
@@ -46,12 +47,15 @@ def check_command(arguments: argparse.Namespace) -> int:
     folders = [arguments.input] if arguments.out is None else [arguments.input, arguments.out]
     selection = selection_of(arguments, config, folders)
     cohort = read_cohort(arguments.input, config.cohort, config.seed, selection)
-    problem = ""
+    problem, expected = "", []
     try:
-        cohort = dataclasses.replace(cohort, notes=(*cohort.notes, *preflight(config, cohort, stages).notes))
+        ready = preflight(config, cohort, stages)
+        cohort = dataclasses.replace(cohort, notes=(*cohort.notes, *ready.notes))
+        if arguments.executor is None:
+            expected = expectations(config, cohort, ready.split, stages, usual_workers())
     except BadInputError as error:
         problem = str(error)
-    text = describe_cohort(cohort, config.cohort)
+    text = "\n".join([describe_cohort(cohort, config.cohort), *expected])
     if arguments.executor in PROVIDERS:
         text += f"\n{arguments.executor}: {config.cluster.in_words()} (not tried)"
     print(text)

@@ -1,0 +1,205 @@
+"""How long a run takes on this machine, and how much memory and disk it needs, before it starts.
+
+Training and maps are estimated from one step of the configured network, which is timed here. Registration has the
+seconds of a core that were measured for the documentation (docs/benchmarks/registration.md, docs/patients.md).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atlases.spaces import template_grid
+from pipeline.cohort.people.splits import Split
+from pipeline.cohort.reading import InputCohort
+from pipeline.models.inputs import configured_input
+from pipeline.run.config.networks import ProbeConfig
+from pipeline.run.config.settings import Config
+from pipeline.run.plain_text import counted
+
+_QUICK = (2.0, 137.0)
+REGISTRATION_SECONDS = {
+    "affine": (1.6, 27.0),
+    "syn-quick": _QUICK, "antsRegistrationSyNQuick[s]": _QUICK, "antsRegistrationSyNQuickRepro[s]": _QUICK,
+    "syn": (101.0, 49.0),
+}  # fmt: skip
+"""Seconds of a core for a scan: a part that does not depend on the grid, and a part for a grid of 1 mm."""
+N4_SECONDS = 20.0
+STEPS_OF_MAPS = {"lrp": 2.0, "guided-backpropagation": 1.5, "expected-gradients": 15.0, "deeplift": 3.0}
+"""Steps (forward and backward) that a map costs; LRP for each beta. Methods not listed are not estimated."""
+LARGEST_TIMED = 500_000
+"""Voxels of the volume on which a step is timed; larger grids are estimated from a smaller one."""
+SMALL_COHORT = 500
+
+
+@dataclass(frozen=True)
+class Step:
+    """One forward and backward pass of one scan on one core."""
+
+    seconds: float
+    memory: float  # bytes of what autograd keeps
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of a run: seconds of the clock by stage, bytes of memory of a worker and of disk at the end."""
+
+    seconds: dict[str, float]
+    memory: float
+    disk: float
+
+    def in_words(self, workers: int) -> str:
+        """Say it in a line.
+
+        >>> Estimate({"maps": 121.0, "training": 7300.0}, 1.2e9, 4.35e8).in_words(2)
+        'about 2.1 h with 2 worker processes (maps 2 min, training 2.0 h), 1.2 GB of memory each, 0.4 GB of disk'
+        """
+        parts = ", ".join(f"{stage} {_span(value)}" for stage, value in self.seconds.items())
+        total = _span(sum(self.seconds.values()))
+        return (
+            f"about {total} with {counted(workers, 'worker process', plural='worker processes')} ({parts}), "
+            f"{self.memory / 1e9:.1f} GB of memory each, {max(self.disk / 1e9, 0.1):.1f} GB of disk"
+        )
+
+
+def expectations(
+    config: Config, cohort: InputCohort, split: Split, stages: Sequence[str], workers: int
+) -> list[str]:  # fmt: skip
+    """Sentences on what a run takes from its start, before statistics and report, and on what suits its people."""
+    timed = [stage for stage in ("registration", "training", "attribution") if stage in stages]
+    if not timed or isinstance(config.model, ProbeConfig) or config.training.device == "cuda":
+        return []  # probes need their backbone, and a GPU is elsewhere or cannot be timed beside its workers
+    step = None if timed == ["registration"] else measured_step(config)
+    labelled = {scan.participant_id for scan in cohort.table.labelled}
+    per_person = len(cohort.table.labelled) / max(len(labelled), 1)
+    trained = [round(len(fold.train) * per_person) for fold in split.folds]
+    made = made_of(config, len(cohort.table.kept), len(cohort.table.labelled), trained, timed, step, workers)
+    unknown = not_estimated(config) if "attribution" in stages else []
+    but = f"; maps by {', '.join(unknown)} come on top" if unknown else ""
+    return [f"a whole run takes {made.in_words(workers)}{but}", *advice(config, cohort)]
+
+
+def made_of(
+    config: Config, kept: int, labelled: int, trained: Sequence[int], stages: Sequence[str], step: Step | None,
+    workers: int,
+) -> Estimate:  # fmt: skip
+    """The estimate from counts: scans kept and labelled, those each fold trains with, and one timed step."""
+    settings, voxels = config.training, math.prod(template_grid(config.registration.resolution_mm).shape)
+    seconds = {}
+    if "registration" in stages:
+        seconds["registration"] = rounds(kept, workers) * registration_seconds(config)
+    if step is not None and "training" in stages:
+        networks = len(trained) * settings.repeats * settings.ensemble
+        epochs = settings.max_epochs * (1 + 1 / 3 * 1 / 4)  # validation: a quarter as many scans, forward only
+        seconds["training"] = rounds(networks, workers) * max(trained, default=0) * epochs * step.seconds
+    if step is not None and "attribution" in stages:
+        seconds["maps"] = rounds(labelled, workers) * settings.ensemble * steps_of_maps(config) * step.seconds
+    memory = 0.7e9 + (0.0 if step is None else step.memory * settings.batch_size * 1.5)
+    if "registration" in stages:
+        memory = max(memory, 0.7e9 + 330.0 * voxels)  # ANTs: some forty images in single and double precision
+    return Estimate(seconds, memory, kept * bytes_kept(config, voxels, "attribution" in stages))
+
+
+def rounds(units: int, workers: int) -> int:
+    """How often all workers are busy one after the other."""
+    return math.ceil(units / max(workers, 1))
+
+
+def registration_seconds(config: Config) -> float:
+    """Of a core, for a scan."""
+    settings = config.registration
+    fixed, of_grid = REGISTRATION_SECONDS.get(settings.transform, REGISTRATION_SECONDS["syn"])
+    return fixed + of_grid / settings.resolution_mm**3 + N4_SECONDS * settings.bias_correction
+
+
+def steps_of_maps(config: Config) -> float:
+    """Steps that the maps of a scan cost, of the methods that are listed."""
+    betas = len(config.attribution.betas)
+    return sum(STEPS_OF_MAPS.get(name, 0.0) * (betas if name == "lrp" else 1) for name in config.attribution.methods)
+
+
+def not_estimated(config: Config) -> list[str]:
+    """Methods whose time is not known beforehand."""
+    return [name for name in config.attribution.methods if name not in STEPS_OF_MAPS]
+
+
+def bytes_kept(config: Config, voxels: int, with_maps: bool) -> float:
+    """On disk for a scan when the run is done (measured on the demo and on OASIS-1)."""
+    of_registration = 1.0 + (0.0 if config.registration.transform == "affine" else 16.7)
+    kept = with_maps and config.attribution.keep_maps == "all"
+    names = len(config.attribution.methods) - 1 + len(config.attribution.betas)
+    return 1e6 + voxels * (of_registration + (1.2 * names + 1.5 if kept else 0.0))
+
+
+def measured_step(config: Config) -> Step:
+    """Time forward and backward of the configured network on one core, best of two, and add up what it keeps."""
+    import torch  # takes a second
+
+    from pipeline.models.families.registry import build_network, family_of
+
+    shape = configured_input(config).shape
+    timed, family = _timed_shape(shape, config), family_of(config.model)
+    threads = torch.get_num_threads()
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    try:
+        torch.set_num_threads(max(config.training.threads, 1))
+        with torch.random.fork_rng(devices=[]):
+            family.require_fits(timed, config.model)
+            network = build_network(config.model, timed, 2).train()
+            volume, seconds = torch.rand(2, 1, *timed), math.inf
+            for _ in range(2):
+                began = time.perf_counter()
+                with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                    answer = network(volume)
+                answer.sum().backward()
+                seconds = min(seconds, (time.perf_counter() - began) / len(volume))
+    finally:
+        torch.set_num_threads(threads)
+    ratio = math.prod(shape) / math.prod(timed)
+    return Step(seconds * ratio, sum(kept.values()) / 2 / len(volume) * ratio)
+
+
+def advice(config: Config, cohort: InputCohort) -> list[str]:
+    """What to choose for the people that are there."""
+    people = len({scan.participant_id for scan in cohort.table.labelled})
+    if not 0 < people < SMALL_COHORT or config.registration.resolution_mm > 1:
+        return []
+    return [
+        f"{people} people at {config.registration.resolution_mm:g} mm: below {SMALL_COHORT}, --preset patients "
+        "takes a small part of the time, and networks on finer images were no better with 133 people (docs/patients.md)"
+    ]
+
+
+def usual_workers() -> int:
+    """As many as the machine has cores."""
+    return os.cpu_count() or 1
+
+
+def _timed_shape(shape: tuple[int, int, int], config: Config) -> tuple[int, int, int]:
+    """The grid, or a smaller one of the same proportions that the network still takes."""
+    from pipeline.models.families.registry import family_of
+
+    family, factor = family_of(config.model), (LARGEST_TIMED / math.prod(shape)) ** (1 / 3)
+    if factor >= 1:
+        return shape
+    left, back, top = (family.covering_side(round(side * factor), config.model) for side in shape)
+    return (left, back, top) if left * back * top < math.prod(shape) else shape
+
+
+def _span(seconds: float) -> str:
+    """Say how long something takes.
+
+    >>> [_span(20), _span(400), _span(9000), _span(400_000)]
+    ['1 min', '7 min', '2.5 h', '4.6 days']
+    """
+    if seconds < 5400:
+        return f"{max(round(seconds / 60), 1)} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
