@@ -294,7 +294,7 @@ def _add_evaluate(commands: Any) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", default="default", help="named settings: default, bohle2019, demo")
+    parser.add_argument("--preset", default="default", help="named settings: default, patients, bohle2019, demo")
     _add_seed_and_config(parser)
     parser.add_argument(
         "--contrast", metavar="COLUMN=CLASS,CLASS",

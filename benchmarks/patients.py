@@ -1,0 +1,151 @@
+"""What networks learn from patients, over seeds, beside baselines and shuffled labels, and where their maps look.
+
+    python benchmarks/patients.py ../shared/data/oasis1/older OUT --seeds 43 44 45 --shuffled 46 47 48
+    python benchmarks/patients.py INPUT OUT --config other.toml --preset patients
+
+Registers once (`OUT/registered`), then runs training, maps and statistics for each seed, and with labels that changed
+places for each shuffled seed; finished runs are not repeated. Prints tables in Markdown: the people are the unit, and
+seeds are shown one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+from sklearn.metrics import roc_auc_score
+
+from workflows.command_line import main as heatlas
+
+WANTED = ("Hippocampus", "Amygdala", "Entorhinal area")
+NAMES = {"expectedGradients": "evidence (expected gradients)", "gb": "guided backpropagation", "lrpB000": "LRP β = 0"}
+
+
+def made(options: argparse.Namespace, seed: int, shuffled: bool) -> Path:
+    """The run folder of a seed up to its statistics, made from the registered one."""
+    out = options.out / f"{'shuffled' if shuffled else 'seed'}-{seed}"
+    base = options.config.read_text(encoding="utf-8") if options.config else ""
+    if shuffled and "[cohort]" in base:
+        sys.exit("The file for --config may not have a section [cohort]: shuffled labels are set there.")
+    settings = options.out / f"{out.name}.toml"
+    settings.write_text(base + ("\n[cohort]\nshuffle_labels = true\n" if shuffled else ""), encoding="utf-8")
+    if (out / "group" / "statistics" / "group_comparisons.tsv").is_file():
+        return out
+    registered = options.out / "registered"
+    common = ["--preset", options.preset, "--n-procs", str(options.n_procs)]
+    plain = ["--config", str(options.config)] if options.config else []
+    call("run", str(options.input), str(registered), *common, *plain, "--stop-after", "registration")
+    if not out.is_dir():
+        shutil.copytree(registered, out)
+    call("run", str(options.input), str(out), *common, "--config", str(settings), "--seed", str(seed),
+         "--stop-after", "statistics")  # fmt: skip
+    return out
+
+
+def call(*arguments: str) -> None:
+    """Run a command of Heatlas; stop if it fails."""
+    if code := heatlas(list(arguments)):
+        sys.exit(f"heatlas {' '.join(arguments)} ended with {code}")
+
+
+def people_of(run: Path) -> pd.DataFrame:
+    """Predictions of a run with what is known about each person; `z` is the logit within its fold."""
+    rows = pd.read_csv(run / "group" / "predictions.tsv", sep="\t")
+    known = pd.read_csv(run / "scans.tsv", sep="\t")[["scan_id", "cdr", "mmse"]]
+    clinical = pd.read_csv(run / "clinical.tsv", sep="\t").reindex(columns=["scan_id", "nwbv"])
+    rows = rows.merge(known, on="scan_id").merge(clinical, on="scan_id", how="left")
+    logit = np.log(rows["probability"] / (1 - rows["probability"]))
+    return rows.assign(z=logit.groupby(rows["fold"]).transform(lambda one: (one - one.mean()) / one.std(ddof=1)))
+
+
+def area(rows: pd.DataFrame) -> float:
+    """Area under the curve within folds, weighted by pairs."""
+    won = pairs = 0.0
+    for _, own in rows.groupby("fold"):
+        weight = float((own["target"] == 1).sum() * (own["target"] == 0).sum())
+        if weight:
+            won, pairs = won + weight * roc_auc_score(own["target"], own["probability"]), pairs + weight
+    return won / pairs if pairs else float("nan")
+
+
+def accuracy_table(runs: Sequence[Path]) -> list[str]:
+    """Areas of each run's networks, by severity, and what else their output goes with."""
+    lines = ["| run | area | CDR ≥ 1 against 0 | CDR 0.5 against 0 | mean z at CDR 0, 0.5, ≥ 1 | ρ with MMSE "
+             "| ρ with nWBV (within CN, within AD) |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for run in runs:
+        rows = people_of(run)
+        dose = [rows.loc[own, "z"].mean() for own in (rows["cdr"] == 0, rows["cdr"] == 0.5, rows["cdr"] >= 1)]
+        inside = [spearmanr(own["z"], own["nwbv"], nan_policy="omit").statistic for _, own in rows.groupby("target")]
+        lines.append(
+            f"| {run.name} | {area(rows):.2f} | {area(rows[(rows['cdr'] == 0) | (rows['cdr'] >= 1)]):.2f} | "
+            f"{area(rows[rows['cdr'] <= 0.5]):.2f} | {', '.join(f'{one:+.2f}' for one in dose)} | "
+            f"{spearmanr(rows['z'], rows['mmse'], nan_policy='omit').statistic:+.2f} | "
+            f"{spearmanr(rows['z'], rows['nwbv'], nan_policy='omit').statistic:+.2f} "
+            f"({', '.join(f'{one:+.2f}' for one in inside)}) |"
+        )
+    return lines
+
+
+def baseline_table(runs: Sequence[Path]) -> list[str]:
+    """Areas of the baselines on each run's own folds, and the paired differences of the networks."""
+    lines = ["| run | baseline | area | networks minus baseline (95 %) | p | verdict |", "|---|---|---|---|---|---|"]
+    for run in runs:
+        rows = pd.read_csv(run / "group" / "statistics" / "baselines.tsv", sep="\t")
+        for one in rows[rows["metric"] == "auc_within_folds"].itertuples():
+            lines.append(
+                f"| {run.name} | {one.baseline} | {one.estimate:.2f} | {one.difference:+.2f} "
+                f"({one.difference_low:+.2f} to {one.difference_high:+.2f}) | {one.p:.3f} | {one.verdict} |"
+            )
+    return lines
+
+
+def places(run: Path, name: str) -> pd.DataFrame:
+    """Regions of a map, those that differ most first (absolute g of the density)."""
+    rows = pd.read_csv(run / "group" / "statistics" / "group_comparisons.tsv", sep="\t")
+    own = rows[(rows["map"] == name) & (rows["metric"] == "density")]
+    own = own[own["comparison"] == own["comparison"].iloc[0]]
+    return own.assign(size=own["hedges_g"].abs()).sort_values("size", ascending=False).reset_index(drop=True)
+
+
+def region_table(runs: Sequence[Path], maps: Sequence[str]) -> list[str]:
+    """Where the maps of each run differ between the classes."""
+    lines = [f"| run | map | first three (g) | places of {', '.join(WANTED).lower()} | p_fwe ≤ .05 |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    for name in maps:
+        for run in runs:
+            rows = places(run, name)
+            first = ", ".join(f"{one.group} {one.hedges_g:+.2f}" for one in rows.head(3).itertuples())
+            found = ", ".join(str(int(rows.index[rows["group"] == one][0]) + 1) for one in WANTED)
+            count = int((rows["p_fwe"] <= 0.05).sum())
+            lines.append(f"| {run.name} | {NAMES.get(name, name)} | {first} | {found} | {count} of {len(rows)} |")
+    return lines
+
+
+def main() -> int:
+    """Run what is missing, print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("input", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--preset", default="patients")
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[43, 44, 45])
+    parser.add_argument("--shuffled", type=int, nargs="*", default=[46, 47, 48])
+    parser.add_argument("--maps", nargs="+", default=list(NAMES))
+    parser.add_argument("--n-procs", type=int, default=2)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    real = [made(options, seed, shuffled=False) for seed in options.seeds]
+    shuffled = [made(options, seed, shuffled=True) for seed in options.shuffled]
+    print("\n".join([*accuracy_table([*real, *shuffled]), "", *baseline_table(real), "",
+                     *region_table([*real, *shuffled], options.maps)]))  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
