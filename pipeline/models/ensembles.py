@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.models.contract import StagedModel
-from pipeline.run.errors import UsageError
 
 
 class MeanOfNetworks(nn.Module):
@@ -49,15 +48,3 @@ def members_of(model: nn.Module) -> tuple[nn.Module, ...]:
 def ensemble_of(members: Sequence[StagedModel]) -> StagedModel:
     """The ensemble of some networks; of one, that network."""
     return members[0] if len(members) == 1 else Ensemble(members)
-
-
-def require_single(model: nn.Module, place: str, remedy: str) -> None:
-    """Refuse an ensemble where a network is taken apart.
-
-    Raises
-    ------
-    UsageError
-        Beginning with `place`.
-    """
-    if isinstance(model, Ensemble):
-        raise UsageError(f"{place}: this is an ensemble of {len(members_of(model))} networks. {remedy}")

@@ -19,6 +19,7 @@ from pipeline.attribution.reference.references import Reference
 from pipeline.attribution.registry import METHODS
 from pipeline.attribution.targets import start_values
 from pipeline.cohort.people.tasks import task_of
+from pipeline.evaluation.grids.stage import require_single
 from pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
 from pipeline.models.ensembles import Ensemble, ensemble_of, members_of
 from pipeline.models.families.registry import build_network
@@ -228,3 +229,10 @@ def test_evidence_of_members_stands_beside_the_mean(volumes):
     assert answer.members.shape == (3, *answer.values.shape)
     torch.testing.assert_close(answer.members.mean(0), answer.values, rtol=1e-12, atol=1e-15)
     assert attribute(model, volumes[:1], 1, METHODS["lrp"].record()).members is None
+
+
+def test_grids_refuse_an_ensemble_before_anything_is_trained():
+    require_single(CONFIG)
+    many = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, ensemble=3))
+    with pytest.raises(UsageError, match="each fold of this run has 3 networks"):
+        require_single(many)

@@ -24,7 +24,7 @@ from pipeline.evaluation.bench.trainings import trained
 from pipeline.evaluation.consensus.networks import require_different
 from pipeline.evaluation.consensus.stage import agree
 from pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
-from pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids
+from pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids, require_single
 from pipeline.evaluation.grids.tables import GRID_TABLES
 from pipeline.evaluation.interactions import sides, sources
 from pipeline.evaluation.nulls.networks import shuffled_jobs
@@ -106,6 +106,8 @@ class Bench:
             require_maps(self.config)
         if "representations" in self.request.parts:
             require_frozen(self.config)
+        if "grids" in self.request.parts:
+            require_single(self.config)
         cohorts: list[tuple[Judged, Extent]] = []
         outcomes: list[Outcome] = []
         if self.split.folds:

@@ -38,6 +38,7 @@ from pipeline.evaluation.grids.tables import (
 from pipeline.evaluation.nulls.networks import REAL
 from pipeline.explaining.explanation import Explanation
 from pipeline.models.storage import load_model
+from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.run.layout.run_layout import FoldFiles
 from pipeline.run.tables import read_table, write_table
@@ -49,6 +50,20 @@ log = logging.getLogger("heatlas")
 STAGE = "grids"
 GRID_METHODS = ("layer-cam", "occlusion", "rise")
 """Asked in grids beside the usual methods: the literature says what to expect of them."""
+
+
+def require_single(config: Config) -> None:
+    """Refuse ensembles, which have no features of their own and no sign of theirs for a map.
+
+    Raises
+    ------
+    UsageError
+    """
+    if config.training.ensemble > 1:
+        raise UsageError(
+            f"--parts grids takes a network apart, and each fold of this run has {config.training.ensemble} networks "
+            "([training] ensemble). Ask it of a run without ensembles."
+        )
 
 
 @dataclass(frozen=True)
