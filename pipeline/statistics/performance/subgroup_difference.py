@@ -5,7 +5,9 @@ that is classified worse. So differences are taken within folds and averaged wit
 participants, who change places within fold and class. Every participant counts once, with the share of their scans that
 is correct: over scans, few participants with many scans each, which are all right or all wrong, are rejected in up to
 32 % at 5 %. The statistic is divided by its standard error over participants, since shares of fewer scans vary more.
-The area under the curve counts pairs of participants of one fold; its standard error is that of DeLong et al. (1988).
+The area under the curve counts pairs of participants of one fold; its standard error is that of DeLong et al. (1988)
+with sums divided by the number of participants, not by one less; p and interval come from permutations of the same
+ratio.
 """
 
 from __future__ import annotations
