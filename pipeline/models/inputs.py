@@ -27,7 +27,9 @@ from pipeline.run.work.registered import require_registered
 
 MARGIN_MM = 2.0
 """Kept around the template's brain at least: a registered brain reaches a little beyond it."""
-Normalisation = Literal["minmax-brain", "binary-brain"]
+Normalisation = Literal["minmax-brain", "percentile-brain", "binary-brain"]
+PERCENTILES = (0.5, 99.5)
+"""Of ``percentile-brain``."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class NetworkInput:
         Part of the template grid that is seen; None for all of it.
     normalisation : str
         ``minmax-brain``: minimum and maximum inside the brain mask become 0 and 1, the background 0.
+        ``percentile-brain``: the same with the `PERCENTILES` inside; what lies beyond becomes 0 or 1.
         ``binary-brain``: 1 inside the brain mask, 0 outside: the control of Tinauer et al. (2025), whose networks see
         nothing but the contour of the brain extraction.
     """
@@ -69,7 +72,8 @@ def configured_input(config: Config) -> NetworkInput:
     resolution = config.registration.resolution_mm
     whole = config.model.field_of_view == "template"
     box = None if whole else covering_box(load_template(resolution), config.model)
-    return NetworkInput(resolution, box, "binary-brain" if config.training.control == "binarised" else "minmax-brain")
+    scaling: Normalisation = "percentile-brain" if config.model.intensities == "percentiles" else "minmax-brain"
+    return NetworkInput(resolution, box, "binary-brain" if config.training.control == "binarised" else scaling)
 
 
 def covering_box(template: Template, network: ModelConfig) -> Box:
@@ -90,8 +94,10 @@ def covering_box(template: Template, network: ModelConfig) -> Box:
     return Box((starts[0], starts[1], starts[2]), (sides[0], sides[1], sides[2]))
 
 
-def scale_in_mask(volume: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Map minimum and maximum inside the mask to 0 and 1, and everything outside to exactly 0.
+def scale_in_mask(
+    volume: np.ndarray, mask: np.ndarray, percentiles: tuple[float, float] = (0.0, 100.0)
+) -> np.ndarray:  # fmt: skip
+    """Map two percentiles inside the mask, usually minimum and maximum, to 0 and 1, and everything outside to 0.
 
     Parameters
     ----------
@@ -99,6 +105,8 @@ def scale_in_mask(volume: np.ndarray, mask: np.ndarray) -> np.ndarray:
         Intensities, any scale.
     mask : array of bool
         Brain voxels, of the same shape.
+    percentiles : tuple of float
+        Values beyond are cut off.
 
     Returns
     -------
@@ -114,13 +122,13 @@ def scale_in_mask(volume: np.ndarray, mask: np.ndarray) -> np.ndarray:
     inside = volume[mask].astype(np.float32)
     if not inside.size:
         raise BadInputError("brain mask is empty; check the registration of this scan.")
-    low, high = float(inside.min()), float(inside.max())
+    low, high = (float(one) for one in np.percentile(inside, percentiles))
     if not math.isfinite(high - low):
         raise BadInputError("intensities inside the brain mask are not finite; check the image.")
     if low == high:
         raise BadInputError(f"all intensities inside the brain mask are {low:g}; check the image.")
     scaled = np.zeros(volume.shape, np.float32)
-    scaled[mask] = (inside - np.float32(low)) / np.float32(high - low)
+    scaled[mask] = np.clip((inside - np.float32(low)) / np.float32(high - low), 0, 1)
     return scaled
 
 
@@ -149,7 +157,8 @@ def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.n
             f"image has shape {volume.shape} but the template grid at {spec.resolution_mm:g} mm "
             f"{spec.template_grid.shape}; register the scan at the resolution of this run."
         )
-    scaled = scale_in_mask(volume, mask > 0.5)
+    ends = PERCENTILES if spec.normalisation == "percentile-brain" else (0.0, 100.0)
+    scaled = scale_in_mask(volume, mask > 0.5, ends)
     if spec.normalisation == "binary-brain":  # the same scans are refused as in the run that it is compared with
         scaled = (mask > 0.5).astype(np.float32)
     return scaled if spec.box is None else np.ascontiguousarray(spec.box.crop(scaled))

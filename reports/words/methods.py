@@ -13,6 +13,8 @@ from typing import Any
 
 from pipeline.cohort.people.balance import STRATUM
 from pipeline.models.families.registry import family_of
+from pipeline.models.inputs import PERCENTILES
+from pipeline.run.config.networks import ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.layout.map_names import GUIDED_MAP, map_title
 from pipeline.run.plain_text import plain
@@ -238,6 +240,11 @@ def _registration(run: RunRecord) -> str:
     return " ".join(parts)
 
 
+def _cut_off(model: ModelConfig) -> str:
+    low, high = PERCENTILES
+    return f", cut off at percentiles {low:g} and {high:g}" if model.intensities == "percentiles" else ""
+
+
 def _training(run: RunRecord) -> str:
     if not run.models:
         return ""
@@ -245,7 +252,7 @@ def _training(run: RunRecord) -> str:
     text = (
         f"The network {family_of(model).described(model)}. It saw "
         f"{'a box around the brain' if model.field_of_view == 'brain' else 'the whole template grid'}, each image "
-        f"scaled to the range 0 to 1 inside its brain mask. Training used Adam [@adam] (learning rate "
+        f"scaled to the range 0 to 1 inside its brain mask{_cut_off(model)}. Training used Adam [@adam] (learning rate "
         f"{training.learning_rate:g}{_SCHEDULES[training.learning_rate_schedule]}, "
         f"weight decay {training.weight_decay:g}{_clipping(training.clip_gradients)}), {_loss(run)}"
     )

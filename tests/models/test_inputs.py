@@ -1,3 +1,5 @@
+import dataclasses
+
 import nibabel as nib
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from pipeline.models.inputs import (
     to_network,
 )
 from pipeline.run.config.networks import FoundingConfig
-from pipeline.run.config.settings import Config, RegistrationConfig
+from pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
 from pipeline.run.errors import BadInputError
 from pipeline.run.layout.scan_files import ScanFiles
 
@@ -50,6 +52,26 @@ def test_scaling_depends_on_nothing_but_order_of_intensities_inside(scan):
     assert scaled[mask].max() == 1
     elsewhere = np.where(mask, volume * 3 + 40, 1e6)
     np.testing.assert_allclose(scale_in_mask(elsewhere, mask), scaled, atol=1e-6)
+
+
+def test_percentiles_are_those_inside_the_mask_and_cut_off():
+    """Of 0 to 200 and one bright vessel, the percentiles 0.5 and 99.5 are 1.005 and 199.995 (linear, of 202 values)."""
+    inside = np.append(np.arange(201.0), 1e6)
+    volume = np.append(inside, [-1e9, 1e9]).astype(np.float32).reshape(1, 1, -1)
+    mask = np.append(np.ones(202, bool), [False, False]).reshape(1, 1, -1)
+    scaled = scale_in_mask(volume, mask, (0.5, 99.5)).ravel()
+    low, high = 0.005 * 201, 0.995 * 201
+    np.testing.assert_allclose(scaled[:201], np.clip((np.arange(201) - low) / (high - low), 0, 1), atol=1e-6)
+    assert scaled[201:].tolist() == [1, 0, 0]
+    assert scale_in_mask(volume, mask).ravel()[100] < 1e-3  # what the vessel does to minimum and maximum
+
+
+def test_configured_intensities():
+    config = Config(model=FoundingConfig(intensities="percentiles"))
+    assert configured_input(config).normalisation == "percentile-brain"
+    assert configured_input(Config()).normalisation == "minmax-brain"
+    binarised = TrainingConfig(control="binarised")
+    assert configured_input(dataclasses.replace(config, training=binarised)).normalisation == "binary-brain"
 
 
 def test_integers_do_not_wrap_around():

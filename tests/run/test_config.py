@@ -207,7 +207,7 @@ def test_a_file_chooses_a_network_over_a_preset_and_is_written_back(tmp_path, pr
     path = tmp_path / "mine.toml"
     path.write_text(f'[model]\narchitecture = "{family}"\n')
     config, usual = load_config(preset, path), load_config(preset)
-    fresh = usual.model if family == "founding" else NETWORKS[family](family, usual.model.field_of_view)
+    fresh = usual.model if family == "founding" else NETWORKS[family](family, **usual.model.shared)
     assert config.model == fresh
     path.write_text(config_to_toml(config))
     assert read_config(path) == config

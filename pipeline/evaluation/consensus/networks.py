@@ -84,7 +84,7 @@ def family_settings(text: str, config: Config) -> ModelConfig:
         if key.strip() in values:
             raise UsageError(f"--families {text}: {key.strip()} is given twice.")
         values[key.strip()] = from_text(value.strip())
-    settings = network_settings({"field_of_view": config.model.field_of_view} | values, f"--families {text}")
+    settings = network_settings(config.model.shared | values, f"--families {text}")
     spec = configured_input(dataclasses.replace(config, model=settings))
     try:
         family_of(settings).require_fits(spec.shape, settings)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from pipeline.run.config.nearest import did_you_mean, nearest, nearest_setting
-from pipeline.run.config.networks import NETWORKS, ModelConfig
+from pipeline.run.config.networks import NETWORKS, SHARED, ModelConfig
 from pipeline.run.config.settings import Config
 from pipeline.run.config.typed_values import is_control, typed_value
 from pipeline.run.documents import read_toml, toml_document
@@ -149,7 +149,7 @@ def _add(values: dict[str, Any], new: Mapping[str, Any], source: str) -> None:
         known = before.get("architecture", DEFAULT_NETWORK)
         new = {**new, "model": {"architecture": known, **model}}
         if new["model"]["architecture"] != known:
-            values["model"] = {name: value for name, value in before.items() if name == "field_of_view"}
+            values["model"] = {name: value for name, value in before.items() if name in SHARED}
             _merge(values, usual_settings(new["model"]["architecture"]))
     _merge(values, _checked(Config, new, "", source))
 

@@ -129,7 +129,7 @@ def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> M
     files = backbone_files(settings.backbone, fold.index)
     loaded = load_model(files, torch.device("cpu"))
     _require_usable("model.backbone", files, loaded, spec, fold)
-    if dataclasses.replace(loaded.settings, field_of_view=body.field_of_view) != body:
+    if dataclasses.replace(loaded.settings, **body.shared) != body:
         raise UsageError(
             f"model.backbone: {files.weights}: it is a {loaded.settings.architecture} with other settings than the "
             f"{body.architecture} in model.body; leave model.body empty."

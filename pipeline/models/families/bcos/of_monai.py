@@ -17,7 +17,7 @@ from pipeline.run.config.networks import (
 
 def build_resnet(shape: Shape, settings: BcosResNetConfig, outputs: int) -> StagedModel:
     """B-cos ResNet-18. Stages: the encoding, the stem, four groups of blocks, the head."""
-    plain = ResNetConfig("resnet18", settings.field_of_view, settings.width, settings.stem_stride)
+    plain = ResNetConfig("resnet18", width=settings.width, stem_stride=settings.stem_stride, **settings.shared)
     return converted(resnet(shape, plain, outputs), settings, shape)
 
 

@@ -88,7 +88,7 @@ def body_of(settings: ProbeConfig) -> ModelConfig:
         found = UNTRAINED
     if isinstance(found, ProbeConfig):
         raise UsageError("model.backbone: a probe cannot be the backbone of another; name the run that it stands on.")
-    return replace(found, field_of_view=settings.field_of_view)
+    return replace(found, **settings.shared)
 
 
 def with_body(settings: ProbeConfig) -> ProbeConfig:

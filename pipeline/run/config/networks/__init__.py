@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args, get_type_hints
 
-from pipeline.run.config.networks.base import ModelConfig
+from pipeline.run.config.networks.base import SHARED, ModelConfig
 from pipeline.run.config.networks.bcos import (
     BcosConfig,
     BcosConvNeXtConfig,
@@ -64,6 +64,7 @@ NETWORKS: Mapping[str, type[ModelConfig]] = {
 
 __all__ = [
     "NETWORKS",
+    "SHARED",
     "BcosConfig",
     "BcosConvNeXtConfig",
     "BcosDenseNetConfig",

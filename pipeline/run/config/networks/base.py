@@ -16,12 +16,20 @@ class ModelConfig:
     """Name of the family."""
     field_of_view: Literal["brain", "template"] = "brain"
     """What the network sees: the box around the template's brain, or the whole template."""
+    intensities: Literal["minmax", "percentiles"] = "minmax"
+    """How intensities in the brain are scaled to [0, 1]: by their minimum and maximum, or by their percentiles 0.5 and
+    99.5, beyond which they are cut off, so that an eye or a vessel in a rough mask does not darken all the rest."""
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What the network sees, whatever its family."""
+        return {name: getattr(self, name) for name in SHARED}
 
     @property
     def own(self) -> dict[str, Any]:
         """The settings that the family adds."""
-        shared = {field.name for field in dataclasses.fields(ModelConfig)}
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in shared}
+        others = {"architecture", *SHARED}
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in others}
 
     @property
     def usual(self) -> Mapping[str, Mapping[str, Any]]:
@@ -31,6 +39,10 @@ class ModelConfig:
     def checks(self) -> list[tuple[bool, str]]:
         """Checks of values: whether each passes, and the message if it fails."""
         return []
+
+
+SHARED = tuple(field.name for field in dataclasses.fields(ModelConfig) if field.name != "architecture")
+"""Settings of every family: what the network sees."""
 
 
 def all_positive(values: tuple[int, ...]) -> bool:
