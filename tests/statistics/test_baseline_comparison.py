@@ -13,7 +13,6 @@ from pipeline.run.config.files import load_config
 from pipeline.run.config.settings import Config
 from pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
 
-
 SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
 
 
@@ -98,7 +97,8 @@ def test_numbers_are_compared_with_the_mean_as_well() -> None:
     assert rows.loc[MEAN, "estimate"] == pytest.approx(wrong)
 
 
-def test_several_classes_are_compared_one_against_the_others(several=("CN", "MCI", "AD")) -> None:
+def test_several_classes_are_compared_one_against_the_others() -> None:
+    several = ("CN", "MCI", "AD")
     rng = np.random.default_rng(6)
     number = np.arange(90) // 2 % 3
     good, guess = (np.eye(3)[number] * size + rng.random((90, 3)) for size in (1.5, 0.3))

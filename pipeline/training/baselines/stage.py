@@ -39,8 +39,8 @@ COLUMNS = {
     "baseline": "What it sees: " + "; ".join(f"{one.name} ({one.sees})" for one in BASELINES),
     "target": "1 for the positive class and 0 for the negative one, of several classes as in predictions.tsv, or the "
     "number",
-    "prediction": "Probability of the positive class (of several classes, of the one that maps explain), or the number: "
-    "ridge regression, logistic for classes, with the penalty chosen inside the training part",
+    "prediction": "Probability of the positive class (of several classes, of the one that maps explain), or the "
+    "number: ridge regression, logistic for classes, with the penalty chosen inside the training part",
 }
 PREDICTIONS_BASELINES_TABLE = Table(
     "predictions_baselines", COLUMNS, "scan and baseline",
