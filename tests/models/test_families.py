@@ -34,7 +34,7 @@ ONE_GRID = ("founding", "conv5-fc3")
 
 def test_every_network_of_monai_is_compared():
     dynamic = [family.name for family in (*BCOS_FAMILIES, *CODA_FAMILIES)]
-    assert ["founding", "sfcn", "conv5-fc3", *MONAI, "vit", *dynamic, "probe"] == list(FAMILIES) == list(NETWORKS)
+    assert ["founding", "linear", "sfcn", "conv5-fc3", *MONAI, "vit", *dynamic, "probe"] == list(FAMILIES) == list(NETWORKS)
 
 
 @pytest.mark.parametrize("name", MONAI)
