@@ -77,7 +77,10 @@ class Columns:
 
     def inner(self) -> Floats:
         """Inner products of scans, shape (scans, scans)."""
-        return np.sum([own @ own.T for _, own, _, _ in self.parts()], axis=0)
+        found = np.zeros((len(self.values), len(self.values)))
+        for _, own, _, _ in self.parts():
+            found += own @ own.T
+        return found
 
     def weights(self, rotated: Floats, intercepts: Floats) -> tuple[Floats, Floats]:
         """Weights (outputs, columns) and intercepts (outputs,) of the values as they are.

@@ -51,12 +51,19 @@ def _smoothing(settings: LinearConfig) -> list[nn.Module]:
     kernel = torch.exp(-(torch.arange(-radius, radius + 1, dtype=torch.float64) ** 2) / (2 * sd**2))
     layers: list[nn.Module] = []
     for axis in range(3):
-        size, stride, padding = [1, 1, 1], [1, 1, 1], [0, 0, 0]
-        size[axis], stride[axis], padding[axis] = len(kernel), settings.step, radius
-        layer = nn.Conv3d(1, 1, tuple(size), tuple(stride), tuple(padding), bias=False).requires_grad_(False)
+        size, stride, padding = (
+            _along(axis, value, other) for value, other in ((len(kernel), 1), (settings.step, 1), (radius, 0))
+        )
+        layer = nn.Conv3d(1, 1, size, stride, padding, bias=False).requires_grad_(False)
         layer.weight.copy_((kernel / kernel.sum()).reshape(layer.weight.shape))
         layers.append(layer)
     return layers
+
+
+def _along(axis: int, value: int, other: int) -> Shape:
+    """A value for one axis, and another for the two others."""
+    left, back, top = (value if one == axis else other for one in range(3))
+    return left, back, top
 
 
 def _text(settings: LinearConfig) -> str:
@@ -66,7 +73,9 @@ def _text(settings: LinearConfig) -> str:
         if settings.fwhm_voxels
         else "of the image"
     )
-    return f"was one linear layer over the voxels {smoothed}, solved as a ridge regression, logistic for classes"
+    return (
+        f"was one linear layer over the voxels {smoothed}, solved as a ridge regression, logistic for classes [@ridge]"
+    )
 
 
 LINEAR = replace(
