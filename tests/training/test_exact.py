@@ -22,7 +22,7 @@ from pipeline.run.config.settings import Config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.training import exact
 from pipeline.training.baselines import images
-from pipeline.training.baselines.ridge import fit, predicted, rotation
+from pipeline.training.baselines.ridge import fit, power_of_ten, predicted, rotation
 from pipeline.training.exact import Columns, require_plain, solved
 from pipeline.training.objectives.of_task import objective_of
 from pipeline.training.volumes import LabelledVolumes
@@ -79,7 +79,7 @@ def test_weights_are_those_of_scikit_learn_on_all_voxels(kind, part, tmp_path, m
         y = (y - objective.facts["target_mean"]) / objective.facts["target_sd"]
     inner = z @ z.T
     penalty = fit(inner @ rotation(inner, z.shape[1]), y, people(40), {"two": 2, "three": 3}.get(kind, 0), 1).penalty
-    penalty *= z.shape[1] / len(z)  # rotated columns are divided by the root of this
+    penalty *= power_of_ten(z.shape[1] / len(z))  # rotated columns are divided by the root of this
     if kind == "number":
         reference = Ridge(penalty, solver="cholesky").fit(z, y)
         outputs = reference.predict(z)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,8 +114,8 @@ def _loss(outputs: Floats, target: Floats, classes: int) -> float:
 def rotation(inner: Floats, columns: int) -> Floats:
     """From inner products of scans with more columns than scans to at most as many columns: ``inner @ rotation``.
 
-    Rotated columns give what a ridge on all columns gives. They are divided by sqrt(columns / scans), so that a
-    penalty means the same for any number of columns.
+    Rotated columns give what a ridge on all columns gives. They are divided by the square root of the power of ten next
+    to columns / scans, so that the penalties tried suit any number of columns.
 
     Parameters
     ----------
@@ -129,8 +130,19 @@ def rotation(inner: Floats, columns: int) -> Floats:
     """
     values, vectors = np.linalg.eigh(inner)
     kept = values > NO_RANK * values[-1]
-    found: Floats = vectors[:, kept] / np.sqrt(values[kept] * columns / len(inner))
+    found: Floats = vectors[:, kept] / np.sqrt(values[kept] * power_of_ten(columns / len(inner)))
     return found
+
+
+def power_of_ten(value: float) -> float:
+    """The power of ten next to a number.
+
+    Examples
+    --------
+    >>> power_of_ten(2.7), power_of_ten(784)
+    (1.0, 1000.0)
+    """
+    return float(10.0 ** round(math.log10(value)))
 
 
 def predicted(train: Floats, target: Floats, people: Sequence[str], test: Floats, classes: int, seed: int) -> Floats:
