@@ -15,6 +15,7 @@ from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 from pipeline.statistics.stage import ANALYSES
+from pipeline.training.baselines.stage import baseline_columns
 from pipeline.training.prediction import prediction_columns
 from pipeline.training.pretraining.stage import PRETRAINING_TABLE
 from pipeline.training.stage import REPEAT_COLUMN
@@ -42,6 +43,8 @@ def require_as_declared(layout: RunLayout, table: Table) -> None:
     if table.name.startswith("predictions_") and table.place in ("predictions", "predictions_repeats"):
         first = REPEAT_COLUMN if table.place == "predictions_repeats" else {}
         meanings = {**first, **prediction_columns(task_of(config.cohort))}
+    if table.name == "predictions_baselines":
+        meanings = baseline_columns(task_of(config.cohort))
     if meanings:
         assert dictionary == {name: {"Description": meaning} for name, meaning in meanings.items()}
         assert list(frame.columns) == list(meanings)

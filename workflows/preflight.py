@@ -18,7 +18,7 @@ from pipeline.cohort.people.balance import BALANCE_COLUMNS
 from pipeline.cohort.people.splits import PARTS, Split, after_inclusion, make_split, require_labels, split_balance
 from pipeline.cohort.people.tasks import task_of
 from pipeline.cohort.reading import InputCohort
-from pipeline.models.families.registry import family_of
+from pipeline.models.families.registry import family_of, is_solved
 from pipeline.models.inputs import configured_input
 from pipeline.registration.images.given_masks import mask_path
 from pipeline.registration.images.synthstrip import require_synthstrip
@@ -82,6 +82,10 @@ def _require_network(config: Config) -> None:
     """Refuse a network that does not fit its grid or memory, and shifts that move the image out of view."""
     shape = configured_input(config).shape
     family_of(config.model).require_fits(shape, config.model)
+    if is_solved(config.model):
+        from pipeline.training.exact import require_plain  # torch takes a second
+
+        require_plain(config)
     if config.training.max_shift_voxels >= shape[0]:
         raise UsageError(
             f"training.max_shift_voxels = {config.training.max_shift_voxels}: the network sees {shape[0]} voxels from "

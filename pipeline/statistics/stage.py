@@ -109,7 +109,7 @@ ANALYSES = (
         frozenset({SEVERAL_CLASSES}),
     ),
     Analysis("performance_number", number_tables, (PERFORMANCE_NUMBER_TABLE,), frozenset({NUMBER})),
-    Analysis("baselines", baselines_tables, (BASELINES_TABLE,), frozenset({TWO_CLASSES, NUMBER})),
+    Analysis("baselines", baselines_tables, (BASELINES_TABLE,), EVERY_TASK),
     Analysis("performance_repeats", repeats_tables, (PERFORMANCE_REPEATS_TABLE,), EVERY_TASK),
     Analysis(
         "region_summary", region_summary_tables, (REGION_SUMMARY_TABLE,), frozenset({TWO_CLASSES, SEVERAL_CLASSES})

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from pipeline.cohort.people.persons import name_of_person
 from pipeline.cohort.people.splits import Fold, Split, few_people, require_disjoint, require_labels
 from pipeline.cohort.people.tasks import Task, task_of
 from pipeline.cohort.records import Scan
@@ -20,7 +21,7 @@ from pipeline.models.contract import StagedModel
 from pipeline.models.device import chosen_device
 from pipeline.models.ensembles import ensemble_of
 from pipeline.models.families.probes.body import with_body
-from pipeline.models.families.registry import build_network, family_of
+from pipeline.models.families.registry import build_network, family_of, is_solved
 from pipeline.models.inputs import NetworkInput, configured_input
 from pipeline.models.storage import load_model, save_model
 from pipeline.run.cells import REMEDY
@@ -39,6 +40,7 @@ from pipeline.training.age_gap import with_corrected_gaps
 from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from pipeline.training.control import control_of
 from pipeline.training.curve import CurveOnTerminal
+from pipeline.training.exact import EXACT, require_plain, solved
 from pipeline.training.kept_backbone import keep_backbone
 from pipeline.training.numerics import repeatable
 from pipeline.training.objectives.distillation import frozen
@@ -316,6 +318,9 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         for number, checkpoint in enumerate(task.checkpoints, 1):
             seed = task.seed_of(number)
             model = _fresh_network(task, seed)
+            if is_solved(task.config.model):
+                members.append(_solved(task, model.to(device), [training, validation], objective, seed))
+                continue
             if start is not None:
                 model.load_state_dict({**model.state_dict(), **start})
             shared = synchronised(model.to(device), ranks, device)
@@ -335,6 +340,17 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         loaded = load_model(files, device)
         predictions = predict_test_part(task.layout, loaded, kind, task.fold, task.scans, device)
     write_table(files.predictions, predictions, prediction_columns(kind, config.ensemble > 1))
+
+
+def _solved(
+    task: FoldTask, model: StagedModel, parts: Sequence[LabelledVolumes], objective: Objective, seed: int
+) -> Trained:
+    """A network that is solved, not trained."""
+    require_plain(task.config)
+    scans = [scan for members in (task.fold.train, task.fold.validation) for scan in task.part(members)]
+    person = name_of_person(scan.participant_id for scan in scans)
+    people = [person[scan.participant_id] for scan in scans]
+    return solved(model, parts, people, objective, task.task, task.config, seed, task.layout.kept_volumes)
 
 
 def load_part(task: FoldTask, name: str, participants: Sequence[str], device: torch.device) -> LabelledVolumes:
@@ -383,14 +399,14 @@ def _description(
 
 def _end(selection: Selection, objective: Objective, config: Config) -> dict[str, Any]:
     """How the training of one network ended."""
-    early = selection.stopped_early(config.training)
+    early, exact = selection.stopped_early(config.training), is_solved(config.model)
     return {
         "epochs": selection.epoch,
         "best_epoch": selection.best_epoch,
         f"validation_{objective.score}": _best_score(selection, objective),
         "validation_loss": selection.best_loss,
-        "ended_by": "early stopping" if early else "max_epochs",
-        "converged": early or config.training.learning_rate_schedule == "cosine",
+        "ended_by": EXACT if exact else "early stopping" if early else "max_epochs",
+        "converged": exact or early or config.training.learning_rate_schedule == "cosine",
     }
 
 

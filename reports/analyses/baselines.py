@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.cohort.people.tasks import SEVERAL_CLASSES
 from pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
 from pipeline.training.baselines.records import BASELINES
 from reports.analyses.verdicts import Verdict
@@ -33,9 +34,10 @@ def comparison(run: RunRecord) -> str:
     row = best_baseline(run)
     if row is None:
         return ""
+    several = "mean over classes of the " if run.task.kind.name == SEVERAL_CLASSES else ""
     return (
         f"The networks are {row['verdict']} {in_words(row['baseline'])}, the best simple predictor on the same folds "
-        f"({IN_WORDS[row['metric']]}: {fixed(row['network'])} against {fixed(row['estimate'])})."
+        f"({several}{IN_WORDS[row['metric']]}: {fixed(row['network'])} against {fixed(row['estimate'])})."
     )
 
 

@@ -145,7 +145,7 @@ SECTIONS: Sequence[Section] = (
         "performance", "How good is the classifier?", "Performance", "performance.html.j2", performance.build,
         ("predictions",), "There are no predictions yet.",
     ),
-    _analysis(catalogue.BASELINES, frozenset({TWO_CLASSES, NUMBER})),
+    _analysis(catalogue.BASELINES, ANY_TASK),
     _analysis(catalogue.REPEATS, ANY_TASK),
     _analysis(catalogue.NUMBER_ASSOCIATIONS, frozenset({NUMBER})),
     Section(

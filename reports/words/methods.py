@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.cohort.people.balance import STRATUM
-from pipeline.models.families.registry import family_of
+from pipeline.models.families.registry import family_of, is_solved
 from pipeline.models.inputs import PERCENTILES
 from pipeline.run.config.networks import ModelConfig
 from pipeline.run.config.settings import Config
@@ -252,7 +252,28 @@ def _training(run: RunRecord) -> str:
     text = (
         f"The network {family_of(model).described(model)}. It saw "
         f"{'a box around the brain' if model.field_of_view == 'brain' else 'the whole template grid'}, each image "
-        f"scaled to the range 0 to 1 inside its brain mask{_cut_off(model)}. Training used Adam [@adam] (learning rate "
+        f"scaled to the range 0 to 1 inside its brain mask{_cut_off(model)}.{_fitting(run)}"
+    )
+    if training.participants < 1:
+        text += f" Of the training participants of each class {percent(training.participants, 0)} were used."
+    text += _explanations(run.config)
+    if training.repeats > 1:
+        text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
+    return text
+
+
+def _fitting(run: RunRecord) -> str:
+    """How weights were found."""
+    training = run.config.training
+    if is_solved(run.config.model):
+        weighted = ", weighted by class" if training.balance_classes and not run.task.is_number else ""
+        return (
+            " Its weights were solved exactly from the training and validation parts of each fold, of voxels "
+            f"standardised over their scans{weighted}, by scikit-learn{_version(run, 'scikit-learn')} [@sklearn]; the "
+            "penalty was that with the least loss in five inner folds of whole participants."
+        )
+    text = (
+        f" Training used Adam [@adam] (learning rate "
         f"{training.learning_rate:g}{_SCHEDULES[training.learning_rate_schedule]}, "
         f"weight decay {training.weight_decay:g}{_clipping(training.clip_gradients)}), {_loss(run)}"
     )
@@ -268,11 +289,6 @@ def _training(run: RunRecord) -> str:
         text += " With few validation participants many epochs have the same accuracy, and then the loss decides."
     if training.augmentation.is_on:
         text += " Images were augmented further with MONAI (settings in config.toml)."
-    if training.participants < 1:
-        text += f" Of the training participants of each class {percent(training.participants, 0)} were used."
-    text += _explanations(run.config)
-    if training.repeats > 1:
-        text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
     return text
 
 

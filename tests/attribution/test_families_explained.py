@@ -28,6 +28,7 @@ from pipeline.run.config.networks import (
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
+    LinearConfig,
     ModelConfig,
     ProbeConfig,
     ResNetConfig,
@@ -40,6 +41,7 @@ from pipeline.training.batch_statistics import prepare_step
 
 SMALL: dict[str, ModelConfig] = {
     "founding": FoundingConfig(channels=(3, 4), pools=(2, 3), hidden_units=5),
+    "linear": LinearConfig(fwhm_voxels=6, step=5),
     "sfcn": SFCNConfig(channels=(3, 4, 4, 5)),
     "conv5-fc3": Conv5FC3Config(channels=(3, 4, 4), hidden_units=(6, 5)),
     "resnet10": ResNetConfig(width=0.1, stem_stride=1),

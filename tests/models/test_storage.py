@@ -24,6 +24,7 @@ from pipeline.run.config.networks import (
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
+    LinearConfig,
     ProbeConfig,
     ResNetConfig,
     SEResNetConfig,
@@ -125,6 +126,7 @@ def test_a_description_that_does_not_fit_is_refused(stored, change, message):
 
 SETTINGS = {
     "founding": FoundingConfig(channels=(2, 3), pools=(2, 2), hidden_units=6),
+    "linear": LinearConfig(fwhm_voxels=3.0, step=2),
     "sfcn": SFCNConfig(channels=(2, 3, 4), dropout=0.25),
     "conv5-fc3": Conv5FC3Config(channels=(2, 3), hidden_units=(6, 4), dropout=0.25),
     "resnet10": ResNetConfig(width=0.05, stem_stride=1),

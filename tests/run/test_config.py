@@ -159,7 +159,7 @@ def test_file_wins_over_preset_and_option_over_file(tmp_path):
         ("[model]\nhidden_units = 0\n", "model.hidden_units"),
         (
             '[model]\narchitecture = "resnet11"\n',
-            "resnet11.*Did you mean resnet1.*Known are founding, sfcn, conv5-fc3, r",
+            "resnet11.*Did you mean resnet1.*Known are founding, linear, sfcn, conv5-fc3, r",
         ),
         ('[model]\narchitecture = ["resnet10"]\n', "no such family"),
         ('[model]\narchitecture = "resnet10"\nwidth = 9.0\n', "model.width must lie"),

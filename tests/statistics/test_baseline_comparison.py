@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from pipeline.run.config.files import load_config
+from pipeline.run.config.settings import Config
 from pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
+
+SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
 
 
 @dataclass
@@ -18,7 +21,7 @@ class Inputs:
     predictions: pd.DataFrame
     baselines: pd.DataFrame
     seed: int = 1
-    config = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
+    config: Config = SETTINGS
 
 
 def inputs(network: np.ndarray, baseline: np.ndarray, target: np.ndarray, number: bool = False) -> Inputs:
@@ -28,7 +31,9 @@ def inputs(network: np.ndarray, baseline: np.ndarray, target: np.ndarray, number
         "participant_id": people, "scan_id": scans, "fold": np.arange(len(target)) % 2, "target": target,
         "prediction" if number else "probability": network,
     })  # fmt: skip
-    return Inputs(own, pd.DataFrame({"scan_id": scans, "baseline": "regions", "prediction": baseline}))
+    config = load_config(overrides={"cohort": {"target": "age"}, "statistics": {"bootstrap_samples": 500}})
+    theirs = pd.DataFrame({"scan_id": scans, "baseline": "regions", "prediction": baseline})
+    return Inputs(own, theirs, config=config if number else SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +63,8 @@ def test_areas_after_exchange_are_those_of_pairs_counted_one_by_one() -> None:
 @pytest.mark.parametrize(("swap", "said"), [(False, "better than"), (True, "worse than")])
 def test_a_network_that_knows_the_classes_beats_one_that_guesses(classes, swap, said) -> None:
     target, good, guess = classes
-    table = baselines_tables(inputs(*((guess, good) if swap else (good, guess)), target)).set_index("metric")
+    table = baselines_tables(inputs(*((guess, good) if swap else (good, guess)), target))
+    table = table[table["baseline"] == "regions"].set_index("metric")
     row, fold = table.loc["auc_within_folds"], np.arange(60) % 2
     for column, score in zip(("estimate", "network"), (good, guess) if swap else (guess, good), strict=True):
         by_hand = [roc_auc_score(target[fold == k], score[fold == k]) for k in (0, 1)]
@@ -85,10 +91,51 @@ def test_numbers_are_compared_with_the_mean_as_well() -> None:
     rows = table.set_index("baseline")
     assert list(table["metric"].unique()) == ["mae"]
     assert rows.loc["regions", "verdict"] == rows.loc[MEAN, "verdict"] == "better than"
-    assert table["baseline"].tolist() == ["regions", MEAN]  # best first: the smaller error
+    assert table["baseline"].tolist()[:2] == ["regions", MEAN]  # best first: the smaller error
     fold = np.arange(60) % 2
     wrong = np.abs(age - np.where(fold == 0, age[fold == 1].mean(), age[fold == 0].mean())).mean()
     assert rows.loc[MEAN, "estimate"] == pytest.approx(wrong)
+
+
+def test_several_classes_are_compared_one_against_the_others() -> None:
+    several = ("CN", "MCI", "AD")
+    rng = np.random.default_rng(6)
+    number = np.arange(90) // 2 % 3
+    good, guess = (np.eye(3)[number] * size + rng.random((90, 3)) for size in (1.5, 0.3))
+    network, baseline = (one / one.sum(axis=1, keepdims=True) for one in (good, guess))
+    made = inputs(network[:, 2], baseline[:, 2], (number == 2).astype(float))
+    for table, score in ((made.predictions, network), (made.baselines, baseline)):
+        table[[f"probability_{name}" for name in several]] = score
+    made.predictions["label"] = [several[k] for k in number]
+    made.config = load_config(
+        overrides={"cohort": {"classes": list(several)}, "statistics": {"bootstrap_samples": 300}}
+    )
+    rows = baselines_tables(made).set_index(["baseline", "metric"]).loc["regions"]
+    fold = np.arange(90) % 2
+    for column, score in (("network", network), ("estimate", baseline)):
+        areas = []
+        for unit in range(3):
+            own = number == unit
+            pairs = [own[fold == k].sum() * (~own[fold == k]).sum() for k in (0, 1)]
+            by_fold = [roc_auc_score(own[fold == k], score[fold == k, unit]) for k in (0, 1)]
+            areas.append(np.average(by_fold, weights=pairs))
+        assert rows.loc["auc_within_folds", column] == pytest.approx(np.mean(areas))
+        recall = balanced_accuracy_score(number, score.argmax(axis=1))
+        assert rows.loc["balanced_accuracy", column] == pytest.approx(recall)
+    assert rows.loc["auc_within_folds", "verdict"] == "better than"
+    assert rows.loc["auc_within_folds", "p"] < 0.01
+    low, high = rows.loc["auc_within_folds", ["difference_low", "difference_high"]]
+    assert low < rows.loc["auc_within_folds", "difference"] < high
+
+
+def test_a_baseline_that_nobody_has_the_columns_of_is_a_row_without_numbers(classes) -> None:
+    target, good, guess = classes
+    table = baselines_tables(inputs(good, guess, target))
+    missing = table[table["estimate"].isna()]
+    assert missing["baseline"].tolist() == ["demographics", "volumes", "voxels"]
+    assert missing["n_participants"].eq(0).all()
+    assert missing["verdict"].isna().all()
+    assert table["baseline"].tolist()[:2] == ["regions", "regions"]  # the others are there, and first
 
 
 def test_without_baselines_the_table_has_no_rows(classes) -> None:

@@ -7,7 +7,11 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from pipeline.cohort.people.splits import Fold, Split
 from pipeline.cohort.records import Scan
+from pipeline.run.config.files import load_config
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.training.baselines import stage
 from pipeline.training.baselines.images import ImageFeatures, by_region, smoothed, standardised
 from pipeline.training.baselines.records import BASELINES, Seen
 from pipeline.training.baselines.ridge import predicted
@@ -47,10 +51,10 @@ def test_a_ridge_separates_what_is_separable_and_guesses_where_there_is_nothing(
     rng = np.random.default_rng(2)
     x, target = rng.standard_normal((60, 3)), np.arange(60) % 2.0
     x[:, 1] += 4 * target
-    found = predicted(x[:40], target[:40], people(40), x[40:], False, 1)
-    assert ((found > 0.5) == target[40:]).mean() >= 0.9
+    found = predicted(x[:40], target[:40], people(40), x[40:], 2, 1)
+    assert ((found[:, 1] > 0.5) == target[40:]).mean() >= 0.9
     numbers = x @ np.array([1.0, 2.0, -1.0]) + 70
-    np.testing.assert_allclose(predicted(x[:40], numbers[:40], people(40), x[40:], True, 1), numbers[40:], atol=0.05)
+    np.testing.assert_allclose(predicted(x[:40], numbers[:40], people(40), x[40:], 0, 1), numbers[40:], atol=0.05)
 
 
 def test_more_columns_than_scans_change_nothing_but_the_time() -> None:
@@ -60,13 +64,15 @@ def test_more_columns_than_scans_change_nothing_but_the_time() -> None:
     x[:20, 0] += 2 * target
     mean, scale = x[:20].mean(axis=0), x[:20].std(axis=0)
     z = (x - mean) / scale
-    found = predicted(x[:20], target, people(20), x[20:], False, 1)
+    found = predicted(x[:20], target, people(20), x[20:], 2, 1)
     penalties = [20 * 10.0**k for k in range(-4, 5)]
     direct = [
-        LogisticRegression(C=1 / one, class_weight="balanced", max_iter=5000).fit(z[:20], target).predict_proba(z[20:])
+        LogisticRegression(C=1 / one, class_weight="balanced", tol=1e-9, max_iter=5000)
+        .fit(z[:20], target)
+        .predict_proba(z[20:])
         for one in penalties
     ]
-    assert min(np.abs(one[:, 1] - found).max() for one in direct) < 2e-3
+    assert min(np.abs(one - found).max() for one in direct) < 1e-4
 
 
 def test_gaps_are_filled_by_the_training_part_alone() -> None:
@@ -77,7 +83,7 @@ def test_gaps_are_filled_by_the_training_part_alone() -> None:
     test[0, 0] = np.nan
     filled = test.copy()
     filled[0, 0] = x[:30, 0].mean()
-    both = [predicted(x[:30], target, people(30), one, False, 1) for one in (test, filled)]
+    both = [predicted(x[:30], target, people(30), one, 2, 1) for one in (test, filled)]
     np.testing.assert_allclose(*both)
 
 
@@ -106,3 +112,67 @@ def test_without_any_volume_the_baseline_of_volumes_is_left_out() -> None:
     nobody = seen()
     nobody = Seen(nobody.scans, pd.DataFrame(), nobody.images, "diagnosis")
     assert BY_NAME["volumes"].columns(nobody).shape == (4, 0)
+
+
+class Here:
+    """An executor without processes."""
+
+    map = staticmethod(map)
+
+
+def predictions_of_run(tmp_path, monkeypatch, several: bool, **facts: object) -> pd.DataFrame:
+    """What `_predictions` makes of 24 people, whose age says their class, in two folds."""
+    classes = ["CN", "MCI", "AD"] if several else ["CN", "AD"]
+    rng = np.random.default_rng(8)
+    scans = [
+        Scan(f"sub-{i:02d}", None, f"I{i}", None, diagnosis=classes[i % len(classes)], label=classes[i % len(classes)],
+             sex="FM"[i // 2 % 2], **{name: value(i % len(classes)) for name, value in facts.items()})
+        for i in range(24)
+    ]  # fmt: skip
+    names = [one.participant_id for one in scans]
+    folds = (Fold(0, tuple(names[12:20]), tuple(names[20:]), tuple(names[:12])),
+             Fold(1, tuple(names[:8]), tuple(names[8:12]), tuple(names[12:])))  # fmt: skip
+    layout = RunLayout(tmp_path)
+    layout.predictions.parent.mkdir(parents=True)
+    own = pd.DataFrame({"scan_id": [one.scan_id for one in scans], "fold": np.arange(24) // 12})
+    own.to_csv(layout.predictions, sep="\t", index=False)
+    images = [ImageFeatures(rng.random(3), rng.random(3), rng.random(5).astype(np.float32)) for _ in scans]
+    monkeypatch.setattr(stage, "image_features", lambda *_: images.pop())
+    config = load_config(overrides={"cohort": {"classes": classes} if several else {}})
+    files = [None] * len(scans)
+    return stage._predictions(layout, scans, files, Split(folds), config, None, Here(), None)
+
+
+def test_baselines_of_several_classes_know_what_can_be_known(tmp_path, monkeypatch) -> None:
+    made = predictions_of_run(tmp_path, monkeypatch, True, age=lambda k: 60.0 + 10 * k)
+    every = ["probability_CN", "probability_MCI", "probability_AD"]
+    np.testing.assert_allclose(made[every].sum(axis=1), 1)
+    assert (made["prediction"] == made["probability_AD"]).all()
+    own = made[made["baseline"] == "demographics"]
+    assert len(own) == 24
+    assert (own[every].to_numpy().argmax(axis=1) == own["target"]).all()
+
+
+def test_columns_that_nobody_has_lose_nothing_else(tmp_path, monkeypatch, caplog) -> None:
+    caplog.set_level("INFO", "heatlas")
+    made = predictions_of_run(tmp_path, monkeypatch, False)
+    assert sorted(made["baseline"].unique()) == ["demographics", "regions", "voxels"]  # of sex alone, and of images
+    assert made.groupby("baseline").size().eq(24).all()
+    (said,) = [one.getMessage() for one in caplog.records]
+    assert said.startswith("baseline volumes: nobody has what it sees")
+    assert "add these columns" in said
+
+
+def test_a_baseline_that_cannot_be_fitted_is_named_and_the_others_are_made(tmp_path, monkeypatch, caplog) -> None:
+    usual = stage.predicted
+
+    def failing(train, *others):
+        if train.shape[1] == 6:
+            raise ValueError("no")
+        return usual(train, *others)
+
+    monkeypatch.setattr(stage, "predicted", failing)
+    made = predictions_of_run(tmp_path, monkeypatch, False)
+    assert sorted(made["baseline"].unique()) == ["demographics", "voxels"]
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert [one[:24] for one in said] == ["baseline regions, fold 0", "baseline regions, fold 1"]

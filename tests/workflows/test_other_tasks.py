@@ -106,8 +106,15 @@ def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path)
     repeats = read_table(layout.statistics("performance_repeats"))
     assert repeats["repeat"].tolist() == ["1", "2", "mean", "sd", "mean of folds"]
     page = layout.report.read_text(encoding="utf-8")
-    assert "How well are the classes distinguished?" in page
+    assert "How well are the classes distinguished?" in (layout.root / "report-performance.html").read_text("utf-8")
     assert "not reached by this run" not in page
+    simple = read_table(layout.predictions_baselines)
+    assert simple[names].sum(axis=1).to_numpy() == pytest.approx(1.0)
+    assert (simple["prediction"] == simple["probability_AD"]).all()
+    compared = read_table(layout.statistics("baselines")).set_index(["baseline", "metric"])
+    assert compared.loc[("regions", "auc_within_folds"), "estimate"] > 0.5
+    assert compared.loc["volumes"]["n_scans"].eq(0).all()  # nobody has volumes
+    assert "mean over classes of the area under the curve, within folds" in page
     require_declared(layout, SEVERAL_CLASSES, repeats=True)
     # A new training seed registers nothing again.
     before = {path: path.stat().st_mtime_ns for path in layout.root.glob("logs/receipts/registration/*.json")}
@@ -115,6 +122,29 @@ def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert read_config(layout.config).registration.seed == 5
     assert json.loads(layout.fold(0).description.read_text())["seed"] == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--contrast", "diagnosis=CN,AD"), ("--target", "age")])
+def test_a_linear_network_goes_through_the_whole_chain(cohort: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    config = write_config(tmp_path / "c.toml", 3)
+    text = config.read_text()
+    model, rest = text.index("[model]"), text.index("[training]")
+    methods = 'methods = ["expected-gradients", "deeplift", "lrp"]'
+    network = '[model]\narchitecture = "linear"\nfwhm_voxels = 2.0\n'
+    config.write_text(text[:model] + network + text[rest:].replace("[attribution]", f"[attribution]\n{methods}"))
+    layout = run(cohort, tmp_path / "out", config, *options)
+    description = json.loads(layout.fold(0).description.read_text())
+    assert (description["ended_by"], description["epochs"], description["converged"]) == ("exact solution", 1, True)
+    relevance = read_table(layout.relevance)
+    expected, chord = (
+        relevance[relevance["map"].str.startswith(name)].set_index(["scan_id", "region"])["sum"].dropna()
+        for name in ("expected", "deeplift")
+    )
+    assert len(expected)
+    assert (expected - chord.reindex(expected.index)).abs().max() <= 1e-4 * expected.abs().max()
+    assert "solved exactly" in (layout.root / "report-methods.html").read_text(encoding="utf-8")
+    assert not layout.kept_volumes.exists()
 
 
 @pytest.mark.slow

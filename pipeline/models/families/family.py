@@ -84,6 +84,9 @@ class Family:
         How a scan enters: ``intensity``, one channel of intensities, or ``pair``, each intensity v as [v, 1 - v].
     loss : str
         Usual loss for classes: ``cross-entropy`` or ``off-target`` (`pipeline.training.objectives`).
+    fitted_by : str
+        ``gradients``: in epochs. ``ridge``: the last layer is solved exactly (`pipeline.training.exact`), and nothing
+        before it learns.
     refused : mapping of str to str
         Attribution methods that are not defined for the family, each with the reason.
     needs : mapping of str to mapping
@@ -99,6 +102,7 @@ class Family:
     seen_side: Callable[[int, Any], int] = _all_seen
     encoding: str = "intensity"
     loss: str = "cross-entropy"
+    fitted_by: Literal["gradients", "ridge"] = "gradients"
     refused: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

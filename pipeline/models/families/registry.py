@@ -10,6 +10,7 @@ from pipeline.models.families.bcos.records import BCOS_FAMILIES
 from pipeline.models.families.coda.records import CODA_FAMILIES
 from pipeline.models.families.family import HIDDEN_LAYER, NO_ATTENTION, NOT_INHERENT, Family, Shape
 from pipeline.models.families.halving import HALVING_FAMILIES
+from pipeline.models.families.linear import LINEAR
 from pipeline.models.families.monai import MONAI_FAMILIES
 from pipeline.models.families.probes.records import probe_family, usual_probe
 from pipeline.run.config.networks import FoundingConfig, ModelConfig, ProbeConfig
@@ -55,13 +56,19 @@ FOUNDING = Family(
 )
 
 _OWN: Mapping[str, Family] = {
-    family.name: family for family in (FOUNDING, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES)
+    family.name: family
+    for family in (FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES)
 }
 
 
 def family_of(settings: ModelConfig) -> Family:
     """The family of a network's settings; that of probes depends on the backbone."""
     return probe_family(settings, family_of) if isinstance(settings, ProbeConfig) else _OWN[settings.architecture]
+
+
+def is_solved(settings: ModelConfig) -> bool:
+    """Whether a network is solved as a ridge regression instead of trained."""
+    return family_of(settings).fitted_by == "ridge"
 
 
 FAMILIES: Mapping[str, Family] = {**_OWN, "probe": usual_probe(family_of)}

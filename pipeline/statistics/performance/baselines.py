@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
 from pipeline.run.columns import Form
 from pipeline.run.declared import Inference, Table
 from pipeline.run.work.seeds import generator
@@ -19,17 +21,20 @@ from pipeline.statistics.data.values import participant_codes
 from pipeline.statistics.performance.classification import weighted_auc_within
 from pipeline.statistics.resampling.bootstrap import participant_draws
 from pipeline.statistics.resampling.weighted import ratio, weighted_mean
+from pipeline.training.baselines.records import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"
 MEAN = "mean"
 """The baseline of a number: always the mean of the training part."""
+AUC = "auc_within_folds"
 PERMUTATIONS = 1999
 ROUNDING = 1e-12
 
 COLUMNS = {
     "baseline": "What it sees; see predictions_baselines.tsv. mean: always the mean of the training part",
-    "metric": "auc_within_folds or balanced_accuracy, of classes; mae (mean absolute error), of a number",
-    "estimate": "Of the baseline, out of fold",
+    "metric": "auc_within_folds (of several classes the mean area of each against the others) or balanced_accuracy "
+    "(mean recall), of classes; mae (mean absolute error), of a number",
+    "estimate": "Of the baseline, out of fold; n/a where nobody has what it sees",
     "ci_low": "Lower bound of its 95 % bootstrap interval: participants drawn within fold and class",
     "ci_high": "Upper bound",
     "network": "The same of the networks, on the same scans",
@@ -49,59 +54,123 @@ BASELINES_TABLE = Table(
 )  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """What two predictors say of the same scans.
+
+    Parameters
+    ----------
+    target : array, shape (scans,)
+        Classes or numbers.
+    units : tuple of int
+        Classes of which there are scores; empty for a number.
+    network, baseline : array, shape (scans, scores)
+        A probability of each class of `units`, or the number.
+    """
+
+    target: Floats
+    units: tuple[int, ...]
+    network: Floats
+    baseline: Floats
+
+
 def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``baselines``: each baseline against the networks, best baseline first; empty where there is none."""
-    names = ["scan_id", "baseline", "prediction"]
+    task = task_of(inputs.config.cohort)
     others = inputs.baselines
     if others.empty:
         return pd.DataFrame(columns=list(COLUMNS))
-    is_number = "prediction" in inputs.predictions
-    own = inputs.predictions.rename(columns={"prediction" if is_number else "probability": "network"})
-    if is_number:
+    scores = _scores(task)
+    theirs = ["prediction" if name == "probability" else name for name in scores]
+    names = ["scan_id", "baseline", *theirs]
+    own = inputs.predictions
+    if task.is_number:
         means = own.groupby("fold")["target"].transform(lambda one: (own["target"].sum() - one.sum())
                                                         / max(len(own) - len(one), 1))  # fmt: skip
         mean = pd.DataFrame({"scan_id": own["scan_id"], "baseline": MEAN, "prediction": means})
         others = pd.concat([others[names], mean], ignore_index=True)
+    units = () if task.is_number else tuple(range(len(task.outputs))) if len(scores) > 1 else (task.unit,)
     rows = []
-    for name, theirs in others[names].groupby("baseline", sort=False):
-        both = own.merge(theirs, on="scan_id")
+    for name, their_rows in others[names].groupby("baseline", sort=False):
+        both = own.merge(their_rows, on="scan_id", suffixes=("", " of baseline"))
+        columns = [f"{one} of baseline" if one in own else one for one in theirs]
+        network, baseline = both[scores].to_numpy(float), both[columns].to_numpy(float)
+        # of several classes the target of `inputs` is that of the class explained
+        target = both["label"].map(task.outputs.index) if len(units) > 1 else both["target"]
+        both["class"] = target
+        compared = _Compared(target.to_numpy(float), units, network, baseline)
         rng = generator(inputs.seed, "statistics", "baselines", str(name))
-        rows += _rows(str(name), both, is_number, inputs.config.statistics.bootstrap_samples, rng)
+        rows += _rows(str(name), both, compared, inputs.config.statistics.bootstrap_samples, rng)
+    rows += [
+        {"baseline": one.name, "metric": "mae" if task.is_number else AUC, "n_participants": 0, "n_scans": 0}
+        for one in BASELINES
+        if one.name not in set(others["baseline"])
+    ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     best = table.groupby("baseline")["estimate"].transform("first")
-    order = (best if is_number else -best).sort_values(kind="stable").index
+    order = (best if task.is_number else -best).sort_values(kind="stable").index
     return table.loc[order].reset_index(drop=True)
 
 
-def _rows(name: str, both: pd.DataFrame, is_number: bool, draws: int, rng: np.random.Generator) -> list[dict[str, Any]]:
-    target, fold = both["target"].to_numpy(float), both["fold"].to_numpy()
-    network, baseline = both["network"].to_numpy(float), both["prediction"].to_numpy(float)
+def _scores(task: Task) -> list[str]:
+    """Columns of ``predictions.tsv`` with what is compared."""
+    if task.is_number:
+        return ["prediction"]
+    return [f"probability_{name}" for name in task.outputs] if task.kind.name == SEVERAL_CLASSES else ["probability"]
+
+
+def _measures(compared: _Compared, fold: NDArray[Any]) -> Mapping[str, Callable[[Floats, Floats], Floats]]:
+    """From scores (scans, scores) and weights (draws, scans) to each measure, (draws,)."""
+    target, units = compared.target, compared.units
+
+    def areas(score: Floats, weights: Floats) -> Floats:
+        every = [
+            weighted_auc_within((target == unit).astype(float), score[:, k], fold, weights)
+            for k, unit in enumerate(units)
+        ]
+        return np.mean(every, axis=0)  # type: ignore[no-any-return]
+
+    if not units:
+        return {"mae": lambda score, weights: weighted_mean(np.abs(score[:, 0] - target), weights)}
+    return {AUC: areas, "balanced_accuracy": lambda score, weights: _balanced(target, _classes(score), weights)}
+
+
+def _classes(score: Floats) -> Floats:
+    """The class that scores say."""
+    return (score[:, 0] > 0.5).astype(float) if score.shape[1] == 1 else score.argmax(axis=1).astype(float)
+
+
+def _exchanged(compared: _Compared, fold: NDArray[Any], swap: NDArray[np.bool_]) -> Floats:
+    """The first measure (draws,) where some scans have the baseline's predictions in place of the network's."""
+    target, network, baseline = compared.target, compared.network, compared.baseline
+    if not compared.units:
+        return errors_after_exchange(np.abs(network[:, 0] - target), np.abs(baseline[:, 0] - target), swap)
+    every = [
+        areas_after_exchange(
+            _ranks(network[:, k], fold), _ranks(baseline[:, k], fold), (target == unit).astype(float), fold, swap
+        )
+        for k, unit in enumerate(compared.units)
+    ]
+    return np.mean(every, axis=0)  # type: ignore[no-any-return]
+
+
+def _rows(
+    name: str, both: pd.DataFrame, compared: _Compared, draws: int, rng: np.random.Generator
+) -> list[dict[str, Any]]:
+    fold, is_number = both["fold"].to_numpy(), not compared.units
     codes, people = participant_codes(both["participant_id"].tolist())
     weights = participant_draws(_strata(both, codes, is_number), draws, rng)[:, codes]
-    measures: Mapping[str, Callable[[Floats, Floats], Floats]] = (
-        {"mae": lambda score, w: weighted_mean(np.abs(score - target), w)}
-        if is_number
-        else {
-            "auc_within_folds": lambda score, w: weighted_auc_within(target, score, fold, w),
-            "balanced_accuracy": lambda score, w: _balanced(target, score, w),
-        }
-    )
     whole = np.ones((1, len(both)))
     rows = []
-    for metric, measure in measures.items():
-        one, two = (float(measure(score, whole)[0]) for score in (network, baseline))
-        drawn_network, drawn = measure(network, weights), measure(baseline, weights)
+    for metric, measure in _measures(compared, fold).items():
+        one, two = (float(measure(score, whole)[0]) for score in (compared.network, compared.baseline))
+        drawn_network, drawn = measure(compared.network, weights), measure(compared.baseline, weights)
         low, high = _percentiles(drawn)
         less, more = _percentiles(drawn_network - drawn)
         p = np.nan
         if metric != "balanced_accuracy":
             exchanged = (rng.random((PERMUTATIONS, len(people))) < 0.5)[:, codes]
-            both_ways = [
-                errors_after_exchange(np.abs(network - target), np.abs(baseline - target), swap)
-                if is_number
-                else areas_after_exchange(_ranks(network, fold), _ranks(baseline, fold), target, fold, swap)
-                for swap in (exchanged, ~exchanged)
-            ]
+            both_ways = [_exchanged(compared, fold, swap) for swap in (exchanged, ~exchanged)]
             beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(one - two) - ROUNDING
             p = float((beyond.sum() + 1) / (PERMUTATIONS + 1))
         rows.append(
@@ -116,16 +185,17 @@ def _rows(name: str, both: pd.DataFrame, is_number: bool, draws: int, rng: np.ra
 
 def _strata(both: pd.DataFrame, codes: NDArray[np.intp], is_number: bool) -> list[int]:
     """Fold and class of each participant, whose numbers the splits fix; who has scans of both classes is of neither."""
-    of_class = pd.Series(np.zeros(len(both)) if is_number else both["target"].to_numpy(float)).groupby(codes)
+    of_class = pd.Series(np.zeros(len(both)) if is_number else both["class"].to_numpy(float)).groupby(codes)
     fold = both["fold"].groupby(codes).first()
     kinds = pd.MultiIndex.from_arrays([fold, of_class.min(), of_class.max()])
     return [int(one) for one in pd.factorize(kinds)[0]]
 
 
-def _balanced(target: Floats, score: Floats, weights: Floats) -> Floats:
-    right = ((score > 0.5) == (target == 1)).astype(float)
-    sides = [ratio(weights @ (right * side), weights @ side) for side in (target, 1 - target)]
-    return (sides[0] + sides[1]) / 2
+def _balanced(target: Floats, said: Floats, weights: Floats) -> Floats:
+    """Mean recall over the classes that occur."""
+    right = (said == target).astype(float)
+    recalls = [ratio(weights @ (right * side), weights @ side) for side in (target == k for k in np.unique(target))]
+    return np.mean(recalls, axis=0)  # type: ignore[no-any-return]
 
 
 def _percentiles(draws: Floats) -> tuple[float, float]:

@@ -19,7 +19,6 @@ from pipeline.regions.packed_atlas import PackedAtlas
 from pipeline.run.columns import Form
 from pipeline.run.config.settings import Config
 from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.layout.scan_files import ScanFiles
 from pipeline.run.tables import read_table, write_table
@@ -38,15 +37,24 @@ COLUMNS = {
     "scan_id": "Identifier of the image in its source",
     "fold": "Test fold: fitted on the other people of this fold, as the network was",
     "baseline": "What it sees: " + "; ".join(f"{one.name} ({one.sees})" for one in BASELINES),
-    "target": "1 for the positive class and 0 for the negative one, or the number",
-    "prediction": "Probability of the positive class, or the number: ridge regression, logistic for classes, with the "
-    "penalty chosen inside the training part",
+    "target": "1 for the positive class and 0 for the negative one, of several classes as in predictions.tsv, or the "
+    "number",
+    "prediction": "Probability of the positive class (of several classes, of the one that maps explain), or the "
+    "number: ridge regression, logistic for classes, with the penalty chosen inside the training part",
 }
 PREDICTIONS_BASELINES_TABLE = Table(
-    "predictions_baselines", COLUMNS, "scan and baseline", "What do simple predictors say of the same scans?",
+    "predictions_baselines", COLUMNS, "scan and baseline",
+    "What do simple predictors say of the same scans? Of several classes each has a probability, in a column with its "
+    "name.",
     stage="training", place="predictions_baselines", forms={"target": Form.VALUE, "baseline": Form.CODE},
     filled=("participant_id", "scan_id", "fold", "baseline", "target", "prediction"), finite=True,
 )  # fmt: skip
+
+
+def baseline_columns(task: Task) -> dict[str, str]:
+    """Columns of ``predictions_baselines.tsv`` for a task, and their descriptions."""
+    several = task.outputs if task.kind.name == SEVERAL_CLASSES else ()
+    return COLUMNS | {f"probability_{name}": f"Probability of {name}" for name in several}
 
 
 def compare_with_baselines(
@@ -58,7 +66,7 @@ def compare_with_baselines(
     executor: Executor,
     digests: DigestCache,
 ) -> bool:
-    """Write ``predictions_baselines.tsv``; nothing for several classes, or where no network has predicted anyone.
+    """Write ``predictions_baselines.tsv``; nothing where no network has predicted anyone.
 
     Parameters
     ----------
@@ -77,7 +85,7 @@ def compare_with_baselines(
     BadInputError
         If a scan cannot be read.
     """
-    if task_of(config.cohort).kind.name == SEVERAL_CLASSES or not layout.predictions.is_file():
+    if not layout.predictions.is_file():
         _remove(layout.predictions_baselines)
         return False
     spec = configured_input(config)
@@ -85,7 +93,8 @@ def compare_with_baselines(
 
     def write() -> list[Path]:
         made = _predictions(layout, scans, files, split, config, atlas, executor, spec)
-        write_table(layout.predictions_baselines, made, PREDICTIONS_BASELINES_TABLE.dictionary)
+        columns = baseline_columns(task_of(config.cohort))
+        write_table(layout.predictions_baselines, made, columns)
         return [layout.predictions_baselines]
 
     read = [path for one in files for path in (one.t1w, one.brain_mask)]
@@ -113,6 +122,7 @@ def _predictions(
     images: list[ImageFeatures] = list(executor.map(image_features, files, [spec] * n, [atlas] * n))
     clinical = read_table(layout.clinical).set_index("scan_id") if layout.clinical.is_file() else pd.DataFrame()
     task = task_of(config.cohort)
+    classes = 0 if task.is_number else len(task.outputs)
     seen = Seen(scans, clinical, images, task.column)
     target = np.array([task.value(one.label, one.name) for one in scans])
     person = name_of_person(one.participant_id for one in scans)
@@ -140,20 +150,32 @@ def _predictions(
             seed = derived_seed(config.seed, "baselines", fold.index)
             try:
                 own = people[train].tolist()
-                found = predicted(columns[train], target[train], own, columns[test], task.is_number, seed)
+                found = predicted(columns[train], target[train], own, columns[test], classes, seed)
             except ValueError as error:  # scikit-learn's, of data that no model can be fitted to
-                raise BadInputError(
-                    f"baseline {baseline.name}, fold {fold.index}: {error}. Use fewer folds, or add participants."
-                ) from error
-            rows += [
-                (one.participant_id, one.session_id, one.scan_id, fold.index, baseline.name, target[k], float(value))
-                for k, value in zip(test, found, strict=True)
-                for one in (scans[k],)
-            ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+                log.warning(
+                    "baseline %s, fold %d: %s; the networks of this fold are not compared with it. Use fewer folds, or "
+                    "add participants",
+                    baseline.name,
+                    fold.index,
+                    error,
+                )
+                continue
+            for k, own_answer in zip(test, found, strict=True):
+                one = scans[k]
+                identity = [one.participant_id, one.session_id, one.scan_id, fold.index, baseline.name, target[k]]
+                rows.append([*identity, *_cells(own_answer, task)])
+    return pd.DataFrame(rows, columns=list(baseline_columns(task)))
+
+
+def _cells(answer: np.ndarray, task: Task) -> list[float]:
+    """The prediction of a scan, and of several classes the probability of each."""
+    if task.is_number:
+        return [float(answer)]
+    every = [float(one) for one in answer] if task.kind.name == SEVERAL_CLASSES else []
+    return [float(answer[task.unit]), *every]
 
 
 def _can_be_fitted(target: np.ndarray, people: np.ndarray, task: Task) -> bool:
-    """Whether there are two people of each of two classes, or any whose number is known."""
-    of_class = [len(set(people[target == value])) for value in set(target)]
-    return len(target) > 0 if task.is_number else len(of_class) > 1 and min(of_class) > 1
+    """Whether there are two people of each class, or any whose number is known."""
+    of_class = [len(set(people[target == value])) for value in range(len(task.outputs))]
+    return len(target) > 0 if task.is_number else min(of_class) > 1

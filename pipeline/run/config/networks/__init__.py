@@ -29,6 +29,7 @@ from pipeline.run.config.networks.conventional import (
     DenseNetConfig,
     EfficientNetConfig,
     FoundingConfig,
+    LinearConfig,
     ResNetConfig,
     SEResNetConfig,
     SFCNConfig,
@@ -40,6 +41,7 @@ NETWORKS: Mapping[str, type[ModelConfig]] = {
     name: record
     for record in (
         FoundingConfig,
+        LinearConfig,
         SFCNConfig,
         Conv5FC3Config,
         ResNetConfig,
@@ -80,6 +82,7 @@ __all__ = [
     "DenseNetConfig",
     "EfficientNetConfig",
     "FoundingConfig",
+    "LinearConfig",
     "ModelConfig",
     "ProbeConfig",
     "ResNetConfig",

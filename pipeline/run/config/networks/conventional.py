@@ -37,6 +37,28 @@ class FoundingConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
+class LinearConfig(ModelConfig):
+    """Ridge regression on the voxels, logistic for classes, solved exactly."""
+
+    architecture: Literal["linear"] = "linear"
+    fwhm_voxels: float = 0.0
+    """Full width at half maximum of a Gaussian by which the image is smoothed first, in voxels; 0 for none."""
+    step: int = 1
+    """Every which voxel of the smoothed image counts. A width of 8 mm and a step of 4 mm are those of the baseline
+    `voxels`."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            (0 <= self.fwhm_voxels <= 64, "model.fwhm_voxels must lie between 0 and 64"),
+            (1 <= self.step <= 64, "model.step must lie between 1 and 64"),
+            (
+                self.step <= max(self.fwhm_voxels, 1),
+                "model.step must not be larger than model.fwhm_voxels, or voxels are skipped",
+            ),
+        ]
+
+
+@dataclass(frozen=True)
 class SFCNConfig(ModelConfig):
     """The fully convolutional network of Peng et al. (2021)."""
 

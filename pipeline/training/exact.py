@@ -1,0 +1,197 @@
+"""Networks whose last layer is solved as a ridge regression, in place of epochs of gradients.
+
+What the layers before give of each scan is written to a file and read in parts, so that memory holds a few columns of
+all scans or all columns of one. The ridge is solved on inner products of scans, which changes nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pipeline.cohort.people.tasks import Task
+from pipeline.models.contract import StagedModel
+from pipeline.run.config.settings import Config
+from pipeline.run.errors import BadInputError, UsageError
+from pipeline.training.baselines.ridge import Floats, RidgeFit, fit, rotation
+from pipeline.training.checkpoints import EpochRecord
+from pipeline.training.objectives.records import Batch, Context, Measures, Objective
+from pipeline.training.selection import Selection
+from pipeline.training.trainer import Trained
+from pipeline.training.volumes import LabelledVolumes
+
+PART = 2**15
+"""Columns read at a time."""
+EXACT = "exact solution"
+"""How such a training ended."""
+
+
+def require_plain(config: Config) -> None:
+    """Refuse settings of a training that a ridge regression has no place for.
+
+    Raises
+    ------
+    UsageError
+    """
+    training = config.training
+    asked = {
+        'objective.kind = "task"': config.objective.kind != "task",
+        "training.ensemble = 1": training.ensemble > 1,
+        'training.from_run = ""': training.from_run != "",
+        'training.loss = "usual"': training.loss not in ("usual", "cross-entropy"),
+    }
+    refused = [setting for setting, is_asked in asked.items() if is_asked]
+    if refused:
+        raise UsageError(
+            f'model.architecture = "{config.model.architecture}" is solved as a ridge regression, not trained; set '
+            f"{', '.join(refused)}."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Standardised values of scans, read from a file in parts.
+
+    Parameters
+    ----------
+    values : array of float32, shape (scans, columns)
+    """
+
+    values: NDArray[np.float32]
+
+    def parts(self) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
+        """Places, standardised values, means and standard deviations (1 where all are the same) of some columns."""
+        for start in range(0, self.values.shape[1], PART):
+            part = slice(start, start + PART)
+            own = self.values[:, part].astype(np.float64)
+            mean, spread = own.mean(axis=0), own.std(axis=0)
+            spread[np.ptp(own, axis=0) == 0] = 1.0
+            yield part, (own - mean) / spread, mean, spread
+
+    def inner(self) -> Floats:
+        """Inner products of scans, shape (scans, scans)."""
+        found = np.zeros((len(self.values), len(self.values)))
+        for _, own, _, _ in self.parts():
+            found += own @ own.T
+        return found
+
+    def weights(self, rotated: Floats, intercepts: Floats) -> tuple[Floats, Floats]:
+        """Weights (outputs, columns) and intercepts (outputs,) of the values as they are.
+
+        Parameters
+        ----------
+        rotated : array, shape (scans, outputs)
+            Weights of the standardised columns are their inner products with it.
+        """
+        found, moved = np.empty((rotated.shape[1], self.values.shape[1])), intercepts.copy()
+        for part, own, mean, spread in self.parts():
+            found[:, part] = (own.T @ rotated).T / spread
+            moved -= found[:, part] @ mean
+        return found, moved
+
+
+def solved(
+    model: StagedModel,
+    parts: Sequence[LabelledVolumes],
+    people: Sequence[str],
+    objective: Objective,
+    task: Task,
+    config: Config,
+    seed: int,
+    folder: Path,
+) -> Trained:
+    """Solve the last layer of a network on all parts together.
+
+    Parameters
+    ----------
+    model : StagedModel
+        Its last layer is linear; changed in place.
+    parts : sequence of LabelledVolumes
+        Training and validation part. No epoch is chosen, so the validation part is learned from as well.
+    people : sequence of str
+        Of all scans, in order.
+    objective : Objective
+        For the loss and the score of the history, and the scale of a number.
+    seed : int
+        Of the inner folds, by which the penalty is chosen.
+    folder : Path
+        For a file of all columns.
+
+    Returns
+    -------
+    Trained
+        With one epoch, whose validation loss and score are those of the inner folds.
+
+    Raises
+    ------
+    BadInputError
+        If there are too few people of a class.
+    """
+    targets = torch.cat([part.targets for part in parts]).cpu()
+    wanted = _in_units(targets, objective)
+    last = model.stages[-1][-1]  # type: ignore[index]
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for part in parts:
+            for row in range(len(part)):
+                file.write(_before(model, part.batch(np.array([row]))[0]).tobytes())
+        file.flush()
+        columns = Columns(np.memmap(file, np.float32, "r", shape=(len(targets), last.in_features)))
+        inner = columns.inner()
+        turn = rotation(inner, last.in_features)
+        try:
+            classes = 0 if task.is_number else len(task.outputs)
+            found = fit(inner @ turn, wanted, people, classes, seed, config.training.balance_classes)
+        except ValueError as error:  # scikit-learn's, of data that no model can be fitted to
+            raise BadInputError(f"{error}. Use fewer folds, or add participants.") from error
+        weights, intercepts = columns.weights(turn @ found.weights.T, found.intercepts)
+    with torch.no_grad():
+        last.weight.copy_(torch.from_numpy(weights))
+        last.bias.copy_(torch.from_numpy(intercepts))
+    outputs = inner @ turn @ found.weights.T + found.intercepts
+    return _trained(model, outputs, found, targets, objective)
+
+
+def _in_units(targets: Tensor, objective: Objective) -> Floats:
+    """Targets as the network gives them: a number in standard deviations from the mean."""
+    scale = objective.facts
+    own = targets.double().numpy()
+    return (own - scale["target_mean"]) / scale["target_sd"] if "target_sd" in scale else own  # type: ignore[operator]
+
+
+@torch.no_grad()
+def _before(model: StagedModel, volume: Tensor) -> NDArray[np.float32]:
+    """What the last layer gets of a volume (1, 1, D, H, W), shape (columns,)."""
+    *layers, _ = (layer for stage in model.stages for layer in stage)  # type: ignore[attr-defined]
+    return nn.Sequential(*layers)(volume.float()).flatten().cpu().numpy()  # type: ignore[no-any-return]
+
+
+class _Answers(nn.Module):
+    """A network whose answers are known."""
+
+    def __init__(self, outputs: Floats) -> None:
+        super().__init__()
+        self.outputs = torch.from_numpy(outputs).float()
+
+    def forward(self, _: Tensor) -> Tensor:
+        return self.outputs
+
+
+def _measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measures:
+    known = torch.from_numpy(np.isfinite(outputs).all(axis=1))
+    own = targets[known]
+    batch = Batch(torch.empty(len(own), 0), own, torch.arange(len(own)))
+    return objective.measures(objective.loss(_Answers(outputs[known.numpy()]), batch, Context())[1])
+
+
+def _trained(model: StagedModel, outputs: Floats, found: RidgeFit, targets: Tensor, objective: Objective) -> Trained:
+    own, held_out = (_measured(one, targets, objective) for one in (outputs, found.held_out))
+    record = EpochRecord(1, own.loss, own.score, held_out.loss, held_out.score)
+    selection = Selection(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
+    return Trained(selection, (record,), {name: value.clone() for name, value in model.state_dict().items()})
