@@ -162,7 +162,7 @@ def _in_units(targets: Tensor, objective: Objective) -> Floats:
     """Targets as the network gives them: a number in standard deviations from the mean."""
     scale = objective.facts
     own = targets.double().numpy()
-    return (own - scale["target_mean"]) / scale["target_sd"] if "target_sd" in scale else own  # type: ignore[operator]
+    return (own - scale["target_mean"]) / scale["target_sd"] if "target_sd" in scale else own
 
 
 @torch.no_grad()
