@@ -43,7 +43,8 @@ COLUMNS = {
     "difference_high": "Upper bound",
     "p": "That network and baseline are as good: their predictions (as ranks within the fold, or as errors) change "
     "places in random participants. Of auc_within_folds and mae",
-    "verdict": f"The network is {BETTER}, {WORSE} or {ALIKE} the baseline, by the interval of the difference",
+    "verdict": f"The network is {BETTER}, {WORSE} or {ALIKE} the baseline, by the interval of the difference "
+    "and, where there is one, by p as well",
     "n_participants": "Participants",
     "n_scans": "Scans",
 }
@@ -177,7 +178,7 @@ def _rows(
             {
                 "baseline": name, "metric": metric, "estimate": two, "ci_low": low, "ci_high": high, "network": one,
                 "difference": one - two, "difference_low": less, "difference_high": more, "p": p,
-                "verdict": verdict(less, more, is_number), "n_participants": len(people), "n_scans": len(both),
+                "verdict": verdict(less, more, p, is_number), "n_participants": len(people), "n_scans": len(both),
             }
         )  # fmt: skip
     return rows
@@ -249,13 +250,17 @@ def _ranks(score: Floats, fold: NDArray[Any]) -> Floats:
     return ranks
 
 
-def verdict(low: float, high: float, is_number: bool) -> str:
-    """What the interval of the difference says of the network; a smaller error is better.
+def verdict(low: float, high: float, p: float, is_number: bool) -> str:
+    """What interval and p of the difference say of the network, if they agree; a smaller error is better.
 
     Examples
     --------
-    >>> verdict(0.01, 0.1, False), verdict(-0.2, 0.1, False), verdict(0.5, 1.0, True)
+    >>> verdict(0.01, 0.1, 0.01, False), verdict(-0.2, 0.1, 0.3, False), verdict(0.5, 1.0, float("nan"), True)
     ('better than', 'no better than', 'worse than')
+    >>> verdict(0.01, 0.1, 0.051, False)
+    'no better than'
     """
+    if p > 0.05:
+        return ALIKE
     better, worse = (high < 0, low > 0) if is_number else (low > 0, high < 0)
     return BETTER if better else WORSE if worse else ALIKE
