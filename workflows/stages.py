@@ -32,6 +32,7 @@ from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job, Outcome
 from pipeline.run.work.steps import run_step
 from pipeline.statistics.data.inputs import files_read
+from pipeline.statistics.images.measures import measure_images
 from pipeline.statistics.stage import analyse
 from pipeline.training.application import apply_networks
 from pipeline.training.baselines.stage import compare_with_baselines
@@ -183,10 +184,14 @@ def aggregate(work: Work) -> Result:
 def infer(work: Work) -> Result:
     """Test relevance against volume and between groups; for a demo cohort, also against the planted truth."""
     layout, config = work.layout, work.config
+    explained = work.predicted("attribution")
+    measured = False
+    if task_of(config.cohort).kind.name == TWO_CLASSES:
+        atlas = PackedAtlas.of(load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm)))
+        measured = measure_images(layout, explained, config, atlas, work.executor, work.digests)
 
     def statistics() -> list[Path]:
-        scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
-        written = analyse(layout, scans, predictions, config, work.executor)
+        written = analyse(layout, explained, read_table(layout.predictions), config, work.executor)
         if task_of(config.cohort).kind.name != TWO_CLASSES:
             return written  # the planted effects are differences of two classes
         if work.truth.is_file():
@@ -210,7 +215,7 @@ def infer(work: Work) -> Result:
         statistics,
         work.digests,
     )
-    return Result(step_done=done)
+    return Result(step_done=done or measured)
 
 
 def report(work: Work) -> Result:

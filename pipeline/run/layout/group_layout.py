@@ -53,6 +53,11 @@ class GroupFiles:
         return self.group / "predictions_baselines.tsv"
 
     @property
+    def image_regions(self) -> Path:
+        """Mean intensity and volume change of bilateral groups, one row per scan and group."""
+        return self.group / "image_regions.tsv"
+
+    @property
     def relevance(self) -> Path:
         """One row per scan, map and region (and the unlabelled rest)."""
         return self.group / "relevance.tsv"
