@@ -23,6 +23,7 @@ from reports.content.relevance import (
     before_after,
     beta,
     conservation,
+    differences,
     evaluation,
     evaluation_parts,
     headline,
@@ -159,6 +160,11 @@ SECTIONS: Sequence[Section] = (
     Section(
         "region-table", "All regions", "Region table", "region-table.html.j2", region_table.build, ("region_summary",),
         "The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
+    ),
+    Section(
+        "image-differences", "What differs in the images, and what does the network use?", "Images and evidence",
+        "image-differences.html.j2", differences.build, ("image_differences",), "Images have not been compared with "
+        "the maps: notes.tsv says why, or the statistics have not run.", verdict=differences.verdict,
     ),
     _analysis(catalogue.COMPARISONS),
     _analysis(catalogue.EFFECTS, absent="Differences between the classes have not been tested yet."),

@@ -58,7 +58,9 @@ def test_planted_regions_get_their_verdicts():
         assert found["Precuneus"] == "used, does not differ"
         assert (found[["Amygdala", "Lateral ventricle", "Thalamus"]] == "neither").all()
     one = table[table["group"] == "Hippocampus"].iloc[0]
-    assert one["difference"] < one["ci_high"] < 0 and one["hedges_g"] < -1.3 and one["evidence_g"] > 1.3
+    assert one["difference"] < one["ci_high"] < 0
+    assert one["hedges_g"] < -1.3
+    assert one["evidence_g"] > 1.3
     assert (one["n_positive"], one["n_negative"]) == (30, 30)  # people, of whom four were scanned twice
     assert one["covariates"] == "fold, age, sex[T.M]"
 
@@ -72,9 +74,13 @@ def test_agreement_is_high_where_the_network_uses_what_differs_and_by_chance_els
     assert set(table["measure"]) == {"intensity", "log_jacobian"}
     rows = table[table["measure"] == "intensity"].set_index("map")
     used, unused = rows.loc[MAPS[0]], rows.loc[MAPS[1]]
-    assert used["r"] > 0.9 and used["p"] < 0.05
-    assert used["ci_low"] < used["r"] and used["n_regions"] == 6 and used["n_participants"] == 60
-    assert abs(used["by_chance"]) < 0.15 and unused["p"] > 0.05
+    assert used["r"] > 0.9
+    assert used["p"] < 0.05
+    assert used["ci_low"] < used["r"]
+    assert used["n_regions"] == 6
+    assert used["n_participants"] == 60
+    assert abs(used["by_chance"]) < 0.15
+    assert unused["p"] > 0.05
     other = table[table["measure"] == "log_jacobian"].set_index("map")
     assert other["r"].to_numpy() == pytest.approx(rows["r"].to_numpy())  # a factor changes no rank
 
@@ -144,8 +150,10 @@ def test_group_means_take_both_sides_together():
     labels = np.array([47, 47, 48, 0, 4], np.int64)
     means, n = group_means(np.array([1.0, 2.0, 6.0, 50.0, 7.0], np.float32), labels, regions)
     found = dict(zip(regions.groups, zip(means, n, strict=True), strict=True))
-    assert found["Hippocampus"] == (3.0, 3) and found["Third ventricle"] == (7.0, 1)
-    assert np.isnan(found["Amygdala"][0]) and found["Amygdala"][1] == 0
+    assert found["Hippocampus"] == (3.0, 3)
+    assert found["Third ventricle"] == (7.0, 1)
+    assert np.isnan(found["Amygdala"][0])
+    assert found["Amygdala"][1] == 0
 
 
 def test_volume_change_has_no_size_of_the_brain_and_none_after_an_affine_registration(tmp_path):
@@ -161,7 +169,8 @@ def test_volume_change_has_no_size_of_the_brain_and_none_after_an_affine_registr
     change[10:15] += 0.4
     nib.save(nib.Nifti1Image(change, grid.affine), files.log_jacobian)
     found = volume_change(files, spec)
-    assert found[12, 12, 12] == pytest.approx(0.2) and found[17, 12, 12] == pytest.approx(-0.2)
+    assert found[12, 12, 12] == pytest.approx(0.2)
+    assert found[17, 12, 12] == pytest.approx(-0.2)
     files.log_jacobian.write_bytes(files.log_jacobian.read_bytes()[:300])
     with pytest.raises(BadInputError, match="cannot be read"):
         volume_change(files, spec)
@@ -169,4 +178,6 @@ def test_volume_change_has_no_size_of_the_brain_and_none_after_an_affine_registr
 
 def test_rank_correlation_is_spearmans():
     a, b = noise(12, 3, 20), np.round(noise(13, 3, 20))  # with ties
-    np.testing.assert_allclose(rank_correlation(a, b), [stats.spearmanr(*pair).statistic for pair in zip(a, b)])
+    np.testing.assert_allclose(
+        rank_correlation(a, b), [stats.spearmanr(*pair).statistic for pair in zip(a, b, strict=True)]
+    )

@@ -146,7 +146,7 @@ def measured(inputs: StatisticsInputs) -> dict[str, Floats]:
     table, found = inputs.image_regions, {}
     for name in MEASURES:
         if name in table and table[name].notna().any():
-            wide = table.pivot(index="scan_id", columns="group", values=name)
+            wide = table.set_index(["scan_id", "group"])[name].unstack()  # noqa: PD010
             found[name] = wide.reindex(index=inputs.values.scans["scan_id"], columns=inputs.values.groups).to_numpy(
                 dtype=float
             )
