@@ -118,3 +118,7 @@ class GroupFiles:
         """
         name = quote(group, safe="")
         return self.group / "maps" / f"group-{name}_space-{TEMPLATE}_desc-{map_name}_relevance.nii.gz"
+
+    def voxel_map(self, source: str, statistic: str) -> Path:
+        """A test voxel by voxel (``t``, ``tThresholded``, ``oneMinusPFwe``, ``oneMinusPTfce``) of images or a map."""
+        return self.group / "voxelwise" / f"group_space-{TEMPLATE}_desc-{source}_stat-{statistic}_statmap.nii.gz"

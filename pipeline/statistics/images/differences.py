@@ -155,33 +155,32 @@ def measured(inputs: StatisticsInputs) -> dict[str, Floats]:
     return found
 
 
-def _is_first(inputs: StatisticsInputs, rows: Indices) -> Floats:
-    first: Floats = (inputs.frame["target"].iloc[rows] == 1).to_numpy(float)
-    return first
+def class_model(inputs: StatisticsInputs, rows: Indices, of_network: bool) -> tuple[FoldModel, Floats]:
+    """The model of the classes in some scans, and 1 for each of the positive class (rows,).
 
-
-def _model(inputs: StatisticsInputs, rows: Indices, of_network: bool) -> FoldModel:
-    """The model of some scans; with test folds if a network made the values.
+    With test folds if a network made the values.
 
     Raises
     ------
     BadInputError
         If the classes cannot be compared.
     """
-    settings, first = inputs.config.statistics, _is_first(inputs, rows)
+    settings = inputs.config.statistics
+    first: Floats = (inputs.frame["target"].iloc[rows] == 1).to_numpy(float)
+    if min(first.sum(), len(first) - first.sum()) < MIN_PER_GROUP:
+        raise BadInputError(f"fewer than {MIN_PER_GROUP} scans of a class, which cannot be compared.")
     frame = inputs.frame.iloc[rows].reset_index(drop=True).assign(_first=first)
     formula = f"{settings.covariates.strip() or '1'} + _first"
     try:
-        return model_within_folds(formula, "_first", frame, of_network and settings.fold_effect, first.tolist())
+        held = of_network and settings.fold_effect
+        return model_within_folds(formula, "_first", frame, held, first.tolist()), first
     except BadInputError as error:
         raise BadInputError(str(error).replace("_first", "class")) from error
 
 
 def _test(inputs: StatisticsInputs, rows: Indices, values: Floats, of_network: bool) -> _Tested:
     """The test between the classes of the scans at some rows, values (rows, groups)."""
-    settings, model, first = inputs.config.statistics, _model(inputs, rows, of_network), _is_first(inputs, rows)
-    if min(first.sum(), len(first) - first.sum()) < MIN_PER_GROUP:
-        raise BadInputError(f"fewer than {MIN_PER_GROUP} scans of a class, which cannot be compared.")
+    settings, (model, first) = inputs.config.statistics, class_model(inputs, rows, of_network)
     rng = generator(inputs.seed, "statistics", "image_differences")
     test = freedman_lane(
         values, model.design, model.exchange, settings.permutations, rng, first.tolist(), settings.confidence
@@ -228,7 +227,7 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
     densities = inputs.values.densities[:, inputs.values.maps.index(name)]
     row: dict[str, Any] = dict.fromkeys(AGREEMENT_COLUMNS, np.nan) | {"interval": NO_INTERVAL, "n_permutations": 0}
     for _ in range(2):  # folds with one participant leave rows out
-        one, two = _model(inputs, rows, False), _model(inputs, rows, True)
+        (one, first), (two, _) = class_model(inputs, rows, False), class_model(inputs, rows, True)
         common = np.intersect1d(one.design.rows, two.design.rows)
         if len(common) == len(rows):
             break
@@ -250,7 +249,7 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
         for part in np.array_split(permutations.rows, max(len(permutations) // 200, 1))
     ])  # fmt: skip
     beyond = np.count_nonzero(chance >= r * (1 - TIE_TOLERANCE))
-    classes = people[0].exchange.groups_of_units(_is_first(inputs, rows).tolist())
+    classes = people[0].exchange.groups_of_units(first.tolist())
     folds = fold_of_units(inputs.frame.iloc[rows], people[0].exchange, two.held)
     strata = pd.factorize(pd.MultiIndex.from_arrays([folds, classes]))[0].tolist()
     bounds = bootstrap_intervals(
