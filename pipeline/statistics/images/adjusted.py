@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import gammaln
@@ -26,12 +27,13 @@ class Adjusted:
     exchange: Exchangeability
 
     @classmethod
-    def of(cls, values: Floats, fold_model: FoldModel, kinds: Sequence[str] | None = None) -> Adjusted:
-        """Values of scans (scans, columns) brought to people as `freedman_lane` does."""
+    def of(cls, values: Floats, fold_model: FoldModel, variance_groups: Sequence[Any] | None = None) -> Adjusted:
+        """Values of scans (scans, columns) brought to people as `freedman_lane` does, which has such groups too."""
         design = fold_model.design
         exchange = fold_model.exchange.of_rows(design.rows)
-        people = exchange.even(exchange.reduce(values[design.rows]), kinds)
-        return cls(people, LinearModel.of(design, exchange), exchange)
+        people = exchange.even(exchange.reduce(values[design.rows]))
+        groups = None if variance_groups is None else [variance_groups[row] for row in design.rows]
+        return cls(people, LinearModel.of(design, exchange, groups), exchange)
 
     @property
     def residuals(self) -> Floats:

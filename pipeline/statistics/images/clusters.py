@@ -38,8 +38,9 @@ def cluster_table(
     Returns
     -------
     pandas.DataFrame
-        ``cluster`` (1, 1a ...), ``x_mm``, ``y_mm``, ``z_mm``, ``t`` at the peak, ``volume_mm3`` (of the cluster; NaN for
-        further peaks), ``group`` at the peak and ``regions`` of the cluster with their shares; those that are higher first, and by size of t.
+        ``cluster`` (1, 1a ...), ``x_mm``, ``y_mm``, ``z_mm``, ``t`` at the peak, ``volume_mm3`` of the cluster (NaN for
+        further peaks), ``group`` at the peak and ``regions`` of the cluster with their shares. Those that are higher in
+        the positive class come first, then by the size of t.
     """
     columns = ["cluster", "x_mm", "y_mm", "z_mm", "t", "volume_mm3", "group", "regions"]
     kept = np.where(significant, t, 0.0)

@@ -1,8 +1,10 @@
 """A test between two groups in every voxel, corrected by the largest |t| and by threshold-free cluster enhancement.
 
-The t of `pipeline.statistics.linear.robust` and the permutations of `pipeline.statistics.linear.exchangeability`, as in
-every other test. Whole maps of t are made for a few permutations at a time and only their largest values kept, so that
-memory does not grow with the number of permutations.
+The t and the permutations are those of regions between groups: one residual variance per group, which keeps its spread
+under permutation (`pipeline.statistics.linear.studentised`). The t of `pipeline.statistics.linear.robust` does not do
+here: 12 patients of 1.5 times the spread of 36 controls gave false findings in 19 % of maps by the largest |t|, 12 % by
+TFCE. Whole maps of t are made for a few permutations at a time and only their largest values kept, so memory does not
+grow with their number.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import numpy as np
 
 from pipeline.statistics.arrays import Flags, Floats
 from pipeline.statistics.images.tfce import enhanced, neighbours_of
-from pipeline.statistics.linear.exchangeability import Permutations, p_value
-from pipeline.statistics.linear.freedman_lane import NO_SPREAD, LinearModel, largest_by_chance, reached
-from pipeline.statistics.linear.robust import RobustModel
+from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value
+from pipeline.statistics.linear.freedman_lane import NO_SPREAD, ROUNDING, LinearModel, largest_by_chance, reached
+from pipeline.statistics.linear.studentised import StudentisedModel
 
 CHUNK_BYTES = 48_000_000
 """Of the largest array of a chunk of permutations."""
@@ -28,7 +30,7 @@ class VoxelTest:
     Parameters
     ----------
     t : array
-        Signed, studentised.
+        Signed; one residual variance per group.
     tfce : array
         Enhanced t, signed.
     p_fwe, p_fwe_tfce : array
@@ -36,8 +38,6 @@ class VoxelTest:
     critical : float
         Size of t that p_fwe below alpha takes; infinite where none can have it.
     n_permutations : int
-    exact : bool
-        Whether these are all that there are.
     """
 
     t: Floats
@@ -46,7 +46,6 @@ class VoxelTest:
     p_fwe_tfce: Floats
     critical: float
     n_permutations: int
-    exact: bool
 
 
 def voxel_test(
@@ -64,6 +63,7 @@ def voxel_test(
     values : array, shape (people, voxels)
         In the units of the model: people, with folds brought to one spread.
     model : LinearModel
+        Its variance groups are the groups that are compared.
     permutations : Permutations
         Of the people.
     mask : array of bool, shape (X, Y, Z)
@@ -72,31 +72,39 @@ def voxel_test(
     chunk_bytes : int
         The result does not depend on it.
     """
+    if model.groups is None:
+        raise ValueError("a voxel test needs the groups that are compared as variance groups")
     residuals = values - model.nuisance @ (model.nuisance.T @ values)
     norms = np.linalg.norm(residuals, axis=0)
-    varies = norms**2 > NO_SPREAD * np.maximum((values**2).sum(axis=0), np.finfo(float).tiny)
-    residuals = (residuals[:, varies] / norms[varies]).astype(np.float32)
+    least = NO_SPREAD * np.maximum((values**2).mean(axis=0), np.finfo(float).tiny)
+    varies = np.all([residuals[model.groups == one].var(axis=0) > least for one in np.unique(model.groups)], axis=0)
+    residuals = residuals[:, varies] / norms[varies]
     inside = mask.copy()
     inside[mask] = varies
     neighbours = neighbours_of(inside)
-    robust = RobustModel(model.tested, model.moving_nuisance, model.df)
-    as_observed = np.arange(len(values), dtype=np.int32)[None]
-    t = robust.signed(as_observed, residuals)[0].astype(np.float64)
+    studentised = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
+    t = _finite(studentised.reported(residuals)[0])
     tfce = enhanced(t, neighbours)
-    step = max(1, chunk_bytes // (4 * max(residuals.shape[1], 1)))
+    r_squared = (model.tested[:, 0] @ residuals) ** 2
+    alike, deviations = studentised.standardised(residuals)
+    step = studentised.step(alike, chunk_bytes)
     largest, largest_tfce = np.zeros(len(permutations)), np.zeros(len(permutations))
     for start in range(0, len(permutations), step):
-        maps = robust.signed(permutations.rows[start : start + step], residuals)
+        maps = _finite(studentised.signed(permutations.rows[start : start + step], alike, deviations))
         largest[start : start + step] = np.abs(maps).max(axis=1, initial=0.0)
         for place, one in enumerate(maps):
             largest_tfce[start + place] = np.abs(enhanced(one, neighbours)).max(initial=0.0)
-    r_squared = (model.tested[:, 0] @ residuals) ** 2
     found = np.ones((2, len(varies)))
     for row, observed, by_chance in ((0, t, largest), (1, tfce, largest_tfce)):
-        threshold = reached(np.abs(observed), r_squared)
+        threshold = reached(np.abs(observed), r_squared, TIE_TOLERANCE, ROUNDING)
         beyond = len(permutations) - np.searchsorted(np.sort(by_chance), threshold, side="left")
-        found[row, varies] = p_value(beyond, len(permutations), permutations.exact)
+        found[row, varies] = p_value(beyond, len(permutations), False)  # the observed order is none of the permuted
     whole = np.zeros((2, len(varies)))
     whole[:, varies] = t, tfce
-    critical = largest_by_chance(largest, alpha, permutations.exact)
-    return VoxelTest(*whole, *found, critical, len(permutations), permutations.exact)
+    critical = largest_by_chance(largest, alpha, False)
+    return VoxelTest(*whole, *found, critical, len(permutations))
+
+
+def _finite(t: Floats) -> Floats:
+    """t, and 0 where a group has no spread to divide by."""
+    return np.where(np.isfinite(t), t, 0.0)

@@ -43,7 +43,7 @@ from pipeline.statistics.images.voxel_values import Voxels, voxels_of_scan
 
 CLEAR = 0.05
 STATISTICS: Mapping[str, str] = {
-    "t": "Studentised t of the positive less the negative class",
+    "t": "t of the positive less the negative class, one residual variance per class",
     "tThresholded": f"The same, 0 where the family-wise p of threshold-free cluster enhancement is {CLEAR:g} or more",
     "oneMinusPFwe": "1 - p, family-wise by the largest |t| of each permutation",
     "oneMinusPTfce": "1 - p, family-wise by the largest |TFCE| of each permutation",
@@ -59,7 +59,7 @@ TESTS_COLUMNS = {
     "voxel_mm": "Their width",
     "fwhm_mm": "Smoothing, full width at half maximum",
     "t": "t of the largest size, with its sign: positive less negative class",
-    "critical_t": "Size of t that a family-wise p below 0.05 takes, by the largest |t| of each permutation",
+    "critical_t": "Size of t above which the family-wise p is at most 0.05, by the largest |t| of each permutation",
     "p_fwe": "Smallest family-wise p of all voxels, by the largest |t|",
     "p_fwe_tfce": "Smallest family-wise p of all voxels, by threshold-free cluster enhancement (TFCE)",
     "n_higher": "Voxels with p_fwe_tfce below 0.05 that are higher in the positive class",
@@ -201,13 +201,14 @@ def _tested(
     row |= {"voxel_mm": float(min(voxels.grid.voxel_sizes_mm)), "fwhm_mm": settings.voxelwise.fwhm_mm}
     try:
         model, first = class_model(inputs, rows, source not in (INTENSITY, LOG_JACOBIAN))
-        people = Adjusted.of(columns, model)
+        people = Adjusted.of(columns, model, first.tolist())
+        permutations = people.exchange.permutations(
+            settings.voxelwise.permutations, generator(inputs.seed, "statistics", "voxelwise"),
+            people.model.alike.tolist(),
+        )  # fmt: skip
+        test = voxel_test(people.values, people.model, permutations, voxels.mask, CLEAR)
     except BadInputError as error:
-        return _Result(row | {"note": str(error)}, pd.DataFrame(), {})
-    permutations = people.exchange.permutations(
-        settings.voxelwise.permutations, generator(inputs.seed, "statistics", "voxelwise"), people.model.alike.tolist()
-    )
-    test = voxel_test(people.values, people.model, permutations, voxels.mask, CLEAR)
+        return _Result(row | {"note": str(error)}, pd.DataFrame(columns=list(CLUSTERS_COLUMNS)), {})
     significant = test.p_fwe_tfce < CLEAR
     of_class = people.exchange.groups_of_units(first[model.design.rows].tolist())
     lost = None if len(rows) == len(TwoGroups.of(inputs, *CLASSES).rows) else "scans without this measure left out"

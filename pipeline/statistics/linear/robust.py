@@ -82,23 +82,13 @@ class RobustModel:
 
         Arguments as of `HomoscedasticModel.size`.
         """
-        return self._studentised(rows, residuals)[0]
-
-    def signed(self, rows: NDArray[Any], residuals: NDArray[Any]) -> Singles:
-        """`size` with the sign of t."""
-        size, below = self._studentised(rows, residuals)
-        return np.negative(size, out=size, where=below)
-
-    def _studentised(self, rows: NDArray[Any], residuals: NDArray[Any]) -> tuple[Singles, NDArray[np.bool_]]:
-        """|t|, and where t is below 0."""
         data, scale = residuals.astype(np.float32), self.plain.cells.scale
         explained = self.plain.along_cells(rows, np.round(data * np.float32(scale)).astype(np.int16))
         moved = self.basis[:, rows]
         result: Singles = moved[0] @ data
-        below = result < 0
         factor, along = self.squares[:, rows][0] @ data**2, moved[1:] @ data
         studentise(result, factor, explained, along, np.float32(self.df), LEAST_LEFT, TINY)
-        return result, below
+        return result
 
     def step(self, residuals: Floats, chunk_bytes: int) -> int:
         """Permutations per chunk so that the largest array has about `chunk_bytes`."""

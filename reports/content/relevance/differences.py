@@ -160,6 +160,6 @@ def _table(material: Material, rows: pd.DataFrame) -> PageTable:
     file = TABLES[NAME].path(run.layout).relative_to(run.layout.root).as_posix()
     caption = (
         f"Differences in the images ({worded(rows['measure'].iloc[0])}) and in {map_title(rows['map'].iloc[0])}, "
-        f"smallest corrected p of both first. {TABLES[NAME].tests} Other maps are in {file}."
+        f"smallest corrected p of both first. {TABLES[NAME].tests} Every row and column is in {file}."
     )
     return page_table(shown, columns_of(run, NAME, _COLUMNS, **titles), caption, len(shown))
