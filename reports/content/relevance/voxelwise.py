@@ -31,10 +31,10 @@ TESTS, CLUSTERS = "voxel_tests", "voxel_clusters"
 _NAMED = 4
 _LEAD = (
     "What the field looks at first: people of {positive} against {negative} in every voxel, in the images that the "
-    "network saw, without any network, and in the map. Values were smoothed to {fwhm} mm and averaged over the scans of "
-    "a person; people are permuted ({permutations} times; for the map within test folds), and p is family-wise over all "
-    "voxels, by threshold-free cluster enhancement (TFCE), and by the largest |t| beside it. A cluster says that there "
-    "is a difference somewhere in it, not in each of its voxels."
+    "network saw, without any network, and in the map. Values were smoothed to {fwhm} mm and averaged over the scans "
+    "of a person; people are permuted ({permutations} times; for the map within test folds), and p is family-wise over "
+    "all voxels, by threshold-free cluster enhancement (TFCE), and by the largest |t| beside it. A cluster says that "
+    "there is a difference somewhere in it, not in each of its voxels."
 )
 _COLUMNS = ("cluster", "group", "x_mm", "y_mm", "z_mm", "t", "p_fwe", "p_fwe_tfce", "volume_mm3", "regions")
 
@@ -115,8 +115,8 @@ def _figure(material: Material, row: Mapping[str, Any]) -> Picture | None:
         draw_group_maps([(shown, ("slices", "glass", "surface"))], material.backdrop),
         f"voxelwise_{source}",
         f"Voxels that differ on slices, in a glass brain and on the cortical surface. {sentence(run, row)}",
-        f"t of {title}, where the family-wise p by TFCE is below {CLEAR:g}; people: {people}{held}. Warm colours: higher "
-        f"in {run.positive}; by the largest |t| alone, |t| must exceed {fixed(row['critical_t'])}. {SPACES}",
+        f"t of {title}, where the family-wise p by TFCE is below {CLEAR:g}; people: {people}{held}. Warm colours: "
+        f"higher in {run.positive}; by the largest |t| alone, |t| must exceed {fixed(row['critical_t'])}. {SPACES}",
         "png",
     )  # fmt: skip
 
