@@ -64,7 +64,7 @@ def test_voxels_are_counted_placed_and_drawn(layout):
     material = Material.of(layout)
     content = voxelwise.build(material)
     first, second = content["blocks"]
-    assert "Intensity of the images: no voxel with a corrected p below 0.05 (smallest p = 0.40)." in first["said"]
+    assert "Intensity of the images: no voxel with a corrected p below 0.05 (smallest p\xa0=\xa00.40)." in first["said"]
     assert first["figure"] is None
     assert second["said"] == (
         "The map of Expected gradients: 27 of 900 voxels (27 lower and 0 higher in AD), first at hippocampus."

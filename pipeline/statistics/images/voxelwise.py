@@ -72,7 +72,8 @@ TESTS_COLUMNS = {
 }
 VOXEL_TESTS_TABLE = Table(
     "voxel_tests", TESTS_COLUMNS, "image measure or map", "Do the classes differ in any voxel?",
-    filled=("source",), forms={"critical_t": Form.RATIO}, inference=Inference("secondary", "all voxels of one source"),
+    filled=("source",), forms={"source": Form.CODE, "critical_t": Form.RATIO},
+    inference=Inference("secondary", "all voxels of one source"),
 )  # fmt: skip
 CLUSTERS_COLUMNS = {
     **_SOURCE,
@@ -90,7 +91,8 @@ CLUSTERS_COLUMNS = {
 VOXEL_CLUSTERS_TABLE = Table(
     "voxel_clusters", CLUSTERS_COLUMNS, "cluster of voxels with p_fwe_tfce below 0.05, or further peak of it",
     "Where do images and maps differ, voxel by voxel?", filled=("source", "cluster", "t"),
-    forms={"cluster": Form.TEXT, "regions": Form.TEXT}, inference=Inference("secondary", "all voxels of one source"),
+    forms={"source": Form.CODE, "cluster": Form.TEXT, "regions": Form.TEXT},
+    inference=Inference("secondary", "all voxels of one source"),
 )  # fmt: skip
 VOXELWISE_TABLES = (VOXEL_TESTS_TABLE, VOXEL_CLUSTERS_TABLE)
 
