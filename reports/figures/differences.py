@@ -34,7 +34,7 @@ def draw_differences(rows: pd.DataFrame, across: str, up: str) -> Figure:
         if len(own):
             ax.scatter(own["hedges_g"], own["evidence_g"], s=34, color=colour, marker=marker, label=kind)
     x, y = rows["hedges_g"].to_numpy(float), rows["evidence_g"].to_numpy(float)
-    ax.set_xlim(*_with_room(x, 0.28))
+    ax.set_xlim(*_with_room(x, 0.36))
     ax.set_ylim(*_with_room(y, 0.08))
     for place, height in _heights(rows, *ax.get_ylim()).items():
         right = x[place] >= 0

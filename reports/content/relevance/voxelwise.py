@@ -106,7 +106,7 @@ def _figure(material: Material, row: Mapping[str, Any]) -> Picture | None:
     found = np.abs(values[values != 0])
     if not found.size:
         return None
-    scale = ColourScale(float(found.min()) * 0.5, max(float(found.max()), float(found.min()) * 1.01), True)
+    scale = ColourScale(float(found.min()) * 0.999, max(float(found.max()), float(found.min()) * 1.01), True)
     people = f"{number(row['n_positive'])} {run.positive}, {number(row['n_negative'])} {run.negative}"
     title = f"{source_in_words(source)}, {run.positive} less {run.negative}"
     shown = GroupMap(f"{title[0].upper()}{title[1:]}", BrainImage(values, np.asarray(image.affine)), scale, "t")
