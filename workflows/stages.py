@@ -32,6 +32,8 @@ from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.jobs import Job, Outcome
 from pipeline.run.work.steps import run_step
 from pipeline.statistics.data.inputs import files_read
+from pipeline.statistics.images.measures import measure_images
+from pipeline.statistics.images.voxelwise import compare_voxelwise
 from pipeline.statistics.stage import analyse
 from pipeline.training.application import apply_networks
 from pipeline.training.baselines.stage import compare_with_baselines
@@ -183,10 +185,14 @@ def aggregate(work: Work) -> Result:
 def infer(work: Work) -> Result:
     """Test relevance against volume and between groups; for a demo cohort, also against the planted truth."""
     layout, config = work.layout, work.config
+    explained = work.predicted("attribution")
+    measured, atlas = False, None
+    if task_of(config.cohort).kind.name == TWO_CLASSES:
+        atlas = PackedAtlas.of(load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm)))
+        measured = measure_images(layout, explained, config, atlas, work.executor, work.digests)
 
     def statistics() -> list[Path]:
-        scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
-        written = analyse(layout, scans, predictions, config, work.executor)
+        written = analyse(layout, explained, read_table(layout.predictions), config, work.executor)
         if task_of(config.cohort).kind.name != TWO_CLASSES:
             return written  # the planted effects are differences of two classes
         if work.truth.is_file():
@@ -210,6 +216,10 @@ def infer(work: Work) -> Result:
         statistics,
         work.digests,
     )
+    if atlas is not None:
+        predictions = read_table(layout.predictions)
+        voxelwise = compare_voxelwise(layout, explained, predictions, config, atlas, work.executor, work.digests)
+        done = done or voxelwise or measured
     return Result(step_done=done)
 
 

@@ -40,6 +40,11 @@ from pipeline.statistics.groups.region_effects import REGION_EFFECTS_TABLE, regi
 from pipeline.statistics.groups.region_summary import REGION_SUMMARY_TABLE, region_summary_tables
 from pipeline.statistics.groups.subgroups import SUBGROUPS_TABLE, subgroups_tables
 from pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
+from pipeline.statistics.images.differences import (
+    IMAGE_AGREEMENT_TABLE,
+    IMAGE_DIFFERENCES_TABLE,
+    image_differences_tables,
+)
 from pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
 from pipeline.statistics.performance.baselines import BASELINES_TABLE, baselines_tables
 from pipeline.statistics.performance.calibration import CALIBRATION_TABLE, PRECISION_RECALL_TABLE
@@ -118,6 +123,7 @@ ANALYSES = (
     Analysis("volume_association", volume_association_tables, (VOLUME_POINTS_TABLE, VOLUME_ASSOCIATION_TABLE)),
     Analysis("associations", associations_tables, (ASSOCIATIONS_TABLE,), EVERY_TASK),
     Analysis("group_comparisons", comparisons_tables, (GROUP_COMPARISONS_TABLE,)),
+    Analysis("image_differences", image_differences_tables, (IMAGE_DIFFERENCES_TABLE, IMAGE_AGREEMENT_TABLE)),
     Analysis("subgroups", subgroups_tables, (SUBGROUPS_TABLE,)),
     Analysis("interactions", interactions_tables, (INTERACTIONS_TABLE,)),
     Analysis("main_effects", main_effects_tables, (MAIN_EFFECTS_TABLE,)),

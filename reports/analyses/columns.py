@@ -29,6 +29,7 @@ WORDS: Mapping[str, str] = {
     "outside": "outside the brain", "seen": "all the network sees", "brain_and_rim": "brain and rim",
     "dark": "dark voxels", "vessel": "vessels", "no_region": "no region of the atlas",
     "own volume": "the region's own volume", "mmse": "MMSE", "nwbv": "whole-brain ÷ intracranial volume",
+    "intensity": "intensity", "log_jacobian": "volume change (log-Jacobian)",
     "model": "network's score", "location": "mean", "scale": "spread", "betas": "values of β",
     "p": "uncorrected",
     "p_fwe": "family-wise", "p_fwe_before": "family-wise, before ComBat", "p_fwe_after": "family-wise, after ComBat",

@@ -35,7 +35,8 @@ CHAPTERS: Sequence[Chapter] = (
     ),
     Chapter("report-maps.html", "Where does it look?", "Statistics", ("maps", "patients", "beta", "agreement")),
     Chapter(
-        REGIONS, "Which regions?", "Statistics", ("regions", "region-table", "comparisons", "effects"),
+        REGIONS, "Which regions?", "Statistics",
+        ("regions", "image-differences", "voxelwise", "region-table", "comparisons", "effects"),
     ),
     Chapter(
         "report-clinical.html", "Does it follow the disease?", "Statistics",

@@ -23,6 +23,7 @@ from reports.content.relevance import (
     before_after,
     beta,
     conservation,
+    differences,
     evaluation,
     evaluation_parts,
     headline,
@@ -31,6 +32,7 @@ from reports.content.relevance import (
     region_table,
     regions,
     volume,
+    voxelwise,
 )
 from reports.content.run import cohort, colophon, participants, performance, registration, training
 from reports.page.components import Component
@@ -159,6 +161,15 @@ SECTIONS: Sequence[Section] = (
     Section(
         "region-table", "All regions", "Region table", "region-table.html.j2", region_table.build, ("region_summary",),
         "The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
+    ),
+    Section(
+        "image-differences", "What differs in the images, and what does the network use?", "Images and evidence",
+        "image-differences.html.j2", differences.build, ("image_differences",), "Images have not been compared with "
+        "the maps: notes.tsv says why, or the statistics have not run.", verdict=differences.verdict,
+    ),
+    Section(
+        "voxelwise", "Where do images and maps differ, voxel by voxel?", "Voxel by voxel", "voxelwise.html.j2",
+        voxelwise.build, (voxelwise.TESTS,), applies=lambda run: run.has(voxelwise.TESTS), verdict=voxelwise.verdict,
     ),
     _analysis(catalogue.COMPARISONS),
     _analysis(catalogue.EFFECTS, absent="Differences between the classes have not been tested yet."),

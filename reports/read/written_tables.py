@@ -29,6 +29,8 @@ from pipeline.registration.stage import REGISTRATION_TABLE
 from pipeline.registration.volumes.tables import TEST_RETEST_TABLE, VOLUMES_TABLE
 from pipeline.run.declared import Table
 from pipeline.run.work.jobs import FAILURES_TABLE
+from pipeline.statistics.images.measures import IMAGE_REGIONS_TABLE
+from pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
 from pipeline.statistics.stage import STATISTICS_TABLES
 from pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 from pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
@@ -48,7 +50,7 @@ DECLARED = (
     PREDICTIONS_BASELINES_TABLE, RELEVANCE_TABLE, PREDICTIONS_APPLIED_TABLE, RELEVANCE_APPLIED_TABLE,
     CONSERVATION_TABLE, EVIDENCE_TABLE, EVIDENCE_APPLIED_TABLE,
     RELEVANCE_REGIONS_TABLE, RELEVANCE_AUDIT_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, PLANTED_RECOVERY_TABLE,
-    PLANTED_EFFECTS_TABLE, *STATISTICS_TABLES, *BENCH_TABLES,
+    PLANTED_EFFECTS_TABLE, IMAGE_REGIONS_TABLE, *STATISTICS_TABLES, *VOXELWISE_TABLES, *BENCH_TABLES,
     PRETRAINING_TABLE,
 )  # fmt: skip
 """All tables of a run and of what is made from it."""

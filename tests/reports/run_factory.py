@@ -30,6 +30,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_json, write_table, write_text
 from pipeline.run.work.jobs import FAILURE_COLUMNS
 from pipeline.run.work.provenance import write_provenance
+from pipeline.statistics.images.measures import COLUMNS as IMAGE_COLUMNS
 from pipeline.statistics.stage import analyse
 from pipeline.training.metrics import outcome
 from pipeline.training.prediction import PREDICTION_COLUMNS
@@ -297,11 +298,23 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
     full["reference_sum"] = negative_class_reference(full, config.regions.gain_reference)
     full["gain"] = (full["sum"] / full["reference_sum"]).where((full["group"] != "Vessel") & (full["map"] != EVIDENCE))
     full["evidence"] = full["sum"].where(full["map"] == EVIDENCE)
+    _write_image_regions(run, scans, plan)
     write_table(run.relevance_bilateral, full[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
     lrp = [name for name in _map_names(config) if name not in ("gb", EVIDENCE)]
     write_table(run.statistics("fingerprints"), fingerprint_table(full, _map_names(config)), FINGERPRINT_COLUMNS)
     write_table(run.statistics("beta_overlap"), overlap_table(full, lrp), OVERLAP_COLUMNS)
     _write_group_maps(run, scans, config)
+
+
+def _write_image_regions(run: RunLayout, scans: list[Scan], plan: RunPlan) -> None:
+    """Intensities that are lower in the positive class in the first planted region and in the putamen."""
+    rng = np.random.default_rng(4)
+    rows = [
+        [scan.participant_id, scan.session_id, scan.scan_id, group, 100,
+         rng.normal() - 5.0 * (scan.label == plan.contrast[0] and group in (PLANTED[0], "Putamen")), np.nan]
+        for scan in scans for group in region_names()
+    ]  # fmt: skip
+    write_table(run.image_regions, pd.DataFrame(rows, columns=list(IMAGE_COLUMNS)), IMAGE_COLUMNS)
 
 
 def _write_group_maps(run: RunLayout, scans: list[Scan], config: Config) -> None:

@@ -271,6 +271,25 @@ class ComparisonConfig:
 
 
 @dataclass(frozen=True)
+class VoxelwiseConfig:
+    """Tests between the classes voxel by voxel: of images, volume change and the leading map."""
+
+    permutations: int = 1_000
+    """Random permutations; each makes a whole map, so there are fewer than elsewhere. 0 leaves these tests out."""
+    fwhm_mm: float = 8.0
+    """Smoothing before the test (full width at half maximum); voxels are about half as wide."""
+
+    def checks(self) -> Checks:
+        return [
+            (
+                self.permutations == 0 or 99 <= self.permutations <= MOST_REPEATS,
+                f"statistics.voxelwise.permutations must be 0 or lie between 99 and {MOST_REPEATS:,}",
+            ),
+            (0 <= self.fwhm_mm <= 30, "statistics.voxelwise.fwhm_mm must lie between 0 and 30"),
+        ]
+
+
+@dataclass(frozen=True)
 class StatisticsConfig:
     """Inference; the participant is the unit."""
 
@@ -295,6 +314,7 @@ class StatisticsConfig:
     progression: ProgressionConfig = field(default_factory=ProgressionConfig)
     shortcuts: ShortcutsConfig = field(default_factory=ShortcutsConfig)
     comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
+    voxelwise: VoxelwiseConfig = field(default_factory=VoxelwiseConfig)
 
     def checks(self) -> Checks:
         return [
@@ -317,4 +337,5 @@ class StatisticsConfig:
             *self.progression.checks(),
             *self.shortcuts.checks(),
             *self.comparison.checks(),
+            *self.voxelwise.checks(),
         ]

@@ -53,6 +53,11 @@ class GroupFiles:
         return self.group / "predictions_baselines.tsv"
 
     @property
+    def image_regions(self) -> Path:
+        """Mean intensity and volume change of bilateral groups, one row per scan and group."""
+        return self.group / "image_regions.tsv"
+
+    @property
     def relevance(self) -> Path:
         """One row per scan, map and region (and the unlabelled rest)."""
         return self.group / "relevance.tsv"
@@ -113,3 +118,7 @@ class GroupFiles:
         """
         name = quote(group, safe="")
         return self.group / "maps" / f"group-{name}_space-{TEMPLATE}_desc-{map_name}_relevance.nii.gz"
+
+    def voxel_map(self, source: str, statistic: str) -> Path:
+        """A test voxel by voxel (``t``, ``tThresholded``, ``oneMinusPFwe``, ``oneMinusPTfce``) of images or a map."""
+        return self.group / "voxelwise" / f"group_space-{TEMPLATE}_desc-{source}_stat-{statistic}_statmap.nii.gz"

@@ -29,6 +29,7 @@ NUMBER_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "
 APPLIED_COLUMNS = ("participant_id", "session_id", "scan_id", "probability")
 BASELINE_COLUMNS = ("scan_id", "baseline", "prediction")
 RELEVANCE_COLUMNS = ("scan_id", "map", "group", "sum", "density", "gain")
+IMAGE_COLUMNS = ("scan_id", "group", "intensity", "log_jacobian")
 VOLUME_COLUMNS = ("scan_id", "name", "hemisphere", "group", "volume_mm3")
 
 
@@ -81,6 +82,8 @@ class StatisticsInputs:
     config : Config
     baselines : pandas.DataFrame
         ``predictions_baselines.tsv``; empty if the run has none.
+    image_regions : pandas.DataFrame
+        ``image_regions.tsv``; empty if the run has none.
     contradictions : tuple of str
         Contradictory facts found in the tables, and how they were handled.
     names_in_input : mapping of str to str
@@ -101,6 +104,7 @@ class StatisticsInputs:
     applied: AppliedScans | None
     config: Config
     baselines: pd.DataFrame = field(default_factory=pd.DataFrame)
+    image_regions: pd.DataFrame = field(default_factory=pd.DataFrame)
     contradictions: tuple[str, ...] = ()
     names_in_input: Mapping[str, str] = field(default_factory=dict)
 
@@ -198,7 +202,7 @@ def files_read(layout: RunLayout) -> list[Path]:
     return [
         layout.scans, layout.clinical, layout.splits, layout.volumes, layout.predictions,
         layout.predictions_repeats, layout.predictions_baselines, layout.relevance_bilateral,
-        layout.relevance_audit,
+        layout.relevance_audit, layout.image_regions,
         layout.predictions_applied, layout.relevance_applied_bilateral,
     ]  # fmt: skip
 
@@ -236,6 +240,7 @@ def read_inputs(
         applied=_applied(layout, clinical),
         config=config,
         baselines=_baselines(layout),
+        image_regions=_image_regions(layout),
         contradictions=contradictions,
     )
     return one_name_per_person(inputs)
@@ -309,6 +314,17 @@ def _baselines(layout: RunLayout) -> pd.DataFrame:
     table = read_table(layout.predictions_baselines, BASELINE_COLUMNS, ("baseline",))
     require_filled(layout.predictions_baselines, table, list(BASELINE_COLUMNS))
     require_numbers(layout.predictions_baselines, table, ["prediction"])
+    return table
+
+
+def _image_regions(layout: RunLayout) -> pd.DataFrame:
+    if not layout.image_regions.is_file():
+        return pd.DataFrame()
+    table = read_table(layout.image_regions, IMAGE_COLUMNS, ("group",))
+    require_filled(layout.image_regions, table, ["scan_id", "group"])
+    require_numbers(layout.image_regions, table, list(IMAGE_COLUMNS[2:]))
+    if table.duplicated(["scan_id", "group"]).any():
+        raise BadInputError(f"{layout.image_regions}: a scan and group are listed twice. Repeat the command.")
     return table
 
 

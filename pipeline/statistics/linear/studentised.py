@@ -106,11 +106,18 @@ class StudentisedModel:
 
         rows (permutations, units) permute the model's rows; the others are of `standardised`.
         """
+        if self.tested.shape[1] == 1:
+            return np.abs(self.signed(rows, alike, deviations))
+        return self._f(*self._permuted(rows, alike, deviations))
+
+    def signed(self, rows: NDArray[Any], alike: Floats, deviations: Floats) -> Floats:
+        """T of permuted data with its sign; arguments as of `size`, for one tested direction."""
+        return self._t(*self._permuted(rows, alike, deviations))
+
+    def _permuted(self, rows: NDArray[Any], alike: Floats, deviations: Floats) -> tuple[Floats, Floats]:
         coordinates, variances = self._fit(rows, alike, deviations)
         coordinates[: self.tested.shape[1]] *= self._stretch(deviations)
-        if self.tested.shape[1] == 1:
-            return np.abs(self._t(coordinates, variances))
-        return self._f(coordinates, variances)
+        return coordinates, variances
 
     def step(self, residuals: Floats, chunk_bytes: int) -> int:
         """Permutations per chunk so that the largest array has about `chunk_bytes`."""

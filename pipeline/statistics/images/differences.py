@@ -1,0 +1,263 @@
+"""Which regions differ in the images, beside which of them the network used.
+
+The same people, scans, covariates and permutation test for both: Welch's t of people, adjusted for the covariates of
+the settings, family-wise p over the regions of one measure. The image depends on no network, so it is tested without
+folds; evidence is tested within test folds. Evidence maps of the run are set beside the images (all maps where there is
+none). What is not significant is not shown to be absent: the verdict of a region names what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.run.columns import Form
+from pipeline.run.declared import Inference, Table
+from pipeline.run.errors import BadInputError
+from pipeline.run.plain_text import counted
+from pipeline.run.work.seeds import generator
+from pipeline.statistics.arrays import Floats, Indices
+from pipeline.statistics.data.inputs import StatisticsInputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.groups.comparisons import MIN_PER_GROUP
+from pipeline.statistics.groups.members import CLASSES, TwoGroups
+from pipeline.statistics.images.adjusted import Adjusted, rank_correlation
+from pipeline.statistics.images.measures import MEASURES
+from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value
+from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
+from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
+
+CLEAR = 0.05
+BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN = (
+    "differs and is used", "differs, not used", "used, does not differ", "neither", "not tested",
+)  # fmt: skip
+VERDICTS = (BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN)
+
+_MEASURE = "intensity: mean intensity of the image that the network sees; log_jacobian: local volume change"
+_IN_BOTH = {
+    "measure": f"What is measured in the images: {_MEASURE} (group/image_regions.tsv)",
+    "map": "Map whose use of the region stands beside it",
+}
+COLUMNS = {
+    **_IN_BOTH,
+    "group": "Bilateral group of regions",
+    "difference": "Of the images: positive less negative class, adjusted for the covariates",
+    "ci_low": "Lower bound of the interval of difference, made with the critical value of the permuted t",
+    "ci_high": "Upper bound",
+    "hedges_g": "Difference in residual standard deviations (one for both classes), corrected for small samples",
+    "t": "Of the images: t with one residual variance per class",
+    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
+    "p": "Two-sided permutation p over participants (Freedman-Lane), (b+1)/(m+1)",
+    "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions of the measure",
+    "evidence_g": "Of the map's density, within test folds: as hedges_g, adjusted for the same covariates",
+    "evidence_t": "As t, of the map's density within test folds",
+    "evidence_p": "As p, participants permuted within test folds",
+    "evidence_p_fwe": "As p_fwe, over all regions of this map alone, so below p_fwe of tables over several maps",
+    "verdict": f"By both family-wise p below {CLEAR:g}: {', '.join(VERDICTS[:4])}. Not significant is not absent",
+    "covariates": "Covariates held, with fold for the map; n/a for none",
+    "n_positive": "Participants of the positive class",
+    "n_negative": "Participants of the negative class",
+    "n_permutations": "Number of permutations",
+    "note": "Why there is no value, or what was left out",
+}
+IMAGE_DIFFERENCES_TABLE = Table(
+    "image_differences", COLUMNS, "measure of the images, map and bilateral group",
+    "Which regions differ in the images, and which of them did the network use?",
+    forms={"evidence_g": Form.RATIO, "evidence_t": Form.RATIO, "evidence_p": Form.P, "evidence_p_fwe": Form.P},
+    filled=("measure", "map", "group", "verdict", "n_positive", "n_negative"), values={"verdict": VERDICTS},
+    inference=Inference("secondary", "all regions, of the images and of the map each"),
+)  # fmt: skip
+AGREEMENT_COLUMNS = {
+    **_IN_BOTH,
+    "r": "Spearman's rank correlation over regions of |g| of the images and |g| of the map",
+    "ci_low": "Lower bound of its bootstrap interval: participants drawn within class and test fold",
+    "ci_high": "Upper bound",
+    "interval": "How the interval is made; none",
+    "by_chance": "Mean of r where participants are exchanged between the classes, with images and maps together: what "
+    "regions share whoever belongs to which class",
+    "p": "Share of these exchanges with an r at least as large (one-sided, (b+1)/(m+1))",
+    "n_regions": "Regions",
+    "n_participants": "Participants",
+    "n_permutations": "Number of permutations",
+    "note": "Why there is no value",
+}
+IMAGE_AGREEMENT_TABLE = Table(
+    "image_agreement", AGREEMENT_COLUMNS, "measure of the images and map",
+    "Does the network use the regions that differ?", forms={"by_chance": Form.RATIO},
+    filled=("measure", "map", "n_regions", "n_participants"), inference=Inference("secondary", "one map and measure"),
+)  # fmt: skip
+_OF_IMAGES = {
+    "estimate": "difference", "low": "ci_low", "high": "ci_high", "statistic": "t", "df": "df", "p": "p",
+    "p_fwe": "p_fwe",
+}  # fmt: skip
+_OF_MAPS = {"statistic": "evidence_t", "p": "evidence_p", "p_fwe": "evidence_p_fwe"}
+FEWEST_REGIONS = 5
+MOST_DRAWS = 2_000
+"""Of the bootstrap; each fits all regions again."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Tested:
+    """One family of tests."""
+
+    model: FoldModel
+    test: PermutationTest
+    people: Adjusted
+    n_positive: int
+    n_negative: int
+
+
+def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
+    """Tables ``image_differences`` and ``image_agreement``.
+
+    Raises
+    ------
+    BadInputError
+        If no image was measured, or the classes cannot be compared.
+    """
+    images = measured(inputs)
+    two, values = TwoGroups.of(inputs, *CLASSES), inputs.values
+    maps = values.evidence or values.maps
+    differences, agreements = [], []
+    used = {name: _test(inputs, two.rows, values.densities[two.rows, values.maps.index(name)], True) for name in maps}
+    for measure, whole in images.items():
+        known = np.isfinite(whole[two.rows]).any(axis=1)  # scans that have the measure
+        rows = two.rows[known]
+        tested = _test(inputs, rows, whole[rows], False)
+        lost = None if known.all() else f"{counted(int((~known).sum()), 'scan')} without this measure left out"
+        for name in maps:
+            note = joined(two.note, lost)
+            differences.append(_rows(tested, used[name], values.groups, note).assign(measure=measure, map=name))
+            agreements.append(_agreement(inputs, rows, whole, name) | {"measure": measure, "map": name})
+    table = pd.concat(differences, ignore_index=True)
+    return {
+        IMAGE_DIFFERENCES_TABLE.name: table[list(COLUMNS)],
+        IMAGE_AGREEMENT_TABLE.name: pd.DataFrame(agreements, columns=list(AGREEMENT_COLUMNS)),
+    }
+
+
+def measured(inputs: StatisticsInputs) -> dict[str, Floats]:
+    """Each measure that some scan has (scans, groups), in the order of the scans and groups of the relevance."""
+    table, found = inputs.image_regions, {}
+    for name in MEASURES:
+        if name in table and table[name].notna().any():
+            wide = table.set_index(["scan_id", "group"])[name].unstack()  # noqa: PD010
+            found[name] = wide.reindex(index=inputs.values.scans["scan_id"], columns=inputs.values.groups).to_numpy(
+                dtype=float
+            )
+    if not found:
+        raise BadInputError("group/image_regions.tsv: no scan was measured. Repeat the command that made this run.")
+    return found
+
+
+def class_model(inputs: StatisticsInputs, rows: Indices, of_network: bool) -> tuple[FoldModel, Floats]:
+    """The model of the classes in some scans, and 1 for each of the positive class (rows,).
+
+    With test folds if a network made the values.
+
+    Raises
+    ------
+    BadInputError
+        If the classes cannot be compared.
+    """
+    settings = inputs.config.statistics
+    first: Floats = (inputs.frame["target"].iloc[rows] == 1).to_numpy(float)
+    if min(first.sum(), len(first) - first.sum()) < MIN_PER_GROUP:
+        raise BadInputError(f"fewer than {MIN_PER_GROUP} scans of a class, which cannot be compared.")
+    frame = inputs.frame.iloc[rows].reset_index(drop=True).assign(_first=first)
+    formula = f"{settings.covariates.strip() or '1'} + _first"
+    try:
+        held = of_network and settings.fold_effect
+        return model_within_folds(formula, "_first", frame, held, first.tolist()), first
+    except BadInputError as error:
+        raise BadInputError(str(error).replace("_first", "class")) from error
+
+
+def _test(inputs: StatisticsInputs, rows: Indices, values: Floats, of_network: bool) -> _Tested:
+    """The test between the classes of the scans at some rows, values (rows, groups)."""
+    settings, (model, first) = inputs.config.statistics, class_model(inputs, rows, of_network)
+    rng = generator(inputs.seed, "statistics", "image_differences")
+    test = freedman_lane(
+        values, model.design, model.exchange, settings.permutations, rng, first.tolist(), settings.confidence
+    )
+    people = Adjusted.of(values, model)
+    of_class = people.exchange.groups_of_units(first[model.design.rows].tolist())
+    return _Tested(model, test, people, int((of_class == 1).sum()), int((of_class == 0).sum()))
+
+
+def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None) -> pd.DataFrame:
+    table = pd.DataFrame({"group": list(groups)})
+    for field, column in _OF_IMAGES.items():
+        table[column] = getattr(image.test, field)
+    for field, column in _OF_MAPS.items():
+        table[column] = getattr(used.test, field)
+    for one, column in ((image, "hedges_g"), (used, "evidence_g")):
+        table[column] = np.where(np.isfinite(one.test.p), one.people.hedges_g, np.nan)
+    table["verdict"] = [verdict(*pair) for pair in zip(table["p_fwe"], table["evidence_p_fwe"], strict=True)]
+    problems = zip(image.test.problems, used.test.problems, strict=True)
+    left_out = (image.model.design.note, used.model.design.note, note)
+    return table.assign(
+        n_positive=image.n_positive, n_negative=image.n_negative, n_permutations=image.test.n_permutations,
+        covariates=", ".join(used.model.covariates) or None, note=[joined(*pair, *left_out) for pair in problems],
+    )  # fmt: skip
+
+
+def verdict(p_images: float, p_map: float) -> str:
+    """What both family-wise p values say of a region.
+
+    Examples
+    --------
+    >>> verdict(0.01, 0.01), verdict(0.01, 0.2), verdict(0.2, 0.01), verdict(0.05, 0.2), verdict(0.01, float("nan"))
+    ('differs and is used', 'differs, not used', 'used, does not differ', 'neither', 'not tested')
+    """
+    if not np.isfinite([p_images, p_map]).all():
+        return UNKNOWN
+    return {(True, True): BOTH, (True, False): DIFFERS_ONLY, (False, True): USED_ONLY, (False, False): NEITHER}[
+        p_images < CLEAR, p_map < CLEAR
+    ]
+
+
+def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: str) -> dict[str, Any]:
+    """A row of ``image_agreement``, over the people and regions that both tests have."""
+    densities = inputs.values.densities[:, inputs.values.maps.index(name)]
+    row: dict[str, Any] = dict.fromkeys(AGREEMENT_COLUMNS, np.nan) | {"interval": NO_INTERVAL, "n_permutations": 0}
+    for _ in range(2):  # folds with one participant leave rows out
+        (one, first), (two, _) = class_model(inputs, rows, False), class_model(inputs, rows, True)
+        common = np.intersect1d(one.design.rows, two.design.rows)
+        if len(common) == len(rows):
+            break
+        rows = rows[common]
+    there = np.isfinite(images[rows]).all(axis=0) & np.isfinite(densities[rows]).all(axis=0)
+    people = [Adjusted.of(values[rows][:, there], model) for values, model in ((images, one), (densities, two))]
+    n = len(people[0].values)
+    row |= {"n_regions": int(there.sum()), "n_participants": n, "note": None}
+    if len(common) != len(rows) or there.sum() < FEWEST_REGIONS:
+        return row | {"note": f"fewer than {FEWEST_REGIONS} regions that can be compared"}
+    settings, seed = inputs.config.statistics, (inputs.seed, "statistics", "image_agreement", name)
+    permutations = people[1].exchange.permutations(
+        settings.permutations, generator(*seed, "p"), people[1].model.alike.tolist()
+    )
+    observed = Permutations(np.arange(n, dtype=np.int32)[None], False)
+    r = float(rank_correlation(*(one.sizes(observed) for one in people))[0])
+    chance = np.concatenate([
+        rank_correlation(*(one.sizes(Permutations(part, False)) for one in people))
+        for part in np.array_split(permutations.rows, max(len(permutations) // 200, 1))
+    ])  # fmt: skip
+    beyond = np.count_nonzero(chance >= r * (1 - TIE_TOLERANCE))
+    classes = people[0].exchange.groups_of_units(first.tolist())
+    folds = fold_of_units(inputs.frame.iloc[rows], people[0].exchange, two.held)
+    strata = pd.factorize(pd.MultiIndex.from_arrays([folds, classes]))[0].tolist()
+    bounds = bootstrap_intervals(
+        lambda weights: rank_correlation(*(one.drawn_sizes(weights) for one in people)), strata,
+        min(settings.bootstrap_samples, MOST_DRAWS), settings.confidence, generator(*seed, "interval"),
+    )  # fmt: skip
+    return row | {
+        "r": r, "ci_low": bounds.low[0], "ci_high": bounds.high[0], "interval": bounds.method[0],
+        "by_chance": float(np.nanmean(chance)), "p": float(p_value(np.array(beyond), len(permutations),
+        permutations.exact)), "n_permutations": len(permutations),
+    }  # fmt: skip

@@ -1,0 +1,262 @@
+"""The step that tests images, volume change and the leading map voxel by voxel, and writes maps and tables.
+
+People are the units (means over their scans), covariates those of the settings. A map of networks is tested within test
+folds, its folds brought to one spread; images are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from atlases.images import write_template_image
+from pipeline.cohort.records import Scan
+from pipeline.models.inputs import configured_input
+from pipeline.regions.packed_atlas import PackedAtlas
+from pipeline.run.columns import Form
+from pipeline.run.config.settings import Config
+from pipeline.run.declared import Inference, Table
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.layout.scan_files import ScanFiles, sidecar
+from pipeline.run.tables import write_json, write_table
+from pipeline.run.work.digests import DigestCache
+from pipeline.run.work.seeds import generator
+from pipeline.run.work.steps import run_step
+from pipeline.statistics.arrays import Flags, Floats
+from pipeline.statistics.data.inputs import StatisticsInputs, files_read, read_inputs
+from pipeline.statistics.data.notes import joined
+from pipeline.statistics.groups.members import CLASSES, TwoGroups
+from pipeline.statistics.images.adjusted import Adjusted
+from pipeline.statistics.images.clusters import cluster_table
+from pipeline.statistics.images.differences import class_model
+from pipeline.statistics.images.measures import INTENSITY, LOG_JACOBIAN
+from pipeline.statistics.images.voxel_test import VoxelTest, voxel_test
+from pipeline.statistics.images.voxel_values import Voxels, voxels_of_scan
+
+CLEAR = 0.05
+STATISTICS: Mapping[str, str] = {
+    "t": "t of the positive less the negative class, one residual variance per class",
+    "tThresholded": f"The same, 0 where the family-wise p of threshold-free cluster enhancement is {CLEAR:g} or more",
+    "oneMinusPFwe": "1 - p, family-wise by the largest |t| of each permutation",
+    "oneMinusPTfce": "1 - p, family-wise by the largest |TFCE| of each permutation",
+}
+"""Maps that are written, and what they hold."""
+_SOURCE = {
+    "source": "What is tested: intensity of the image that the network sees, log_jacobian (local volume change), or "
+    "the map of that name",
+}
+TESTS_COLUMNS = {
+    **_SOURCE,
+    "n_voxels": "Voxels tested",
+    "voxel_mm": "Their width",
+    "fwhm_mm": "Smoothing, full width at half maximum",
+    "t": "t of the largest size, with its sign: positive less negative class",
+    "critical_t": "Size of t above which the family-wise p is at most 0.05, by the largest |t| of each permutation",
+    "p_fwe": "Smallest family-wise p of all voxels, by the largest |t|",
+    "p_fwe_tfce": "Smallest family-wise p of all voxels, by threshold-free cluster enhancement (TFCE)",
+    "n_higher": "Voxels with p_fwe_tfce below 0.05 that are higher in the positive class",
+    "n_lower": "Voxels with p_fwe_tfce below 0.05 that are lower in the positive class",
+    "covariates": "Covariates held, including the test fold; n/a for none",
+    "n_positive": "Participants of the positive class",
+    "n_negative": "Participants of the negative class",
+    "n_permutations": "Number of permutations",
+    "note": "Why there is no value, or what was left out",
+}
+VOXEL_TESTS_TABLE = Table(
+    "voxel_tests", TESTS_COLUMNS, "image measure or map", "Do the classes differ in any voxel?",
+    filled=("source",), forms={"source": Form.CODE, "critical_t": Form.RATIO},
+    inference=Inference("secondary", "all voxels of one source"),
+)  # fmt: skip
+CLUSTERS_COLUMNS = {
+    **_SOURCE,
+    "cluster": "Number of the cluster; a letter marks further peaks of it",
+    "x_mm": "Peak, template space, left to right",
+    "y_mm": "Peak, posterior to anterior",
+    "z_mm": "Peak, inferior to superior",
+    "t": "At the peak: positive less negative class",
+    "p_fwe": "Family-wise p at the peak, by the largest |t|",
+    "p_fwe_tfce": "Family-wise p at the peak, by threshold-free cluster enhancement",
+    "volume_mm3": "Volume of the cluster; n/a for further peaks",
+    "group": "Bilateral group of regions at the peak",
+    "regions": "Largest regions of the cluster with their shares of it",
+}
+VOXEL_CLUSTERS_TABLE = Table(
+    "voxel_clusters", CLUSTERS_COLUMNS, "cluster of voxels with p_fwe_tfce below 0.05, or further peak of it",
+    "Where do images and maps differ, voxel by voxel?", filled=("source", "cluster", "t"),
+    forms={"source": Form.CODE, "cluster": Form.TEXT, "regions": Form.TEXT},
+    inference=Inference("secondary", "all voxels of one source"),
+)  # fmt: skip
+VOXELWISE_TABLES = (VOXEL_TESTS_TABLE, VOXEL_CLUSTERS_TABLE)
+
+
+@dataclass(frozen=True, eq=False)
+class _Result:
+    """Of one source: rows of both tables, and maps by the names of `STATISTICS`."""
+
+    test: dict[str, Any]
+    clusters: pd.DataFrame
+    maps: Mapping[str, Floats]
+
+
+def compare_voxelwise(
+    layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config, atlas: PackedAtlas,
+    executor: Executor, digests: DigestCache,
+) -> bool:  # fmt: skip
+    """Write the tables `VOXELWISE_TABLES` and the maps of every source; nothing where the settings leave them out.
+
+    Parameters
+    ----------
+    scans : sequence of Scan
+        Those with a prediction and heatmaps.
+
+    Returns
+    -------
+    bool
+        Whether anything was done.
+
+    Raises
+    ------
+    BadInputError
+        If an image or map cannot be read. Data that allow no test are rows with a note.
+    """
+    settings = config.statistics.voxelwise
+    if not settings.permutations:
+        _remove(layout, ())
+        return False
+    files = [layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans]
+    map_files = [path for one in files for path in one.maps_of_the_run()]
+    images = [path for one in files for path in (one.t1w, one.brain_mask, one.log_jacobian)]
+
+    def write() -> list[Path]:
+        return _write(layout, read_inputs(layout, scans, predictions, config), atlas, executor)
+
+    parameters = [config.statistics, config.cohort, config.attribution, config.seed, atlas.version]
+    inputs = [*files_read(layout), *images, *map_files]
+    return run_step(layout, "voxelwise", inputs, parameters, [_write], write, digests)
+
+
+def sources_of(inputs: StatisticsInputs) -> list[str]:
+    """What is tested: both measures of the images, and the map of the primary outcome, where maps are kept."""
+    values, config = inputs.values, inputs.config
+    name = config.statistics.primary.map or next(iter((*values.evidence, *values.maps)))
+    return [INTENSITY, LOG_JACOBIAN, *([name] if config.attribution.keep_maps == "all" else [])]
+
+
+def _write(layout: RunLayout, inputs: StatisticsInputs, atlas: PackedAtlas, executor: Executor) -> list[Path]:
+    voxels = Voxels.of(configured_input(inputs.config), inputs.config.statistics.voxelwise.fwhm_mm)
+    tests, clusters, written = [], [], []
+    jobs = []
+    for source in sources_of(inputs):
+        values = _values(inputs, source, voxels, executor)
+        if values is not None:
+            jobs.append((source, values))
+    several = partial(_tested, inputs, atlas, voxels)
+    for (source, _), result in zip(jobs, executor.map(several, *zip(*jobs, strict=True)), strict=True):
+        tests.append(result.test | {"source": source})
+        clusters.append(result.clusters.assign(source=source))
+        for name, values in result.maps.items():
+            path = layout.voxel_map(source, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_template_image(path, values, voxels.grid, f"{source}: {STATISTICS[name]}")
+            write_json(sidecar(path), _facts(inputs, source, name, result.test))
+            written += [path, sidecar(path)]
+    tables = (pd.DataFrame(tests, columns=list(TESTS_COLUMNS)), pd.concat(clusters, ignore_index=True))
+    for table, rows in zip(VOXELWISE_TABLES, tables, strict=True):
+        write_table(table.path(layout), rows.reindex(columns=list(table.meanings)), table.dictionary)
+        written += [table.path(layout), table.path(layout).with_suffix(".json")]
+    _remove(layout, written)
+    return written
+
+
+def _values(
+    inputs: StatisticsInputs, source: str, voxels: Voxels, executor: Executor
+) -> tuple[pd.Index, Floats] | None:
+    """Positions of the scans that have the source, and their values (scans, voxels); None if nobody has it."""
+    rows = TwoGroups.of(inputs, *CLASSES).rows
+    resolution = inputs.config.registration.resolution_mm
+    by_id = {scan.scan_id: scan for scan in inputs.scans}
+    named = inputs.as_named(inputs.values.scans.iloc[rows])
+    files: list[ScanFiles] = [
+        inputs.layout.scan(person, by_id[scan_id].session_id, resolution)
+        for person, scan_id in zip(named["participant_id"], named["scan_id"], strict=True)
+    ]
+    n = len(files)
+    found = list(executor.map(voxels_of_scan, files, [source] * n, [voxels] * n))
+    there = [place for place, one in enumerate(found) if one is not None]
+    return (rows[there], np.stack([found[place] for place in there])) if there else None
+
+
+def _tested(
+    inputs: StatisticsInputs, atlas: PackedAtlas, voxels: Voxels, source: str, values: tuple[Any, Floats]
+) -> _Result:
+    """The test of one source."""
+    settings, (rows, columns) = inputs.config.statistics, values
+    row = dict.fromkeys(TESTS_COLUMNS, None) | {"n_voxels": columns.shape[1], "n_permutations": 0}
+    row |= {"voxel_mm": float(min(voxels.grid.voxel_sizes_mm)), "fwhm_mm": settings.voxelwise.fwhm_mm}
+    try:
+        model, first = class_model(inputs, rows, source not in (INTENSITY, LOG_JACOBIAN))
+        people = Adjusted.of(columns, model, first.tolist())
+        permutations = people.exchange.permutations(
+            settings.voxelwise.permutations, generator(inputs.seed, "statistics", "voxelwise"),
+            people.model.alike.tolist(),
+        )  # fmt: skip
+        test = voxel_test(people.values, people.model, permutations, voxels.mask, CLEAR)
+    except BadInputError as error:
+        return _Result(row | {"note": str(error)}, pd.DataFrame(columns=list(CLUSTERS_COLUMNS)), {})
+    significant = test.p_fwe_tfce < CLEAR
+    of_class = people.exchange.groups_of_units(first[model.design.rows].tolist())
+    lost = None if len(rows) == len(TwoGroups.of(inputs, *CLASSES).rows) else "scans without this measure left out"
+    row |= {
+        "t": float(test.t[np.abs(test.t).argmax()]), "critical_t": test.critical, "p_fwe": float(test.p_fwe.min()),
+        "p_fwe_tfce": float(test.p_fwe_tfce.min()), "n_higher": int((significant & (test.t > 0)).sum()),
+        "n_lower": int((significant & (test.t < 0)).sum()), "covariates": ", ".join(model.covariates) or None,
+        "n_positive": int((of_class == 1).sum()), "n_negative": int((of_class == 0).sum()),
+        "n_permutations": test.n_permutations, "note": joined(model.design.note, lost),
+    }  # fmt: skip
+    maps = _maps(test, voxels.mask)
+    labels = atlas.labels_in(None)[:: voxels.step, :: voxels.step, :: voxels.step]
+    groups = {number: name for name, numbers in atlas.regions.groups.items() for number in numbers}
+    clusters = cluster_table(maps["t"], maps["tThresholded"] != 0, voxels.grid, labels, groups)
+    back = np.linalg.inv(voxels.grid.affine)
+    for column, one in (("p_fwe", "oneMinusPFwe"), ("p_fwe_tfce", "oneMinusPTfce")):
+        places = (clusters[["x_mm", "y_mm", "z_mm"]].to_numpy(float) @ back[:3, :3].T + back[:3, 3]).round().astype(int)
+        clusters[column] = 1 - maps[one][tuple(places.T)]
+    return _Result(row, clusters, maps)
+
+
+def _maps(test: VoxelTest, mask: Flags) -> dict[str, Floats]:
+    values = {
+        "t": test.t, "tThresholded": np.where(test.p_fwe_tfce < CLEAR, test.t, 0.0), "oneMinusPFwe": 1 - test.p_fwe,
+        "oneMinusPTfce": 1 - test.p_fwe_tfce,
+    }  # fmt: skip
+    maps = {name: np.zeros(mask.shape) for name in values}
+    for name, own in values.items():
+        maps[name][mask] = own
+    return maps
+
+
+def _facts(inputs: StatisticsInputs, source: str, name: str, test: Mapping[str, Any]) -> dict[str, Any]:
+    cohort = inputs.config.cohort
+    return {
+        "Description": f"{STATISTICS[name]} ({cohort.positive} less {cohort.negative}); {source}",
+        "NumberOfParticipants": [test["n_positive"], test["n_negative"]],
+        "NumberOfPermutations": test["n_permutations"],
+        "SmoothingFwhmMm": test["fwhm_mm"],
+        "Covariates": test["covariates"],
+    }
+
+
+def _remove(layout: RunLayout, written: Sequence[Path]) -> None:
+    """Remove tables and maps that this state of the run does not have."""
+    tables = [table.path(layout).with_suffix(end) for table in VOXELWISE_TABLES for end in (".tsv", ".json")]
+    for path in (*tables, *layout.voxel_map("any", "t").parent.glob("*_statmap.*")):
+        if path not in written:
+            path.unlink(missing_ok=True)

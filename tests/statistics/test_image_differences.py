@@ -1,0 +1,183 @@
+"""Regions that differ in the images beside regions that are used: planted effects, closed forms, level."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
+from scipy import stats
+
+from atlases.regions import neuromorphometrics
+from pipeline.models.inputs import NetworkInput
+from pipeline.regions.effect_size import hedges_g
+from pipeline.run.errors import BadInputError
+from pipeline.run.layout.scan_files import ScanFiles
+from pipeline.statistics.images.adjusted import Adjusted, rank_correlation
+from pipeline.statistics.images.differences import image_differences_tables
+from pipeline.statistics.images.measures import group_means, volume_change
+from pipeline.statistics.linear.exchangeability import Permutations
+from pipeline.statistics.linear.fold_effect import model_within_folds
+
+SCANS = scans_of(60)
+IS_FIRST = np.array([scan.label == "AD" for scan in SCANS])
+PERSON = [scan.participant_id for scan in SCANS]
+
+
+def with_images(images: np.ndarray, densities: np.ndarray, scans=SCANS, jacobian=np.nan, **statistics):
+    """Inputs whose images hold the values (scans, groups)."""
+    inputs = inputs_of(scans, densities, None, quick_config(**statistics))
+    rows = [
+        {"scan_id": scan.scan_id, "group": group, "intensity": value, "log_jacobian": jacobian * value}
+        for scan, of_scan in zip(scans, images, strict=True)
+        for group, value in zip(GROUPS, of_scan, strict=True)
+    ]
+    return dataclasses.replace(inputs, image_regions=pd.DataFrame(rows))
+
+
+def noise(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def test_planted_regions_get_their_verdicts():
+    images, densities = noise(1, 64, 6), noise(2, 64, len(MAPS), 6)
+    images[IS_FIRST, 1] -= 2.0  # Hippocampus: differs and is used
+    images[IS_FIRST, 2] += 2.0  # Putamen: differs only
+    densities[IS_FIRST, :, 1] += 2.0
+    densities[IS_FIRST, :, 3] += 2.0  # Precuneus: used only
+    table = image_differences_tables(with_images(images, densities))["image_differences"]
+    assert set(table["map"]) == set(MAPS)
+    assert set(table["measure"]) == {"intensity"}  # nobody has a log-Jacobian
+    for _, rows in table.groupby("map"):
+        found = rows.set_index("group")["verdict"]
+        assert found["Hippocampus"] == "differs and is used"
+        assert found["Putamen"] == "differs, not used"
+        assert found["Precuneus"] == "used, does not differ"
+        assert (found[["Amygdala", "Lateral ventricle", "Thalamus"]] == "neither").all()
+    one = table[table["group"] == "Hippocampus"].iloc[0]
+    assert one["difference"] < one["ci_high"] < 0
+    assert one["hedges_g"] < -1.3
+    assert one["evidence_g"] > 1.3
+    assert (one["n_positive"], one["n_negative"]) == (30, 30)  # people, of whom four were scanned twice
+    assert one["covariates"] == "fold, age, sex[T.M]"
+
+
+def test_agreement_is_high_where_the_network_uses_what_differs_and_by_chance_elsewhere():
+    effect = np.array([-2.5, 2.0, -1.5, 1.0, -0.5, 0.0])
+    images, densities = noise(3, 64, 6), noise(4, 64, len(MAPS), 6)
+    images += IS_FIRST[:, None] * effect
+    densities[:, 0] += IS_FIRST[:, None] * np.abs(effect)
+    table = image_differences_tables(with_images(images, densities, jacobian=2.0))["image_agreement"]
+    assert set(table["measure"]) == {"intensity", "log_jacobian"}
+    rows = table[table["measure"] == "intensity"].set_index("map")
+    used, unused = rows.loc[MAPS[0]], rows.loc[MAPS[1]]
+    assert used["r"] > 0.9
+    assert used["p"] < 0.05
+    assert used["ci_low"] < used["r"]
+    assert used["n_regions"] == 6
+    assert used["n_participants"] == 60
+    assert abs(used["by_chance"]) < 0.15
+    assert unused["p"] > 0.05
+    other = table[table["measure"] == "log_jacobian"].set_index("map")
+    assert other["r"].to_numpy() == pytest.approx(rows["r"].to_numpy())  # a factor changes no rank
+
+
+def test_without_covariates_t_is_welchs_over_people_and_g_is_hedges():
+    images = noise(5, 64, 6)
+    inputs = with_images(images, noise(6, 64, len(MAPS), 6), covariates="")
+    table = image_differences_tables(inputs)["image_differences"].query("map == @MAPS[0]")
+    means = pd.DataFrame(images).groupby(PERSON).mean().to_numpy()
+    of_first = pd.Series(IS_FIRST).groupby(PERSON).first().to_numpy()
+    welch = stats.ttest_ind(means[of_first], means[~of_first], equal_var=False)
+    np.testing.assert_allclose(table["t"], welch.statistic, rtol=1e-9)
+    np.testing.assert_allclose(table["df"], welch.df, rtol=1e-9)
+    np.testing.assert_allclose(table["hedges_g"], hedges_g(means, of_first), rtol=1e-9)
+
+
+def test_adjusted_g_is_the_coefficient_of_ordinary_least_squares_in_residual_standard_deviations():
+    rng = np.random.default_rng(7)
+    frame = pd.DataFrame({"age": rng.normal(70, 8, 40), "_first": np.arange(40) % 2.0})
+    values = rng.normal(size=(40, 3)) + 0.05 * frame[["age"]].to_numpy() + frame[["_first"]].to_numpy()
+    people = Adjusted.of(values, model_within_folds("age + _first", "_first", frame, False))
+    x = np.column_stack([frame["_first"], np.ones(40), frame["age"]])
+    b, left, *_ = np.linalg.lstsq(x, values, rcond=None)
+    j = 1 - 3 / (4 * 37 - 1)  # Hedges' approximation of the correction
+    np.testing.assert_allclose(people.hedges_g, j * b[0] / np.sqrt(left / 37), rtol=2e-4)
+
+
+def test_a_draw_is_the_fit_of_people_drawn_twice_and_an_exchange_that_of_exchanged_people():
+    frame = pd.DataFrame({"age": noise(8, 30), "_first": np.arange(30) % 2.0})
+    values, weights = noise(9, 30, 4), np.random.default_rng(1).integers(0, 3, 30).astype(float)
+    people = Adjusted.of(values, model_within_folds("age + _first", "_first", frame, False))
+    again = np.repeat(np.arange(30), weights.astype(int))
+    drawn = Adjusted.of(values[again], model_within_folds("age + _first", "_first", frame.iloc[again], False))
+    np.testing.assert_allclose(
+        people.drawn_sizes(weights[None])[0], (drawn.model.tested[:, 0] @ drawn.residuals) ** 2, rtol=1e-9
+    )
+    as_they_are = Permutations(np.arange(30, dtype=np.int32)[None], False)
+    np.testing.assert_allclose(people.sizes(as_they_are)[0], people.drawn_sizes(np.ones((1, 30)))[0], rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_p_is_uniform_without_a_difference_whatever_sizes_and_spreads():
+    """12 patients of twice the spread among 48 people: 5 % of regions below .05, and 5 % of families."""
+    scans = [dataclasses.replace(s, label="AD" if k % 4 == 0 else "CN") for k, s in enumerate(scans_of(48))]
+    first = np.array([scan.label == "AD" for scan in scans])
+    p, least = [], []
+    for seed in range(150):
+        images = noise(seed, len(scans), 6) * np.where(first, 2.0, 1.0)[:, None]
+        table = image_differences_tables(with_images(images, noise(seed + 999, len(scans), len(MAPS), 6), scans))
+        rows = table["image_differences"].query("map == @MAPS[0]")
+        p, least = [*p, *rows["p"], *rows["evidence_p"]], [*least, rows["p_fwe"].min(), rows["evidence_p_fwe"].min()]
+    assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.02)
+    assert np.mean(np.array(least) < 0.05) == pytest.approx(0.05, abs=0.035)
+
+
+def test_scans_without_a_measure_are_left_out_and_said():
+    images, densities = noise(10, 64, 6), noise(11, 64, len(MAPS), 6)
+    images[:2] = np.nan
+    table = image_differences_tables(with_images(images, densities))["image_differences"]
+    assert table["note"].str.contains("2 scans without this measure left out").all()
+    with pytest.raises(BadInputError, match="no scan was measured"):
+        image_differences_tables(inputs_of(SCANS, densities, None, quick_config()))
+
+
+def test_group_means_take_both_sides_together():
+    regions = neuromorphometrics()
+    labels = np.array([47, 47, 48, 0, 4], np.int64)
+    means, n = group_means(np.array([1.0, 2.0, 6.0, 50.0, 7.0], np.float32), labels, regions)
+    found = dict(zip(regions.groups, zip(means, n, strict=True), strict=True))
+    assert found["Hippocampus"] == (3.0, 3)
+    assert found["Third ventricle"] == (7.0, 1)
+    assert np.isnan(found["Amygdala"][0])
+    assert found["Amygdala"][1] == 0
+
+
+def test_volume_change_has_no_size_of_the_brain_and_none_after_an_affine_registration(tmp_path):
+    spec = NetworkInput(4.0, None)
+    files, grid = ScanFiles(tmp_path, "sub-1", None, 4.0), spec.template_grid
+    files.t1w.parent.mkdir(parents=True)
+    brain, change = np.zeros(grid.shape, np.uint8), np.full(grid.shape, 0.2, np.float32)
+    brain[10:20, 10:20, 10:20] = 1
+    nib.save(nib.Nifti1Image(brain, grid.affine), files.brain_mask)
+    assert volume_change(files, spec) is None
+    nib.save(nib.Nifti1Image(change, grid.affine), files.log_jacobian)
+    assert volume_change(files, spec) is None
+    change[10:15] += 0.4
+    nib.save(nib.Nifti1Image(change, grid.affine), files.log_jacobian)
+    found = volume_change(files, spec)
+    assert found[12, 12, 12] == pytest.approx(0.2)
+    assert found[17, 12, 12] == pytest.approx(-0.2)
+    files.log_jacobian.write_bytes(files.log_jacobian.read_bytes()[:300])
+    with pytest.raises(BadInputError, match="cannot be read"):
+        volume_change(files, spec)
+
+
+def test_rank_correlation_is_spearmans():
+    a, b = noise(12, 3, 20), np.round(noise(13, 3, 20))  # with ties
+    np.testing.assert_allclose(
+        rank_correlation(a, b), [stats.spearmanr(*pair).statistic for pair in zip(a, b, strict=True)]
+    )
