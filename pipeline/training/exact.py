@@ -135,7 +135,7 @@ def solved(
     BadInputError
         If there are too few people of a class.
     """
-    targets = torch.cat([part.targets for part in parts]).cpu()
+    targets = torch.cat([part.targets for part in parts])
     wanted = _in_units(targets, objective)
     last = _layers(model)[-1]
     assert isinstance(last, nn.Linear)
@@ -163,7 +163,7 @@ def solved(
 def _in_units(targets: Tensor, objective: Objective) -> Floats:
     """Targets as the network gives them: a number in standard deviations from the mean."""
     scale: Mapping[str, Any] = objective.facts
-    own: Floats = targets.double().numpy()
+    own: Floats = targets.double().cpu().numpy()
     if "target_sd" not in scale:
         return own
     standardised: Floats = (own - scale["target_mean"]) / scale["target_sd"]
@@ -186,19 +186,20 @@ def _layers(model: StagedModel) -> nn.Sequential:
 class _Answers(nn.Module):
     """A network whose answers are known."""
 
-    def __init__(self, outputs: Floats) -> None:
+    def __init__(self, outputs: Tensor) -> None:
         super().__init__()
-        self.outputs = torch.from_numpy(outputs).float()
+        self.outputs = outputs
 
     def forward(self, _: Tensor) -> Tensor:
         return self.outputs
 
 
 def _measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measures:
-    known = torch.from_numpy(np.isfinite(outputs).all(axis=1))
-    own = targets[known]
+    known = np.isfinite(outputs).all(axis=1)
+    own = targets[torch.from_numpy(known).to(targets.device)]
     batch = Batch(torch.empty(len(own), 0), own, torch.arange(len(own)))
-    return objective.measures(objective.loss(_Answers(outputs[known.numpy()]), batch, Context())[1])
+    answers = _Answers(torch.from_numpy(outputs[known]).float().to(targets.device))
+    return objective.measures(objective.loss(answers, batch, Context())[1])
 
 
 def _trained(model: StagedModel, outputs: Floats, found: RidgeFit, targets: Tensor, objective: Objective) -> Trained:
