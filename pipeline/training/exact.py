@@ -7,9 +7,10 @@ all scans or all columns of one. The ridge is solved on inner products of scans,
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -134,9 +135,10 @@ def solved(
     BadInputError
         If there are too few people of a class.
     """
-    targets = torch.cat([part.targets for part in parts]).cpu()
+    targets = torch.cat([part.targets for part in parts])
     wanted = _in_units(targets, objective)
-    last = model.stages[-1][-1]  # type: ignore[index]
+    last = _layers(model)[-1]
+    assert isinstance(last, nn.Linear)
     with tempfile.TemporaryFile(dir=folder) as file:
         for part in parts:
             for row in range(len(part)):
@@ -160,34 +162,44 @@ def solved(
 
 def _in_units(targets: Tensor, objective: Objective) -> Floats:
     """Targets as the network gives them: a number in standard deviations from the mean."""
-    scale = objective.facts
-    own = targets.double().numpy()
-    return (own - scale["target_mean"]) / scale["target_sd"] if "target_sd" in scale else own
+    scale: Mapping[str, Any] = objective.facts
+    own: Floats = targets.double().cpu().numpy()
+    if "target_sd" not in scale:
+        return own
+    standardised: Floats = (own - scale["target_mean"]) / scale["target_sd"]
+    return standardised
 
 
 @torch.no_grad()
 def _before(model: StagedModel, volume: Tensor) -> NDArray[np.float32]:
     """What the last layer gets of a volume (1, 1, D, H, W), shape (columns,)."""
-    *layers, _ = (layer for stage in model.stages for layer in stage)  # type: ignore[attr-defined]
-    return nn.Sequential(*layers)(volume.float()).flatten().cpu().numpy()  # type: ignore[no-any-return]
+    found: NDArray[np.float32] = _layers(model)[:-1](volume.float()).flatten().cpu().numpy()
+    return found
+
+
+def _layers(model: StagedModel) -> nn.Sequential:
+    """The layers of a network of one stage."""
+    (stage,) = model.stages
+    return cast(nn.Sequential, stage)
 
 
 class _Answers(nn.Module):
     """A network whose answers are known."""
 
-    def __init__(self, outputs: Floats) -> None:
+    def __init__(self, outputs: Tensor) -> None:
         super().__init__()
-        self.outputs = torch.from_numpy(outputs).float()
+        self.outputs = outputs
 
     def forward(self, _: Tensor) -> Tensor:
         return self.outputs
 
 
 def _measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measures:
-    known = torch.from_numpy(np.isfinite(outputs).all(axis=1))
-    own = targets[known]
+    known = np.isfinite(outputs).all(axis=1)
+    own = targets[torch.from_numpy(known).to(targets.device)]
     batch = Batch(torch.empty(len(own), 0), own, torch.arange(len(own)))
-    return objective.measures(objective.loss(_Answers(outputs[known.numpy()]), batch, Context())[1])
+    answers = _Answers(torch.from_numpy(outputs[known]).float().to(targets.device))
+    return objective.measures(objective.loss(answers, batch, Context())[1])
 
 
 def _trained(model: StagedModel, outputs: Floats, found: RidgeFit, targets: Tensor, objective: Objective) -> Trained:
