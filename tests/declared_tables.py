@@ -8,6 +8,7 @@ import pandas as pd
 
 from pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
 from pipeline.evaluation.bench.stage import BENCH_TABLES
+from pipeline.regions.tables import SPREADS
 from pipeline.registration.quality.decisions import FLAGGED_TABLE
 from pipeline.run.columns import Form
 from pipeline.run.config.files import read_config
@@ -16,7 +17,7 @@ from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table
 from pipeline.statistics.stage import ANALYSES
 from pipeline.training.baselines.stage import baseline_columns
-from pipeline.training.prediction import prediction_columns
+from pipeline.training.prediction import SPREAD, prediction_columns
 from pipeline.training.pretraining.stage import PRETRAINING_TABLE
 from pipeline.training.stage import REPEAT_COLUMN
 from reports.read.table_faults import bad_cell
@@ -45,6 +46,8 @@ def require_as_declared(layout: RunLayout, table: Table) -> None:
         meanings = {**first, **prediction_columns(task_of(config.cohort))}
     if table.name == "predictions_baselines":
         meanings = baseline_columns(task_of(config.cohort))
+    if config.training.ensemble == 1:  # spreads over the members of ensembles
+        meanings = {name: meaning for name, meaning in meanings.items() if name not in {*SPREAD, *SPREADS}}
     if meanings:
         assert dictionary == {name: {"Description": meaning} for name, meaning in meanings.items()}
         assert list(frame.columns) == list(meanings)
