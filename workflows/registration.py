@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 
 from atlases.catalogue import find_atlas
 from pipeline.cohort.records import Scan, ScanTable
+from pipeline.registration.quality.doubt import MIRRORED, NOT_KNOWN
 from pipeline.registration.quality.decisions import require_decisions
 from pipeline.registration.quality.flags import flag_reasons
 from pipeline.registration.settled import settle_scans
@@ -76,11 +78,26 @@ def _followers(
 def _settle(layout: RunLayout, config: Config) -> None:
     """Update ``scans.tsv``, and stop if a person has to decide."""
     settings = config.registration
-    quality = read_table(layout.registration_quality, text_columns=["flags", "decision"])
+    quality = read_table(layout.registration_quality, text_columns=["flags", "decision", "sides"])
     measured = hippocampal_volumes(read_table(layout.volumes, text_columns=["group"]))
     table = settle_scans(ScanTable.read(layout.scans), quality, measured, config.regions.atlas, settings)
     table.write(layout.scans)
+    for note in side_notes(quality):
+        logging.getLogger("heatlas").warning("%s", note)
     doubtful = quality[quality["flags"].notna()]
     names = ["_".join(str(part) for part in key if str(part) != "nan")
              for key in doubtful[["participant_id", "session_id"]].itertuples(index=False)]  # fmt: skip
     require_decisions(dict(zip(names, doubtful["decision"].fillna(""), strict=True)), layout.flagged)
+
+
+def side_notes(quality: pd.DataFrame) -> list[str]:
+    """What ``registration.tsv`` says about left and right, for the command line: nothing if all is well."""
+    mirrored = quality.loc[quality["sides"] == MIRRORED, "participant_id"].astype(str)
+    if len(mirrored):
+        shown = ", ".join(mirrored[:5]) + (", ..." if len(mirrored) > 5 else "")
+        return [
+            f"{len(mirrored)} of {quality['sides'].notna().sum()} scans look mirrored left to right: {shown}. Compare them "
+            "with their source; group/registration.tsv has the score of every scan."
+        ]
+    unknown = quality.loc[quality["sides"].fillna("").str.startswith(NOT_KNOWN), "sides"]
+    return [f"Whether scans are mirrored left to right is {unknown.iloc[0]}."] if len(unknown) else []

@@ -9,16 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.ndimage
 
 from atlases.spaces import Grid
 from atlases.templates import Template
 from pipeline.cohort.bids.derivatives import template_space_problem
 from pipeline.registration.ants_transform import Volume
 from pipeline.registration.images.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
-from pipeline.registration.images.preparation import coarsen
+from pipeline.registration.images.preparation import on_grid
 from pipeline.registration.images.t1w import T1wImage
-from pipeline.registration.quality.measures import correlation, dice
+from pipeline.registration.quality.measures import correlation, dice, outside_share
 from pipeline.run.errors import BadInputError
 
 MIN_DICE = 0.8
@@ -36,6 +35,7 @@ class PlacedScan:
     source_grid: Grid  # grid of the image as given
     correlation: float  # as `pipeline.registration.quality.measures.RegistrationQuality`
     dice: float
+    outside_share: float
 
     @property
     def resampled(self) -> bool:
@@ -55,11 +55,12 @@ def stated_brain(image: T1wImage) -> BrainMask:
     return BrainMask(mask, "stripped", volume)
 
 
-def place_in_template(image: T1wImage, brain: BrainMask, template: Template) -> PlacedScan:
+def place_in_template(image: T1wImage, brain: BrainMask, template: Template, cut: bool = False) -> PlacedScan:
     """Resample an image in template space on the template grid, by its affine alone.
 
     An image on the template grid is not changed. On another grid, it is smoothed to the template's voxel size if its
-    voxels are finer, and interpolated linearly. It is refused if its brain lies elsewhere or is not covered.
+    voxels are finer, and interpolated linearly. With `cut`, only what lies under the template's mask is kept. An image
+    is refused if its brain lies elsewhere or is not covered.
     """
     i, j, k = image.data.shape
     source = Grid((i, j, k), image.affine)
@@ -69,25 +70,16 @@ def place_in_template(image: T1wImage, brain: BrainMask, template: Template) -> 
     if source.same_as(template.grid):
         t1w, mask = image.data.astype(np.float32, copy=True), brain.mask.copy()
     else:
-        t1w = _on_grid(Volume(image.data, image.affine), template.grid)
-        mask = _on_grid(Volume(brain.mask.astype(np.float32), image.affine), template.grid) >= 0.5
-    t1w[~mask] = 0
+        t1w = on_grid(Volume(image.data, image.affine), template.grid)
+        mask = on_grid(Volume(brain.mask.astype(np.float32), image.affine), template.grid) >= 0.5
     overlap = dice(mask, template.brain_mask)
     if overlap < MIN_DICE:
         raise BadInputError(
             f"{image.path}: is declared to be in the space of {template.name}, but its brain overlaps the template's "
             f"by a Dice coefficient of only {overlap:.2f}. Give the scan itself, to be registered here."
         )
-    inside = template.brain_mask
+    inside, outside = template.brain_mask, outside_share(mask, template.brain_mask)
+    mask = inside.copy() if cut else mask
+    t1w[~mask] = 0
     alike = correlation(t1w[inside], template.t1w[inside])
-    return PlacedScan(t1w, mask, template.grid, brain, source, alike, overlap)
-
-
-def _on_grid(volume: Volume, grid: Grid) -> np.ndarray:
-    """Linear interpolation on a grid of the same space, after smoothing to its voxel size; 0 outside the image."""
-    smooth = coarsen(volume, min(grid.voxel_sizes_mm))
-    to_source = np.linalg.inv(smooth.affine) @ grid.affine
-    values = scipy.ndimage.affine_transform(
-        smooth.data, to_source[:3, :3], to_source[:3, 3], grid.shape, order=1, mode="grid-constant"
-    )
-    return np.asarray(values, dtype=np.float32)
+    return PlacedScan(t1w, mask, template.grid, brain, source, alike, overlap, outside)

@@ -23,6 +23,8 @@ from pipeline.registration.quality.region_quality import (
     region_quality_job,
 )
 from pipeline.registration.scan_jobs import registration_job
+from pipeline.registration.quality.side_images import sides_of
+from pipeline.registration.quality.sides import Sides
 from pipeline.run.config.settings import RegionsConfig, RegistrationConfig
 from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout
@@ -131,7 +133,7 @@ def register_scans(
     outcomes = run_jobs(layout, jobs, executor, "registration", finish)
     registered = [scan for scan, outcome in zip(kept, outcomes, strict=True) if outcome.ok]
     regions = measure_regions(layout, registered, atlas, resolution, executor, digests)
-    _write_quality(layout, kept, outcomes, config)
+    _write_quality(layout, kept, outcomes, config, sides=_sides(layout, registered, regions, resolution))
     return outcomes, regions
 
 
@@ -155,14 +157,22 @@ def _write_quality(
     outcomes: Sequence[Outcome],
     config: RegistrationConfig,
     decided: bool = True,
+    sides: Sides | None = None,
 ) -> None:
     """Write ``registration.tsv``; ``region_quality.tsv`` must exist."""
     rows = [table_row(scan, outcome) for scan, outcome in zip(scans, outcomes, strict=True)]
     regions = read_table(layout.region_quality, text_columns=["name", "group"])
     frame = pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS))
     write_table(
-        layout.registration_quality, add_doubt(frame, regions, scans, layout, config, decided), REGISTRATION_COLUMNS
+        layout.registration_quality, add_doubt(frame, regions, scans, layout, config, decided, sides), REGISTRATION_COLUMNS
     )
+
+
+def _sides(layout: RunLayout, scans: Sequence[Scan], measured: Sequence[Outcome], resolution_mm: float) -> Sides | None:
+    """Sides of the registered scans; None in the unusual case that one could not be measured."""
+    if not all(outcome.ok for outcome in measured):
+        return None
+    return sides_of([layout.scan(scan.participant_id, scan.session_id, resolution_mm).asymmetry for scan in scans])
 
 
 def table_row(scan: Scan, outcome: Outcome) -> dict[str, Any]:

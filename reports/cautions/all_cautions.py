@@ -20,7 +20,7 @@ from reports.cautions.audit_cautions import AUDIT_CHECKS
 from reports.cautions.findings import Caution, Check, in_words, performance_estimate
 from reports.cautions.method_cautions import METHOD_CHECKS, sums_of_evidence
 from reports.content.relevance.conservation import LOSSES, shares
-from reports.content.run.registration import mostly_flagged, outlying_scans, registered
+from reports.content.run.registration import mirrored_scans, misplaced_scans, mostly_flagged, registered
 from reports.page.faults import Faults
 from reports.read.run_record import KEYS, OUTCOMES, RunRecord
 from reports.read.written_tables import PREDICTIONS_OF
@@ -184,7 +184,7 @@ def _same_images(run: RunRecord) -> Caution | None:
 
 def _registration(run: RunRecord) -> Caution | None:
     good = registered(run)
-    bad = good[outlying_scans(good)]
+    bad = good[misplaced_scans(good)]
     if bad.empty:
         return None
     if mostly_flagged(run):
@@ -196,6 +196,22 @@ def _registration(run: RunRecord) -> Caution | None:
         f"Doubtful: {number(len(bad))} of {count(len(good), 'scan')}, the worst of them "
         f"{shortened(bad.sort_values('correlation')['participant_id'].iloc[0])}; {number(dropped)} dropped, "
         f"{number(len(bad) - dropped)} kept. The relevance of kept scans may be counted in the wrong regions.",
+        "registration",
+    )
+
+
+def _mirrored(run: RunRecord) -> Caution | None:
+    good = registered(run)
+    bad = good[mirrored_scans(good)]
+    if bad.empty:
+        return None
+    names = [shortened(name) for name in bad.sort_values("side_score")["participant_id"].astype(str)]
+    more = f" and {number(len(names) - NAMED_FAULTS)} more" if len(names) > NAMED_FAULTS else ""
+    return Caution(
+        "note" if (bad["decision"] == "drop").all() else "serious",
+        f"{count(len(bad), 'scan')} {'looks' if len(bad) == 1 else 'look'} mirrored left to right.",
+        f"Their asymmetry is the opposite of the others': {', '.join(names[:NAMED_FAULTS])}{more}. Compare them with their "
+        "source. Left and right regions of these scans would be exchanged.",
         "registration",
     )
 
@@ -352,7 +368,8 @@ CHECKS: Sequence[Check] = (
     Check(sums_of_evidence, ("evidence", "relevance")),
     Check(_synthetic), Check(_shuffled), Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
     Check(_same_images), Check(_few, ("scans",)), Check(_chance),
-    Check(_not_better, ("baselines",)), Check(_registration, ("registration",)),
+    Check(_not_better, ("baselines",)), Check(_mirrored, ("registration",)),
+    Check(_registration, ("registration",)),
     Check(_own_volumes, ("scans",)), Check(_not_learned), Check(_not_converged), Check(_imbalanced, ("scans",)),
     Check(_negative_start, ("conservation", "predictions")), Check(_losses, ("conservation",)),
     Check(_gain, ("relevance", "predictions")), Check(_dropped, ("scans",)), Check(_empty_outcomes), *AUDIT_CHECKS,

@@ -8,6 +8,7 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
+from atlases.spaces import Grid
 from pipeline.registration.ants_transform import Volume, require_one_thread, to_ants
 
 FIELD_VOXEL_MM = 4.0
@@ -67,6 +68,16 @@ def coarsen(volume: Volume, voxel_mm: float) -> Volume:
     scaling = np.diag(np.append(factor, 1.0))
     scaling[:3, 3] = offset
     return Volume(data, volume.affine @ scaling)
+
+
+def on_grid(volume: Volume, grid: Grid) -> np.ndarray:
+    """Linear interpolation on a grid of the same space, after smoothing to its voxel size; 0 outside the image."""
+    smooth = coarsen(volume, min(grid.voxel_sizes_mm))
+    to_source = np.linalg.inv(smooth.affine) @ grid.affine
+    values = scipy.ndimage.affine_transform(
+        smooth.data, to_source[:3, :3], to_source[:3, 3], grid.shape, order=1, mode="grid-constant"
+    )
+    return np.asarray(values, dtype=np.float32)
 
 
 def correct_bias_field(volume: Volume, mask: np.ndarray) -> np.ndarray:

@@ -11,12 +11,21 @@ from pipeline.cohort.records import Scan
 from pipeline.registration.quality.decisions import decide
 from pipeline.registration.quality.flags import MIN_COHORT, OUTLYING, flag_reasons
 from pipeline.registration.quality.local_outliers import region_reasons, worst_regions
+from pipeline.registration.quality.sides import DIVIDED_SHARE, MIRRORED_SCORE, Sides
 from pipeline.run.config.settings import RegistrationConfig
 from pipeline.run.layout.run_layout import RunLayout
+
+MIRRORED, AS_OTHERS, NOT_KNOWN = "mirrored", "as the others", "not known: "
+"""Values of the column ``sides``; the last is the start of one."""
+MIRRORED_REASON = "looks mirrored left to right"
 
 DOUBT_COLUMNS = {
     "worst_regions": "Regions in which the scan lies worst on the template, with the correlation there: farthest below "
     f"the other scans or, among fewer than {MIN_COHORT}, lowest; see region_quality.tsv",
+    "side_score": "Correlation of the asymmetry of the scan with the mean asymmetry of the others; < 0 where left and right "
+    f"may be exchanged; n/a among fewer than {MIN_COHORT} scans",
+    "sides": f"{AS_OTHERS}, or {MIRRORED} (side_score below {MIRRORED_SCORE:g}), or why nothing can be said, as when more than "
+    f"{DIVIDED_SHARE:.0%} differ; if all scans are mirrored, they look alike",
     "flags": "Why the registration is in doubt: beyond what any adult brain shows, or, among at least "
     f"{MIN_COHORT} scans, more than {OUTLYING} robust standard deviations from the median on the bad side (in one of "
     "many regions as rarely); n/a if it is not",
@@ -31,17 +40,31 @@ def add_doubt(
     layout: RunLayout,
     config: RegistrationConfig,
     decided: bool = True,
+    sides: Sides | None = None,
 ) -> pd.DataFrame:
     """Fill in the columns of `DOUBT_COLUMNS`; with ``flagged = "ask"`` also write ``flagged.tsv``.
 
     `quality` has one row per scan, in the order of `scans`; `regions` is ``region_quality.tsv``. `decided` is False
-    while scans are still being registered: the cohort may change, so nothing is decided.
+    while scans are still being registered: the cohort may change, so nothing is decided. `sides` are those of the
+    registered scans, in their order; None if they have not been compared.
     """
     registered = (quality["status"] == "registered").to_numpy()
     good = [scan for scan, fine in zip(scans, registered, strict=True) if fine]
     reasons = flag_reasons(quality[registered], [scan.age for scan in good])
     local = region_reasons(regions)
-    every = [[*found, *local.get(scan.scan_id, ())] for scan, found in zip(good, reasons, strict=True)]
+    scores = dict(zip((scan.name for scan in good), sides.scores if sides is not None else (), strict=False))
+    swapped = {scan.name for scan, one in zip(good, sides.mirrored, strict=True) if one} if sides is not None else set()
+    every = [
+        [
+            *([f"{MIRRORED_REASON} (asymmetry {scores[scan.name]:.2f} against the others')"] if scan.name in swapped else []),
+            *found, *local.get(scan.scan_id, ()),
+        ]
+        for scan, found in zip(good, reasons, strict=True)
+    ]  # fmt: skip
+    said = {
+        scan.name: MIRRORED if scan.name in swapped else (NOT_KNOWN + sides.unknown if sides.unknown else AS_OTHERS)
+        for scan in good
+    } if sides is not None else {}  # fmt: skip
     flags = {scan.name: "; ".join(found) for scan, found in zip(good, every, strict=True) if found}
     figures = {
         scan.name: os.path.relpath(
@@ -51,7 +74,10 @@ def add_doubt(
     }
     decisions = decide(scans, flags, config.flagged, layout.flagged, figures) if decided else {}
     worst = worst_regions(regions)
+    rounded = [round(float(scores[scan.name]), 3) if scan.name in scores else None for scan in scans]
     columns = {
+        "side_score": pd.Series(rounded, quality.index, dtype=float),
+        "sides": pd.Series([said.get(scan.name) for scan in scans], quality.index, dtype=object),
         "worst_regions": pd.Series([worst.get(scan.scan_id) for scan in scans], quality.index, dtype=object),
         "flags": pd.Series([flags.get(scan.name) for scan in scans], quality.index, dtype=object),
         "decision": pd.Series([decisions.get(scan.name) or None for scan in scans], quality.index, dtype=object),

@@ -1,8 +1,10 @@
 """Which registrations are in doubt, and why: absolute limits, and outliers of the cohort.
 
-*Limits* hold for every scan. They are exceeded only by images that are not an adult head (fruit, a child's or
-mis-scaled head, a large lesion) or by failed registrations. *Outliers* need a cohort: a number more than 3.5 robust
-standard deviations (1.4826 x median absolute deviation) from the median, on the bad side (Iglewicz & Hoaglin 1993).
+*Outliers* need a cohort: a number more than 3.5 robust standard deviations (1.4826 x median absolute deviation) from the
+median, on the bad side (Iglewicz & Hoaglin 1993). *Limits* hold for every scan. They are exceeded only by images that
+are not an adult head (fruit, a mis-scaled head) or by grossly failed registrations, whatever the preparation of the
+images: after an affine map of rough brains, good scans correlate by 0.3 with the template. Below `MIN_COHORT` scans,
+limits are all there is.
 
 A flag is a reason to look, not a verdict; `RegistrationConfig.flagged` says what happens to flagged scans.
 """
@@ -38,18 +40,23 @@ class Measure:
     smallest_spread: float
     low: float = -math.inf  # limits for every scan, whatever its cohort
     high: float = math.inf
+    # Limit for scans that were warped and have too few others to be compared with; an affine map leaves atrophy, which
+    # looks like a lesion
+    high_alone: float = math.inf
+    ratio: bool = False  # compared by the logarithm of 1 + value: amounts of 0 to many
 
 
 MEASURES = (
-    Measure("correlation", "correlation with the template", "low", 0.01, low=0.45),
+    Measure("correlation", "correlation with the template", "low", 0.01, low=0.25),
     Measure("normalised_mutual_information", "mutual information with the template", "low", 0.002),
-    Measure("dice", "Dice of the brain masks", "low", 0.005, low=0.85),
+    Measure("dice", "Dice of the brain masks", "low", 0.005, low=0.75),
     Measure("min_jacobian", "smallest Jacobian determinant", "low", 0.05),
     Measure("nonpositive_jacobian_share", "folded share of the warp", "high", 0.001, high=0.0),
     Measure("affine_residual_mm", "displacement left to the warp (mm)", "high", 0.3, high=12.0),
     Measure("scale", "size of the head against the template", "both", 0.02, low=0.75, high=1.2),
-    Measure("brain_mm3", "brain volume (mm3)", "both", 3e4, low=8e5, high=2.2e6),
-    Measure("dark_ml", "part dark as a lesion (ml)", "high", 1.0, high=10.0),
+    Measure("brain_mm3", "brain volume (mm3)", "both", 3e4, low=8e5, high=2.3e6),
+    Measure("dark_ml", "part dark as a lesion (ml)", "high", 0.7, high_alone=10.0, ratio=True),
+    Measure("outside_share", "share of the brain mask outside the template's brain", "high", 0.02),
 )
 
 
@@ -70,11 +77,13 @@ def flag_reasons(quality: pd.DataFrame, ages: Sequence[float | None] | None = No
         Empty if nothing is wrong.
     """
     reasons: list[list[str]] = [[] for _ in range(len(quality))]
+    moved = quality.get("affine_residual_mm", pd.Series(np.nan, quality.index))
+    warped = moved.astype(float).to_numpy() > 0
     for measure in MEASURES:
         if measure.column not in quality:
             continue
         values = quality[measure.column].astype(float).to_numpy()
-        for row, reason in _reasons_of(measure, values).items():
+        for row, reason in _reasons_of(measure, values, warped).items():
             reasons[row].append(reason)
     for row, reason in _stretched(quality).items():
         reasons[row].append(reason)
@@ -95,13 +104,14 @@ def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
     return np.asarray((values - centre) / spread)
 
 
-def _reasons_of(measure: Measure, values: np.ndarray) -> dict[int, str]:
+def _reasons_of(measure: Measure, values: np.ndarray, warped: np.ndarray) -> dict[int, str]:
     """Reasons by row, one per number; limits take precedence over outliers."""
     known = np.flatnonzero(np.isfinite(values))
     found: dict[int, str] = {}
     if len(known) >= MIN_COHORT:
         median = np.median(values[known])
-        distances = robust_distance(values[known], measure.smallest_spread)
+        compared = np.log1p(values[known]) if measure.ratio else values[known]
+        distances = robust_distance(compared, measure.smallest_spread)
         for row, distance in zip(known, distances, strict=True):
             beyond = {"low": -distance, "high": distance, "both": abs(distance)}[measure.bad]
             if beyond > OUTLYING:
@@ -110,11 +120,13 @@ def _reasons_of(measure: Measure, values: np.ndarray) -> dict[int, str]:
                     f"{measure.words} {_short(values[row])} is far {side} the others (median {_short(median)} of "
                     f"{len(known)} scans)"
                 )
+    alone = len(known) < MIN_COHORT
     for row in known:
+        high = min(measure.high, measure.high_alone) if alone and warped[row] else measure.high
         if values[row] < measure.low:
             found[int(row)] = f"{measure.words} {_short(values[row])} is below {_short(measure.low)}"
-        elif values[row] > measure.high:
-            found[int(row)] = f"{measure.words} {_short(values[row])} is above {_short(measure.high)}"
+        elif values[row] > high:
+            found[int(row)] = f"{measure.words} {_short(values[row])} is above {_short(high)}"
     return found
 
 

@@ -37,6 +37,7 @@ class RegistrationQuality:
     scale_y: float
     scale_z: float
     dark_ml: float
+    outside_share: float
 
 
 QUALITY_COLUMNS = {
@@ -55,6 +56,8 @@ QUALITY_COLUMNS = {
     "scale_z": "Length in the scan of 1 mm of the template from inferior to superior",
     "dark_ml": "Largest connected part of the registered brain that is much darker than the template, as fluid is "
     "relative to tissue, in ml of template space: lesions, holes, gross misregistration",
+    "outside_share": "Share of the registered brain mask that lies outside the template's: eyes, optic nerves and skull "
+    "base of a rough extraction, and what the map leaves over; with template-mask it is set to 0",
 }
 
 
@@ -89,6 +92,7 @@ def assess(
         scale_y=float(lengths[1]),
         scale_z=float(lengths[2]),
         dark_ml=dark_volume(brain, template_brain, template_mask, voxel_mm),
+        outside_share=outside_share(mask, template_mask),
     )
 
 
@@ -138,6 +142,15 @@ def dice(first: np.ndarray, second: np.ndarray) -> float:
     """Dice coefficient of two masks; 0 if both are empty."""
     total = int(first.sum()) + int(second.sum())
     return float(2 * int((first & second).sum()) / total) if total else 0.0
+
+
+def outside_share(mask: np.ndarray, template_mask: np.ndarray) -> float:
+    """Share of a mask that lies outside the template's; 0 for an empty one.
+
+    >>> outside_share(np.array([True, True, True, True]), np.array([True, True, True, False]))
+    0.25
+    """
+    return float((mask & ~template_mask).sum() / max(int(mask.sum()), 1))
 
 
 def rotation_angle(linear: np.ndarray) -> float:

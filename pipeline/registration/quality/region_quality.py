@@ -29,6 +29,7 @@ from pipeline.registration.quality.local_quality import (
     region_percentiles,
     region_voxels,
 )
+from pipeline.registration.quality.side_images import write_asymmetry
 from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout
 from pipeline.run.tables import read_table, write_table
@@ -79,7 +80,10 @@ def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_dig
     if scan.entry != "template":
         given |= {"log_jacobian": files.log_jacobian, "affine": files.affine_transform, "warp": files.warp,
                   "inverse_warp": files.inverse_warp}  # fmt: skip
-    outputs = {"regions": files.region_quality, "columns": files.region_quality.with_suffix(".json")}
+    outputs = {
+        "regions": files.region_quality, "columns": files.region_quality.with_suffix(".json"),
+        "asymmetry": files.asymmetry,
+    }  # fmt: skip
     parts = {"registration": receipt_key(layout, "registration", files.name) or "", "atlas": atlas_digest}
     return Job(STAGE, files.name, unit_key(parts, [resolution_mm], measure_one), outputs, measure_one,
                (given, atlas_name, resolution_mm))  # fmt: skip
@@ -129,7 +133,7 @@ def _distances(table: pd.DataFrame) -> pd.Series:
 
 
 def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: str, resolution_mm: float) -> None:
-    """Job: local quality of one scan (regions, and columns, its data dictionary).
+    """Job: local quality of one scan (regions, and columns, its data dictionary), and its asymmetry.
 
     Only ``t1w`` is given for an image that came in template space.
     """
@@ -158,6 +162,7 @@ def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: st
         # Further digits depend on the order of summation.
         row.update({name: round(found[region.number], 4) for name, found in numbers.items() if region.number in found})
         rows.append(row | {"voxels": int(row["voxels"] or 0)})
+    write_asymmetry(outputs["asymmetry"], given["t1w"], resolution_mm, given.get("inverse_warp"))
     write_table(outputs["regions"], pd.DataFrame(rows, columns=list(SCAN_REGION_COLUMNS)), SCAN_REGION_COLUMNS)
 
 

@@ -110,6 +110,11 @@ class ScanFiles:
         return self._anat(f"{self._space}_desc-regions_quality.tsv")
 
     @property
+    def asymmetry(self) -> Path:
+        """Right minus left of this scan, to compare its sides with those of other scans (NumPy array)."""
+        return self._anat(f"{self._space}_desc-sides_quality.npy")
+
+    @property
     def volumes(self) -> Path:
         """Volumes of atlas regions in this scan, from the Jacobian determinant (TSV)."""
         return self._anat(f"{self._space}_desc-jacobian_volumes.tsv")

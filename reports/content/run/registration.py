@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
 from pipeline.registration.quality.flags import MIN_COHORT
 from reports.figures.charts import draw_registration
 from reports.figures.gallery import Picture
@@ -35,9 +36,12 @@ _COLUMNS = (
     numeric("affine_residual_mm", "Warp, mm", lambda x: fixed(x, 1), "root mean square displacement"),
     numeric("brain_ml", "Brain, ml", lambda x: fixed(x, 0), "brain mask in the scan"),
     numeric("dark_ml", "Dark as a lesion, ml", lambda x: fixed(x, 1), "largest connected part"),
+    numeric("outside_share", "Outside", lambda x: percent(x, 0), "share of the brain mask outside the template's brain"),
+    numeric("side_score", "Sides", lambda x: fixed(x, 2), "asymmetry against that of the others; below 0, left and right may be exchanged"),
     Column("brain_extraction", "Brain extraction"),
 )
 _SUMMARY = ("correlation", "dice", "min_jacobian")
+ROUGH = 0.1  # median share of brain masks outside the template's brain, above which extraction is rough
 MOST = 0.5  # share of flagged scans above which a flag no longer tells one scan from another
 SHOWN = 6  # doubtful scans whose overview is on the page; the others are linked
 
@@ -51,6 +55,32 @@ def registered(run: RunRecord) -> pd.DataFrame:
     """Rows of registration that succeeded."""
     quality = run.tables["registration"]
     return quality[quality["status"] == "registered"]
+
+
+def mirrored_scans(quality: pd.DataFrame) -> pd.Series:
+    """Scans that look mirrored left to right (`pipeline.registration.quality.sides`)."""
+    return quality["sides"].astype(str) == MIRRORED
+
+
+def misplaced_scans(quality: pd.DataFrame) -> pd.Series:
+    """Flagged scans with another reason than their sides."""
+    others = quality["flags"].map(lambda said: [one for one in str(said).split("; ") if not one.startswith(MIRRORED_REASON)])
+    return outlying_scans(quality) & others.map(bool)
+
+
+def sides_unknown(quality: pd.DataFrame) -> str:
+    """Why nothing can be said about the sides of the scans; empty if something can, or they were not compared."""
+    said = quality["sides"].dropna().astype(str)
+    said = said[said.str.startswith(NOT_KNOWN)]
+    return said.iloc[0].removeprefix(NOT_KNOWN) if len(said) else ""
+
+
+def roughly_extracted(run: RunRecord) -> float:
+    """Median share of the brain masks outside the template's brain if it is large and not cut off; else 0."""
+    if not run.has("registration") or run.config.registration.brain_extraction == "template-mask":
+        return 0.0
+    share = float(registered(run)["outside_share"].astype(float).median())
+    return share if share > ROUGH else 0.0
 
 
 def mostly_flagged(run: RunRecord) -> bool:
@@ -82,6 +112,10 @@ def build(material: Material) -> Mapping[str, Any]:
         "n": len(good),
         "failed": int((quality["status"] != "registered").sum()),
         "outlying": int(outlying.sum()),
+        "mirrored": int(mirrored_scans(good).sum()),
+        "sides_unknown": sides_unknown(good),
+        "compared": len(good) >= MIN_COHORT,
+        "rough": percent(rough, 0) if (rough := roughly_extracted(material.run)) else "",
         "mostly": mostly_flagged(material.run),
         "medians": {name: fixed(good[name].median(), 3) for name in _SUMMARY} if len(good) else {},
         "figure": picture,

@@ -1,0 +1,71 @@
+"""The asymmetry of each registered scan as a file, and what the scans of a run say of each other's sides."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import scipy.ndimage
+
+from atlases.brain_box import brain_box
+from atlases.spaces import Grid, template_grid
+from atlases.templates import load_template
+from pipeline.registration.ants_transform import Volume, read_displacement
+from pipeline.registration.images.preparation import on_grid
+from pipeline.registration.quality.sides import VOXEL_MM, Halves, Sides, asymmetry, halves_of, judge_sides, side_scores
+
+
+def write_asymmetry(path: Path, t1w: Path, resolution_mm: float, inverse_warp: Path | None = None) -> None:
+    """Write the `asymmetry` of a registered scan (``.npy``), with the warp taken back if there is one."""
+    image: Any = nib.load(t1w)
+    values = on_grid(Volume(np.asarray(image.dataobj, dtype=np.float32), image.affine), template_grid(VOXEL_MM))
+    if inverse_warp is not None:
+        values = without_warp(values, template_grid(VOXEL_MM), read_displacement(inverse_warp), _box_affine(resolution_mm))
+    np.save(path, asymmetry(values, _halves()), allow_pickle=False)
+
+
+def without_warp(values: np.ndarray, grid: Grid, inverse: np.ndarray, affine: np.ndarray) -> np.ndarray:
+    """The image W of a scan after affine map and warp as it was after the affine map alone: W(y + w(y)).
+
+    `values` are (X, Y, Z) on `grid`; `inverse` holds the displacements w of the inverse warp, (X', Y', Z', 3), in mm, on
+    a grid of `affine`. Outside that grid nothing is displaced.
+    """
+    points = nib.affines.apply_affine(grid.affine, np.moveaxis(np.indices(grid.shape), 0, -1))
+    places = np.moveaxis(nib.affines.apply_affine(np.linalg.inv(affine), points), -1, 0)
+    moved = [points[..., axis] + scipy.ndimage.map_coordinates(inverse[..., axis], places, order=1) for axis in range(3)]
+    voxels = np.moveaxis(nib.affines.apply_affine(np.linalg.inv(grid.affine), np.stack(moved, -1)), -1, 0)
+    return np.asarray(scipy.ndimage.map_coordinates(values, voxels, order=1), dtype=np.float32)
+
+
+class _Files(Sequence[np.ndarray]):
+    """Arrays that are read when they are asked for."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, place: Any) -> Any:
+        return np.load(self._paths[place], allow_pickle=False)
+
+
+def sides_of(paths: Sequence[Path]) -> Sides:
+    """What can be said about the sides of scans, from their files of `write_asymmetry`."""
+    return judge_sides(side_scores(_Files(paths)))
+
+
+@functools.cache
+def _halves() -> Halves:
+    template = load_template(VOXEL_MM)
+    return halves_of(np.asarray(template.brain_mask), template.grid.affine)
+
+
+@functools.cache
+def _box_affine(resolution_mm: float) -> np.ndarray:
+    template = load_template(resolution_mm)
+    return brain_box(template).grid(template.grid).affine
