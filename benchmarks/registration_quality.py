@@ -17,18 +17,24 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
 import pandas as pd
+from growth import table
+from sections import write_section
 
 from pipeline.cohort.records import Scan
+from pipeline.registration.quality.flags import flag_reasons
+from pipeline.registration.quality.local_outliers import region_distances, region_reasons
+from pipeline.registration.quality.sides import compare_sides
 from pipeline.registration.stage import register_scans
 from pipeline.run.config.settings import RegistrationConfig
 from pipeline.run.layout.run_layout import RunLayout
+from pipeline.run.tables import read_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.executors import open_executor
 
@@ -44,14 +50,14 @@ def known(folder: Path, cohort: str) -> pd.DataFrame:
 
 def scans_of(folder: Path, cohort: str, copies: Path, entry: str) -> list[Scan]:
     """All scans of a cohort, and mirrored copies of some, which are written to `copies`; paths are absolute."""
-    table = known(folder, cohort)
+    truth = known(folder, cohort)
     scans, good = [], itertools.count()
     for image in sorted((folder / cohort).glob("sub-*/**/*_T1w.nii.gz")):
         parts = image.name.split("_")
         session = next((part for part in parts if part.startswith("ses-")), None)
         scan = Scan(parts[0], session, image.name.removesuffix(".nii.gz"), str(image), entry=entry)
         scans.append(scan)
-        row = table.loc[scan.participant_id]
+        row = truth.loc[scan.participant_id]
         if row["qc"] in GROSS:
             continue
         if row["lr_flipped_in_source"] == "yes" or next(good) % EVERY == 0:
@@ -72,8 +78,12 @@ def write_mirrored(image: Path, copy: Path) -> None:
     nib.save(nib.Nifti1Image(data, whole.affine, whole.header), copy)  # type: ignore[no-untyped-call]
 
 
-def registered(folder: Path, out: Path, cohort: str, entry: str, config: RegistrationConfig) -> tuple[RunLayout, list[Scan]]:
-    name = "-".join((cohort, entry, *([config.transform] if entry != "template" else []), f"{config.resolution_mm:g}mm"))
+def registered(
+    folder: Path, out: Path, cohort: str, entry: str, config: RegistrationConfig
+) -> tuple[RunLayout, list[Scan]]:
+    name = "-".join(
+        (cohort, entry, *([config.transform] if entry != "template" else []), f"{config.resolution_mm:g}mm")
+    )
     layout = RunLayout(out / name)
     scans = scans_of(folder, cohort, out / "mirrored", entry)
     with open_executor(1) as executor:
@@ -81,19 +91,78 @@ def registered(folder: Path, out: Path, cohort: str, entry: str, config: Registr
     return layout, scans
 
 
+def flagged(quality: pd.DataFrame, regions: pd.DataFrame) -> np.ndarray:
+    """Which scans of a cohort are in doubt but for their sides, among each other alone."""
+    regions = regions[regions["scan_id"].isin(quality["scan_id"])].reset_index(drop=True)
+    count = regions["region"].nunique()
+    distances = region_distances(regions["correlation"].to_numpy(float).reshape(-1, count)).ravel()
+    local = region_reasons(regions.assign(distance=distances))
+    whole = flag_reasons(quality.reset_index(drop=True))
+    return np.array([bool(found) or name in local for found, name in zip(whole, quality["scan_id"], strict=True)])
+
+
+def judged(
+    quality: pd.DataFrame, regions: pd.DataFrame, sides: Mapping[str, np.ndarray], truth: pd.DataFrame
+) -> list[str]:
+    """Row of the page for one cohort: `sides` are the asymmetries by ``scan_id``, `truth` what is known."""
+    copy = quality["scan_id"].str.endswith(f"_{MIRRORED}").to_numpy()
+    own, copies = quality[~copy], quality[copy]
+    gross = truth.loc[own["participant_id"], "qc"].isin(GROSS).to_numpy()
+    found = flagged(own, regions)
+    names = list(own["scan_id"])
+    as_given = compare_sides([sides[name] for name in names])
+    hits = {}
+    for name in copies["scan_id"]:
+        original = name.removesuffix(f"_{MIRRORED}")
+        swapped = [sides[name] if one == original else sides[one] for one in names]
+        hits[name] = bool(compare_sides(swapped).mirrored[names.index(original)])
+    together = [sides.get(f"{name}_{MIRRORED}", sides[name]) for name in names]
+    planted = np.array([f"{name}_{MIRRORED}" in sides for name in names])
+    at_once = compare_sides(together)
+    return [
+        f"{found[gross].sum()} of {gross.sum()}",
+        f"{found[~gross].sum()} of {(~gross).sum()} ({found[~gross].mean():.1%})",
+        f"{as_given.mirrored[~gross].sum()} of {(~gross).sum()}",
+        f"{sum(hits.values())} of {len(hits)}",
+        f"{at_once.mirrored[planted].sum()} of {planted.sum()}" + (f" ({at_once.unknown})" if at_once.unknown else ""),
+        f"{at_once.mirrored[~planted & ~gross].sum()} of {(~planted & ~gross).sum()}",
+    ]
+
+
+COLUMNS = (
+    "scans, way", "gross failures flagged", "others flagged", "called mirrored as given",
+    "mirrored copy named, one at a time", "all copies at once", "others then called mirrored",
+)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--cohorts", nargs="+", default=["older", "younger"])
-    parser.add_argument("--ways", nargs="+", default=["template", "affine", "syn-quick"], help="template, or a transform")
+    parser.add_argument(
+        "--ways", nargs="+", default=["template", "affine", "syn-quick"], help="template, or a transform"
+    )
     parser.add_argument("--voxel", type=float, default=4.0)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
+    rows = []
     for way, cohort in itertools.product(given.ways, given.cohorts):
         entry, transform = ("template", "affine") if way == "template" else ("brain", way)
         config = RegistrationConfig(given.voxel, "template-mask", False, transform)
-        registered(given.folder.resolve(), given.out.resolve(), cohort, entry, config)
+        layout, scans = registered(given.folder.resolve(), given.out.resolve(), cohort, entry, config)
+        quality = read_table(layout.registration_quality)
+        quality = quality[quality["status"] == "registered"]
+        files = {
+            scan.scan_id: layout.scan(scan.participant_id, scan.session_id, given.voxel).asymmetry for scan in scans
+        }
+        sides = {name: np.load(files[name]) for name in quality["scan_id"]}
+        known_here = known(given.folder, cohort)
+        rows.append([f"{cohort}, {way}", *judged(quality, read_table(layout.region_quality), sides, known_here)])
+        print(*rows[-1], sep=" | ", flush=True)
+    body = table(list(COLUMNS), rows)
+    if given.output:
+        write_section(given.output, "Doubtful and mirrored scans of OASIS-1", body, "Registration")
 
 
 if __name__ == "__main__":

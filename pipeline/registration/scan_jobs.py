@@ -120,7 +120,9 @@ def place_one(
     with shown_as(image, source):
         scan = load_t1w(image)
         brain = find_brain(scan, config.brain_extraction, mask, model)
-        result = place_in_template(scan, brain, load_template(config.resolution_mm), config.brain_extraction == "template-mask")
+        result = place_in_template(
+            scan, brain, load_template(config.resolution_mm), config.brain_extraction == "template-mask"
+        )
     write_template_image(outputs["t1w"], result.t1w, result.grid)
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
     write_json(outputs["t1w_sidecar"], _placed_sidecar(result, source, config))

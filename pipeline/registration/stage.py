@@ -164,7 +164,9 @@ def _write_quality(
     regions = read_table(layout.region_quality, text_columns=["name", "group"])
     frame = pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS))
     write_table(
-        layout.registration_quality, add_doubt(frame, regions, scans, layout, config, decided, sides), REGISTRATION_COLUMNS
+        layout.registration_quality,
+        add_doubt(frame, regions, scans, layout, config, decided, sides),
+        REGISTRATION_COLUMNS,
     )
 
 

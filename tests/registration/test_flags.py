@@ -105,9 +105,9 @@ def test_one_wild_scan_does_not_hide_the_next() -> None:
 
 def test_a_cohort_of_equals_flags_no_trifle() -> None:
     table = pd.DataFrame([GOOD] * 30)
-    table.loc[0, "correlation"] -= 0.02
+    table.loc[0, "correlation"] -= 0.08
     assert flag_reasons(table)[0] == ()
-    table.loc[0, "correlation"] -= 0.02
+    table.loc[0, "correlation"] -= 0.01
     assert flag_reasons(table)[0] != ()
 
 

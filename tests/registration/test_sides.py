@@ -13,7 +13,7 @@ from atlases.spaces import Grid
 from atlases.templates import load_template
 from pipeline.registration.quality.flags import MIN_COHORT
 from pipeline.registration.quality.side_images import sides_of, without_warp, write_asymmetry
-from pipeline.registration.quality.sides import Halves, asymmetry, halves_of, judge_sides, side_scores
+from pipeline.registration.quality.sides import Halves, asymmetry, compare_sides, halves_of, side_scores
 
 TEMPLATE = load_template(4.0)
 HALVES = halves_of(np.asarray(TEMPLATE.brain_mask), TEMPLATE.grid.affine)
@@ -30,14 +30,18 @@ def head(seed: int, common: float = 1.0, tilt: float = 0.0, shift_mm: float = 0.
     rng = np.random.default_rng(seed)
     even, own = noise(rng), noise(rng)
     shared = noise(np.random.default_rng(1000))
-    values = 100 + 10 * ((even + even[::-1]) + own + common * (shared * np.linspace(0.3, 1.7, MASK.shape[0])[:, None, None]))
+    values = 100 + 10 * (
+        (even + even[::-1]) + own + common * (shared * np.linspace(0.3, 1.7, MASK.shape[0])[:, None, None])
+    )
     values = np.where(MASK & MASK[::-1], values, 0)
     if not (tilt or shift_mm):
         return np.asarray(values)
     turn = np.eye(3)
     turn[0, 1], turn[1, 0] = tilt, -tilt
     centre = (np.array(MASK.shape) - 1) / 2
-    return np.asarray(scipy.ndimage.affine_transform(values, turn, centre - turn @ centre - [shift_mm / 4, 0, 0], order=1))
+    return np.asarray(
+        scipy.ndimage.affine_transform(values, turn, centre - turn @ centre - [shift_mm / 4, 0, 0], order=1)
+    )
 
 
 def rows(n: int, flipped: tuple[int, ...] = (), common: float = 1.0) -> list[np.ndarray]:
@@ -72,7 +76,7 @@ def test_a_tilted_and_shifted_head_is_moved_onto_its_midline() -> None:
 
 @pytest.mark.parametrize("flipped", [(), (3,), (0, 4, 11)])
 def test_planted_flips_are_named_and_nobody_else(flipped: tuple[int, ...]) -> None:
-    found = judge_sides(side_scores(rows(20, flipped)))
+    found = compare_sides(rows(20, flipped))
     assert found.unknown == ""
     assert np.flatnonzero(found.mirrored).tolist() == list(flipped)
     assert (found.scores[list(flipped)] < -0.1).all()
@@ -89,28 +93,28 @@ def test_scores_leave_the_scan_itself_out() -> None:
 
 
 def test_all_mirrored_look_alike_and_most_mirrored_cannot_be_told() -> None:
-    everyone = judge_sides(side_scores(rows(20, tuple(range(20)))))
+    everyone = compare_sides(rows(20, tuple(range(20))))
     assert not everyone.mirrored.any() and everyone.unknown == ""
-    most = judge_sides(side_scores(rows(20, tuple(range(13)))))
+    most = compare_sides(rows(20, tuple(range(13))))
     assert not most.mirrored.any()
     assert "too many to tell which of the two groups is mirrored" in most.unknown
-    half = judge_sides(side_scores(rows(20, tuple(range(10)))))
+    half = compare_sides(rows(20, tuple(range(10))))
     assert not half.mirrored.any()
     assert half.unknown
 
 
 def test_without_a_common_asymmetry_nothing_is_said() -> None:
-    found = judge_sides(side_scores(rows(20, common=0.0)))
+    found = compare_sides(rows(20, common=0.0))
     assert not found.mirrored.any()
     assert "no asymmetry in common" in found.unknown
 
 
 def test_few_scans_are_not_compared() -> None:
-    found = judge_sides(side_scores(rows(MIN_COHORT - 1, (2,))))
+    found = compare_sides(rows(MIN_COHORT - 1, (2,)))
     assert np.isnan(found.scores).all()
     assert not found.mirrored.any()
     assert found.unknown == f"fewer than {MIN_COHORT} scans to compare with each other"
-    assert np.flatnonzero(judge_sides(side_scores(rows(MIN_COHORT, (2,)))).mirrored).tolist() == [2]
+    assert np.flatnonzero(compare_sides(rows(MIN_COHORT, (2,))).mirrored).tolist() == [2]
 
 
 @pytest.mark.parametrize("axes", ["RAS", "LAS", "PIR", "SAL"])

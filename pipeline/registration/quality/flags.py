@@ -47,8 +47,8 @@ class Measure:
 
 
 MEASURES = (
-    Measure("correlation", "correlation with the template", "low", 0.01, low=0.25),
-    Measure("normalised_mutual_information", "mutual information with the template", "low", 0.002),
+    Measure("correlation", "correlation with the template", "low", 0.025, low=0.25),
+    Measure("normalised_mutual_information", "mutual information with the template", "low", 0.003),
     Measure("dice", "Dice of the brain masks", "low", 0.005, low=0.75),
     Measure("min_jacobian", "smallest Jacobian determinant", "low", 0.05),
     Measure("nonpositive_jacobian_share", "folded share of the warp", "high", 0.001, high=0.0),

@@ -16,7 +16,7 @@ from atlases.spaces import Grid, template_grid
 from atlases.templates import load_template
 from pipeline.registration.ants_transform import Volume, read_displacement
 from pipeline.registration.images.preparation import on_grid
-from pipeline.registration.quality.sides import VOXEL_MM, Halves, Sides, asymmetry, halves_of, judge_sides, side_scores
+from pipeline.registration.quality.sides import VOXEL_MM, Halves, Sides, asymmetry, compare_sides, halves_of
 
 
 def write_asymmetry(path: Path, t1w: Path, resolution_mm: float, inverse_warp: Path | None = None) -> None:
@@ -24,7 +24,9 @@ def write_asymmetry(path: Path, t1w: Path, resolution_mm: float, inverse_warp: P
     image: Any = nib.load(t1w)
     values = on_grid(Volume(np.asarray(image.dataobj, dtype=np.float32), image.affine), template_grid(VOXEL_MM))
     if inverse_warp is not None:
-        values = without_warp(values, template_grid(VOXEL_MM), read_displacement(inverse_warp), _box_affine(resolution_mm))
+        values = without_warp(
+            values, template_grid(VOXEL_MM), read_displacement(inverse_warp), _box_affine(resolution_mm)
+        )
     np.save(path, asymmetry(values, _halves()), allow_pickle=False)
 
 
@@ -36,7 +38,9 @@ def without_warp(values: np.ndarray, grid: Grid, inverse: np.ndarray, affine: np
     """
     points = nib.affines.apply_affine(grid.affine, np.moveaxis(np.indices(grid.shape), 0, -1))
     places = np.moveaxis(nib.affines.apply_affine(np.linalg.inv(affine), points), -1, 0)
-    moved = [points[..., axis] + scipy.ndimage.map_coordinates(inverse[..., axis], places, order=1) for axis in range(3)]
+    moved = [
+        points[..., axis] + scipy.ndimage.map_coordinates(inverse[..., axis], places, order=1) for axis in range(3)
+    ]
     voxels = np.moveaxis(nib.affines.apply_affine(np.linalg.inv(grid.affine), np.stack(moved, -1)), -1, 0)
     return np.asarray(scipy.ndimage.map_coordinates(values, voxels, order=1), dtype=np.float32)
 
@@ -56,7 +60,7 @@ class _Files(Sequence[np.ndarray]):
 
 def sides_of(paths: Sequence[Path]) -> Sides:
     """What can be said about the sides of scans, from their files of `write_asymmetry`."""
-    return judge_sides(side_scores(_Files(paths)))
+    return compare_sides(_Files(paths))
 
 
 @functools.cache

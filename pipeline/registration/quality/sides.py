@@ -31,6 +31,8 @@ MIRRORED_SCORE = -0.05
 """Scores below it are named: see docs/registration.md."""
 SMALLEST_MEDIAN = 0.1
 """Median of the scores below which the scans have no asymmetry in common."""
+ROUNDS = 2
+"""Of turning mirrored scans round."""
 DIVIDED_SHARE = 0.25
 """Share of named scans above which it is not clear which ones are right."""
 
@@ -115,42 +117,48 @@ def _difference(values: np.ndarray, halves: Halves, plane: np.ndarray) -> np.nda
     return sides[0] - sides[1]
 
 
-def side_scores(asymmetries: Sequence[np.ndarray]) -> np.ndarray:
+def side_scores(asymmetries: Sequence[np.ndarray], signs: np.ndarray | None = None) -> np.ndarray:
     """Correlation of each scan's `asymmetry` with the mean of the others, each point divided by its spread over scans.
 
-    The sequence is gone through twice and may read from files: one array at a time is in memory.
-
-    >>> side_scores([np.array([0.6, -0.6]), np.array([0.6, -0.6]), np.array([-0.6, 0.6])]).round(1).tolist()
-    [0.0, 0.0, -1.0]
+    The sequence is gone through twice and may read from files: one array at a time is in memory. `signs`, (scans,), 1 or
+    -1, turn scans round where they count as one of the others.
     """
     if not len(asymmetries):
         return np.zeros(0)
+    turned = np.ones(len(asymmetries)) if signs is None else signs
     total, squares = np.zeros(len(asymmetries[0])), np.zeros(len(asymmetries[0]))
-    for one in asymmetries:
-        total += one
+    for one, sign in zip(asymmetries, turned, strict=True):
+        total += sign * one
         squares += one.astype(np.float64) ** 2
     spread = np.sqrt(np.maximum(squares / len(asymmetries) - (total / len(asymmetries)) ** 2, 0))
     # Half the median as the least, so that a place that is the same in all scans by chance does not decide
     spread = np.maximum(spread, max(0.5 * float(np.median(spread)), 1e-9))
     scores = []
-    for raw in asymmetries:
-        one, others = raw / spread, (total - raw) / spread
+    for raw, sign in zip(asymmetries, turned, strict=True):
+        one, others = raw / spread, (total - sign * raw) / spread
         length = float(np.linalg.norm(others) * np.linalg.norm(one))
         scores.append(float(others @ one) / length if length > 1e-9 else 0.0)
     return np.array(scores)
 
 
-def judge_sides(scores: np.ndarray) -> Sides:
-    """Which scans look mirrored by their `side_scores`, and whether that can be told at all."""
-    nobody = np.zeros(len(scores), dtype=bool)
-    if len(scores) < MIN_COHORT:
-        return Sides(np.full(len(scores), np.nan), nobody, f"fewer than {MIN_COHORT} scans to compare with each other")
-    mirrored = scores < MIRRORED_SCORE
+def compare_sides(asymmetries: Sequence[np.ndarray]) -> Sides:
+    """Which scans look mirrored by their `asymmetry` (a sequence as in `side_scores`), and whether that can be told.
+
+    Mirrored scans weaken the mean, so they are turned round and the others are compared with it once more. Whether there
+    is an asymmetry in common is asked before: turned round, even random images have one.
+    """
+    count, nobody = len(asymmetries), np.zeros(len(asymmetries), dtype=bool)
+    if count < MIN_COHORT:
+        return Sides(np.full(count, np.nan), nobody, f"fewer than {MIN_COHORT} scans to compare with each other")
+    scores = side_scores(asymmetries)
     if np.median(scores) < SMALLEST_MEDIAN:
         return Sides(scores, nobody, "the scans have no asymmetry in common; their sides may be mixed")
+    for _ in range(ROUNDS):
+        scores = side_scores(asymmetries, np.where(scores < 0, -1.0, 1.0))
+    mirrored = scores < MIRRORED_SCORE
     if mirrored.mean() > DIVIDED_SHARE:
         return Sides(
-            scores, nobody, f"{mirrored.sum()} of {len(scores)} scans differ from the others in their sides, too many to "
-            "tell which of the two groups is mirrored",
+            scores, nobody, f"{mirrored.sum()} of {count} scans differ from the others in their sides, too many to tell "
+            "which of the two groups is mirrored",
         )  # fmt: skip
     return Sides(scores, mirrored)

@@ -36,8 +36,15 @@ _COLUMNS = (
     numeric("affine_residual_mm", "Warp, mm", lambda x: fixed(x, 1), "root mean square displacement"),
     numeric("brain_ml", "Brain, ml", lambda x: fixed(x, 0), "brain mask in the scan"),
     numeric("dark_ml", "Dark as a lesion, ml", lambda x: fixed(x, 1), "largest connected part"),
-    numeric("outside_share", "Outside", lambda x: percent(x, 0), "share of the brain mask outside the template's brain"),
-    numeric("side_score", "Sides", lambda x: fixed(x, 2), "asymmetry against that of the others; below 0, left and right may be exchanged"),
+    numeric(
+        "outside_share", "Outside", lambda x: percent(x, 0), "share of the brain mask outside the template's brain"
+    ),
+    numeric(
+        "side_score",
+        "Sides",
+        lambda x: fixed(x, 2),
+        "asymmetry against that of the others; below 0, left and right may be exchanged",
+    ),
     Column("brain_extraction", "Brain extraction"),
 )
 _SUMMARY = ("correlation", "dice", "min_jacobian")
@@ -64,7 +71,9 @@ def mirrored_scans(quality: pd.DataFrame) -> pd.Series:
 
 def misplaced_scans(quality: pd.DataFrame) -> pd.Series:
     """Flagged scans with another reason than their sides."""
-    others = quality["flags"].map(lambda said: [one for one in str(said).split("; ") if not one.startswith(MIRRORED_REASON)])
+    others = quality["flags"].map(
+        lambda said: [one for one in str(said).split("; ") if not one.startswith(MIRRORED_REASON)]
+    )
     return outlying_scans(quality) & others.map(bool)
 
 
