@@ -12,8 +12,8 @@ import pandas as pd
 
 from atlases.catalogue import find_atlas
 from pipeline.cohort.records import Scan, ScanTable
-from pipeline.registration.quality.doubt import MIRRORED, NOT_KNOWN
 from pipeline.registration.quality.decisions import require_decisions
+from pipeline.registration.quality.doubt import MIRRORED, NOT_KNOWN
 from pipeline.registration.quality.flags import flag_reasons
 from pipeline.registration.settled import settle_scans
 from pipeline.registration.stage import register_scans, table_row
@@ -96,8 +96,8 @@ def side_notes(quality: pd.DataFrame) -> list[str]:
     if len(mirrored):
         shown = ", ".join(mirrored[:5]) + (", ..." if len(mirrored) > 5 else "")
         return [
-            f"{len(mirrored)} of {quality['sides'].notna().sum()} scans look mirrored left to right: {shown}. Compare them "
-            "with their source; group/registration.tsv has the score of every scan."
+            f"{len(mirrored)} of {quality['sides'].notna().sum()} scans look mirrored left to right: {shown}. Compare "
+            "them with their source; group/registration.tsv has the score of every scan."
         ]
     unknown = quality.loc[quality["sides"].fillna("").str.startswith(NOT_KNOWN), "sides"]
     return [f"Whether scans are mirrored left to right is {unknown.iloc[0]}."] if len(unknown) else []

@@ -22,9 +22,9 @@ from pipeline.registration.quality.region_quality import (
     measure_regions,
     region_quality_job,
 )
-from pipeline.registration.scan_jobs import registration_job
 from pipeline.registration.quality.side_images import sides_of
 from pipeline.registration.quality.sides import Sides
+from pipeline.registration.scan_jobs import registration_job
 from pipeline.run.config.settings import RegionsConfig, RegistrationConfig
 from pipeline.run.declared import Table
 from pipeline.run.layout.run_layout import RunLayout

@@ -210,8 +210,8 @@ def _mirrored(run: RunRecord) -> Caution | None:
     return Caution(
         "note" if (bad["decision"] == "drop").all() else "serious",
         f"{count(len(bad), 'scan')} {'looks' if len(bad) == 1 else 'look'} mirrored left to right.",
-        f"Their asymmetry is the opposite of the others': {', '.join(names[:NAMED_FAULTS])}{more}. Compare them with their "
-        "source. Left and right regions of these scans would be exchanged.",
+        f"Their asymmetry is the opposite of the others': {', '.join(names[:NAMED_FAULTS])}{more}. Compare them with "
+        "their source. Left and right regions of these scans would be exchanged.",
         "registration",
     )
 

@@ -75,7 +75,8 @@ def test_patients_after_an_affine_map_are_judged_by_each_other() -> None:
     table["brain_mm3"], table["outside_share"] = 2.02e6 + rng.uniform(-1e5, 1e5, 133), 0.12
     table.loc[[5, 9], "correlation"] = [0.097, 0.171]
     found = [bool(reasons) for reasons in flag_reasons(table)]
-    assert found[5] and found[9]
+    assert found[5]
+    assert found[9]
     assert sum(found) <= 2 + 0.05 * 131
     few = flag_reasons(table.iloc[2:9])
     assert [bool(reasons) for reasons in few] == [False, False, False, True, False, False, False]

@@ -94,7 +94,8 @@ def test_scores_leave_the_scan_itself_out() -> None:
 
 def test_all_mirrored_look_alike_and_most_mirrored_cannot_be_told() -> None:
     everyone = compare_sides(rows(20, tuple(range(20))))
-    assert not everyone.mirrored.any() and everyone.unknown == ""
+    assert not everyone.mirrored.any()
+    assert everyone.unknown == ""
     most = compare_sides(rows(20, tuple(range(13))))
     assert not most.mirrored.any()
     assert "too many to tell which of the two groups is mirrored" in most.unknown

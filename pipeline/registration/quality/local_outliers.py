@@ -11,13 +11,15 @@ from pipeline.registration.quality.flags import MIN_COHORT, OUTLYING, ROBUST_SD
 LOWEST_CORRELATION = 0.1
 """In and around a region; ten OASIS brains warped at 2 mm have at least 0.34 in each of 134 regions."""
 GROSS_SHARE = 0.15
-"""Share of the regions below it in a grossly misplaced scan. After an affine map at 4 mm, good scans of patients have up
-to 0.09, misplaced ones 0.25 and more (docs/registration.md)."""
+"""Share of the regions below it in a grossly misplaced scan. After an affine map at 4 mm, good scans of patients have
+up to 0.09, misplaced ones 0.25 and more (docs/registration.md)."""
 WELL_PLACED = 0.85
 """A region with a higher correlation is well placed, however similar the other scans are: in a cohort of
 synthetic brains, 0.92 is far below the others."""
 LARGEST_INVERSE_ERROR_MM = 2.0
 """The same brains have at most 0.63."""
+FAR_SHARE = 0.03
+"""Without a warp, the share of regions far below the others that is more than a person's anatomy."""
 NAMED = 3
 """Regions that a row of ``registration.tsv`` names."""
 
@@ -58,10 +60,12 @@ def region_reasons(table: pd.DataFrame) -> dict[str, list[str]]:
     reasons: dict[str, list[str]] = {}
     low = table["correlation"] < LOWEST_CORRELATION
     gross = low & (low.groupby(table["scan_id"]).transform("mean") > GROSS_SHARE)
+    far = (table["distance"] < -limit) & (table["correlation"] < WELL_PLACED)
+    far &= table["inverse_error_max_mm"].notna() | (far.groupby(table["scan_id"]).transform("mean") > FAR_SHARE)
     for where, column, ascending, words in (
         (gross, "correlation", True,
          f"correlation with the template below {LOWEST_CORRELATION:g} in more than {GROSS_SHARE:.0%} of the regions"),
-        ((table["distance"] < -limit) & (table["correlation"] < WELL_PLACED), "distance", True,
+        (far, "distance", True,
          "correlation with the template far below the others in a region"),
         (table["inverse_error_max_mm"] > LARGEST_INVERSE_ERROR_MM, "inverse_error_max_mm", False,
          f"warp and inverse warp more than {LARGEST_INVERSE_ERROR_MM:g} mm apart in a region"),

@@ -56,8 +56,8 @@ QUALITY_COLUMNS = {
     "scale_z": "Length in the scan of 1 mm of the template from inferior to superior",
     "dark_ml": "Largest connected part of the registered brain that is much darker than the template, as fluid is "
     "relative to tissue, in ml of template space: lesions, holes, gross misregistration",
-    "outside_share": "Share of the registered brain mask that lies outside the template's: eyes, optic nerves and skull "
-    "base of a rough extraction, and what the map leaves over; with template-mask it is set to 0",
+    "outside_share": "Share of the registered brain mask that lies outside the template's: eyes, optic nerves and "
+    "skull base of a rough extraction, and what the map leaves over; with template-mask it is set to 0",
 }
 
 
