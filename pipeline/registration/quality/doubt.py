@@ -22,10 +22,10 @@ MIRRORED_REASON = "looks mirrored left to right"
 DOUBT_COLUMNS = {
     "worst_regions": "Regions in which the scan lies worst on the template, with the correlation there: farthest below "
     f"the other scans or, among fewer than {MIN_COHORT}, lowest; see region_quality.tsv",
-    "side_score": "Correlation of the asymmetry of the scan with the mean asymmetry of the others; < 0 where left and right "
-    f"may be exchanged; n/a among fewer than {MIN_COHORT} scans",
-    "sides": f"{AS_OTHERS}, or {MIRRORED} (side_score below {MIRRORED_SCORE:g}), or why nothing can be said, as when more than "
-    f"{DIVIDED_SHARE:.0%} differ; if all scans are mirrored, they look alike",
+    "side_score": "Correlation of the asymmetry of the scan with the mean asymmetry of the others; < 0 where left and "
+    f"right may be exchanged; n/a among fewer than {MIN_COHORT} scans",
+    "sides": f"{AS_OTHERS}, or {MIRRORED} (side_score below {MIRRORED_SCORE:g}), or why nothing can be said, as when more "
+    f"than {DIVIDED_SHARE:.0%} differ; if all scans are mirrored, they look alike",
     "flags": "Why the registration is in doubt: beyond what any adult brain shows, or, among at least "
     f"{MIN_COHORT} scans, more than {OUTLYING} robust standard deviations from the median on the bad side (in one of "
     "many regions as rarely); n/a if it is not",
@@ -54,9 +54,10 @@ def add_doubt(
     local = region_reasons(regions)
     scores = dict(zip((scan.name for scan in good), sides.scores if sides is not None else (), strict=False))
     swapped = {scan.name for scan, one in zip(good, sides.mirrored, strict=True) if one} if sides is not None else set()
+    swap = {name: f"{MIRRORED_REASON} (asymmetry {scores[name]:.2f} against the others')" for name in swapped}
     every = [
         [
-            *([f"{MIRRORED_REASON} (asymmetry {scores[scan.name]:.2f} against the others')"] if scan.name in swapped else []),
+            *([swap[scan.name]] if scan.name in swap else []),
             *found, *local.get(scan.scan_id, ()),
         ]
         for scan, found in zip(good, reasons, strict=True)

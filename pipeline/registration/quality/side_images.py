@@ -33,8 +33,8 @@ def write_asymmetry(path: Path, t1w: Path, resolution_mm: float, inverse_warp: P
 def without_warp(values: np.ndarray, grid: Grid, inverse: np.ndarray, affine: np.ndarray) -> np.ndarray:
     """The image W of a scan after affine map and warp as it was after the affine map alone: W(y + w(y)).
 
-    `values` are (X, Y, Z) on `grid`; `inverse` holds the displacements w of the inverse warp, (X', Y', Z', 3), in mm, on
-    a grid of `affine`. Outside that grid nothing is displaced.
+    `values` are (X, Y, Z) on `grid`; `inverse` holds the displacements w of the inverse warp, (X', Y', Z', 3), in mm,
+    on a grid of `affine`. Outside that grid nothing is displaced.
     """
     points = nib.affines.apply_affine(grid.affine, np.moveaxis(np.indices(grid.shape), 0, -1))
     places = np.moveaxis(nib.affines.apply_affine(np.linalg.inv(affine), points), -1, 0)

@@ -120,8 +120,8 @@ def _difference(values: np.ndarray, halves: Halves, plane: np.ndarray) -> np.nda
 def side_scores(asymmetries: Sequence[np.ndarray], signs: np.ndarray | None = None) -> np.ndarray:
     """Correlation of each scan's `asymmetry` with the mean of the others, each point divided by its spread over scans.
 
-    The sequence is gone through twice and may read from files: one array at a time is in memory. `signs`, (scans,), 1 or
-    -1, turn scans round where they count as one of the others.
+    The sequence is gone through twice and may read from files: one array at a time is in memory. `signs`, (scans,), 1
+    or -1, turn scans round where they count as one of the others.
     """
     if not len(asymmetries):
         return np.zeros(0)
@@ -144,8 +144,8 @@ def side_scores(asymmetries: Sequence[np.ndarray], signs: np.ndarray | None = No
 def compare_sides(asymmetries: Sequence[np.ndarray]) -> Sides:
     """Which scans look mirrored by their `asymmetry` (a sequence as in `side_scores`), and whether that can be told.
 
-    Mirrored scans weaken the mean, so they are turned round and the others are compared with it once more. Whether there
-    is an asymmetry in common is asked before: turned round, even random images have one.
+    Mirrored scans weaken the mean, so they are turned round and the others are compared with it once more. Whether
+    there is an asymmetry in common is asked before: turned round, even random images have one.
     """
     count, nobody = len(asymmetries), np.zeros(len(asymmetries), dtype=bool)
     if count < MIN_COHORT:
@@ -158,7 +158,7 @@ def compare_sides(asymmetries: Sequence[np.ndarray]) -> Sides:
     mirrored = scores < MIRRORED_SCORE
     if mirrored.mean() > DIVIDED_SHARE:
         return Sides(
-            scores, nobody, f"{mirrored.sum()} of {count} scans differ from the others in their sides, too many to tell "
-            "which of the two groups is mirrored",
+            scores, nobody, f"{mirrored.sum()} of {count} scans differ from the others in their sides, too many to "
+            "tell which of the two groups is mirrored",
         )  # fmt: skip
     return Sides(scores, mirrored)
