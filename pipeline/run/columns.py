@@ -99,7 +99,7 @@ KNOWN: Mapping[str, Column] = {
             "result": "", "rows": "", "scan_group": "Scans", "scans": "Scans", "sex": "", "site": "Site",
             "stage": "", "status": "", "tables": "", "term": "Term", "test": "Test", "tiv_source": "",
             "traceback": "", "treatment": "Treatment", "unit": "", "verdict": "Verdict", "volume": "",
-            "where": "Clearest in", "worst_regions": "",
+            "sides": "Sides", "where": "Clearest in", "worst_regions": "",
         },
         Form.CODE: {
             "between": "Between", "biomarker": "Biomarker", "compartment": "Where", "effect": "Effect",

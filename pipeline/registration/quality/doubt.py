@@ -24,8 +24,8 @@ DOUBT_COLUMNS = {
     f"the other scans or, among fewer than {MIN_COHORT}, lowest; see region_quality.tsv",
     "side_score": "Correlation of the asymmetry of the scan with the mean asymmetry of the others; < 0 where left and "
     f"right may be exchanged; n/a among fewer than {MIN_COHORT} scans",
-    "sides": f"{AS_OTHERS}, or {MIRRORED} (side_score below {MIRRORED_SCORE:g}), or why nothing can be said, as when more "
-    f"than {DIVIDED_SHARE:.0%} differ; if all scans are mirrored, they look alike",
+    "sides": f"{AS_OTHERS}, or {MIRRORED} (side_score below {MIRRORED_SCORE:g}), or why nothing can be said, as when "
+    f"more than {DIVIDED_SHARE:.0%} differ; if all scans are mirrored, they look alike",
     "flags": "Why the registration is in doubt: beyond what any adult brain shows, or, among at least "
     f"{MIN_COHORT} scans, more than {OUTLYING} robust standard deviations from the median on the bad side (in one of "
     "many regions as rarely); n/a if it is not",

@@ -2,8 +2,8 @@
 
 *Outliers* need a cohort: a number more than 3.5 robust standard deviations (1.4826 x median absolute deviation) from
 the median, on the bad side (Iglewicz & Hoaglin 1993). *Limits* hold for every scan. They are exceeded only by images
-that are not an adult head (fruit, a mis-scaled head) or by grossly failed registrations, whatever the preparation of the
-images: after an affine map of rough brains, good scans correlate by 0.3 with the template. Below `MIN_COHORT` scans,
+that are not an adult head (fruit, a mis-scaled head) or by grossly failed registrations, whatever the preparation of
+the images: after an affine map of rough brains, good scans correlate by 0.3. Below `MIN_COHORT` scans,
 limits are all there is.
 
 A flag is a reason to look, not a verdict; `RegistrationConfig.flagged` says what happens to flagged scans.
