@@ -102,6 +102,7 @@ def check_outputs(layout: RunLayout) -> None:
             f"{space}_desc-registration_quality.json",
             f"{space}_desc-regions_quality.tsv",
             f"{space}_desc-regions_quality.json",
+            f"{space}_desc-sides_quality.npy",
             f"{stem}_from-T1w_to-MNI152NLin2009cAsym_mode-image_desc-affine_xfm.mat",
             f"{stem}_from-T1w_to-MNI152NLin2009cAsym_mode-image_desc-syn_xfm.nii.gz",
             f"{stem}_from-MNI152NLin2009cAsym_to-T1w_mode-image_desc-syn_xfm.nii.gz",
