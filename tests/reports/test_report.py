@@ -602,3 +602,19 @@ def test_empty_maps_have_no_leading_region(run):
     empty = dataclasses.replace(found, tables={**found.tables, "relevance": table, "group_comparisons": compared})
     answer = next(one for one in summarise(empty).answers if one.question == "Where does it look?")
     assert answer.text == "Not known: LRP β=0 maps of AD hold no relevance."
+
+
+def test_mirrored_scans_are_a_caution_of_their_own_and_no_misplaced_ones(tmp_path):
+    layout = make_run(tmp_path / "run", RunPlan(until="registration", people=6))
+    table = read_table(layout.registration_quality)
+    sides, flags = ["mirrored"] * 2, ["looks mirrored left to right (asymmetry -0.31 against the others')"] * 2
+    rest = len(table) - 2
+    changed = table.assign(
+        sides=[*sides, *["as the others"] * rest], flags=[*flags, *[None] * rest], decision=None,
+        side_score=[-0.31, -0.4, *[0.3] * rest],
+    )  # fmt: skip
+    write_table(layout.registration_quality, changed)
+    (found,) = (one for one in find_cautions(read_run(layout)) if one.section == "registration")
+    assert found.title == "2 scans look mirrored left to right."
+    assert found.level == "serious"
+    assert str(table["participant_id"][1]) in found.text
