@@ -36,13 +36,18 @@ def without_warp(values: np.ndarray, grid: Grid, inverse: np.ndarray, affine: np
     `values` are (X, Y, Z) on `grid`; `inverse` holds the displacements w of the inverse warp, (X', Y', Z', 3), in mm,
     on a grid of `affine`. Outside that grid nothing is displaced.
     """
-    points = nib.affines.apply_affine(grid.affine, np.moveaxis(np.indices(grid.shape), 0, -1))
-    places = np.moveaxis(nib.affines.apply_affine(np.linalg.inv(affine), points), -1, 0)
+    points = _moved(grid.affine, np.moveaxis(np.indices(grid.shape), 0, -1))
+    places = np.moveaxis(_moved(np.linalg.inv(affine), points), -1, 0)
     moved = [
         points[..., axis] + scipy.ndimage.map_coordinates(inverse[..., axis], places, order=1) for axis in range(3)
     ]
-    voxels = np.moveaxis(nib.affines.apply_affine(np.linalg.inv(grid.affine), np.stack(moved, -1)), -1, 0)
+    voxels = np.moveaxis(_moved(np.linalg.inv(grid.affine), np.stack(moved, -1)), -1, 0)
     return np.asarray(scipy.ndimage.map_coordinates(values, voxels, order=1), dtype=np.float32)
+
+
+def _moved(affine: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Points (..., 3) under an affine map."""
+    return np.asarray(points @ affine[:3, :3].T + affine[:3, 3])
 
 
 class _Files(Sequence[np.ndarray]):

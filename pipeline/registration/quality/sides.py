@@ -114,7 +114,7 @@ def _difference(values: np.ndarray, halves: Halves, plane: np.ndarray) -> np.nda
         there = np.stack([x + a + b * y + c * z, y - b * x, z - c * x])
         voxels = (there - halves.affine[:3, 3:]) / np.diag(halves.affine)[:3, None]
         sides.append(scipy.ndimage.map_coordinates(values, voxels, order=1, output=np.float64))
-    return sides[0] - sides[1]
+    return np.asarray(sides[0] - sides[1])
 
 
 def side_scores(asymmetries: Sequence[np.ndarray], signs: np.ndarray | None = None) -> np.ndarray:
