@@ -126,7 +126,7 @@ def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFr
     differences, agreements = [], []
     used = {name: _test(inputs, two.rows, values.densities[two.rows, values.maps.index(name)], True) for name in maps}
     for measure, whole in images.items():
-        known = np.isfinite(whole[two.rows]).any(axis=1)  # scans that have the measure
+        known = np.asarray(np.isfinite(whole[two.rows]).any(axis=1), bool)  # scans that have the measure
         rows = two.rows[known]
         tested = _test(inputs, rows, whole[rows], False)
         lost = None if known.all() else f"{counted(int((~known).sum()), 'scan')} without this measure left out"
@@ -198,7 +198,8 @@ def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None
         table[column] = getattr(used.test, field)
     for one, column in ((image, "hedges_g"), (used, "evidence_g")):
         table[column] = np.where(np.isfinite(one.test.p), one.people.hedges_g, np.nan)
-    table["verdict"] = [verdict(*pair) for pair in zip(table["p_fwe"], table["evidence_p_fwe"], strict=True)]
+    both = zip(image.test.p_fwe.tolist(), used.test.p_fwe.tolist(), strict=True)
+    table["verdict"] = [verdict(*pair) for pair in both]
     problems = zip(image.test.problems, used.test.problems, strict=True)
     left_out = (image.model.design.note, used.model.design.note, note)
     return table.assign(
