@@ -126,10 +126,10 @@ def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFr
     differences, agreements = [], []
     used = {name: _test(inputs, two.rows, values.densities[two.rows, values.maps.index(name)], True) for name in maps}
     for measure, whole in images.items():
-        known = np.asarray(np.isfinite(whole[two.rows]).any(axis=1), bool)  # scans that have the measure
-        rows = two.rows[known]
+        has_it = np.asarray(np.isfinite(whole[two.rows]).any(axis=1), bool)
+        rows = two.rows[has_it]
         tested = _test(inputs, rows, whole[rows], False)
-        lost = None if known.all() else f"{counted(int((~known).sum()), 'scan')} without this measure left out"
+        lost = None if has_it.all() else f"{counted(int((~has_it).sum()), 'scan')} without this measure left out"
         for name in maps:
             note = joined(two.note, lost)
             differences.append(_rows(tested, used[name], values.groups, note).assign(measure=measure, map=name))
@@ -199,7 +199,7 @@ def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None
     for one, column in ((image, "hedges_g"), (used, "evidence_g")):
         table[column] = np.where(np.isfinite(one.test.p), one.people.hedges_g, np.nan)
     both = zip(image.test.p_fwe.tolist(), used.test.p_fwe.tolist(), strict=True)
-    table["verdict"] = [verdict(*pair) for pair in both]
+    table["verdict"] = pd.Series([verdict(*pair) for pair in both], dtype=object)
     problems = zip(image.test.problems, used.test.problems, strict=True)
     left_out = (image.model.design.note, used.model.design.note, note)
     return table.assign(
