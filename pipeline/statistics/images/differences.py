@@ -166,7 +166,7 @@ def class_model(inputs: StatisticsInputs, rows: Indices, of_network: bool) -> tu
         If the classes cannot be compared.
     """
     settings = inputs.config.statistics
-    first: Floats = (inputs.frame["target"].iloc[rows] == 1).to_numpy(float)
+    first = np.asarray(inputs.frame["target"].to_numpy(float)[rows] == 1, dtype=float)
     if min(first.sum(), len(first) - first.sum()) < MIN_PER_GROUP:
         raise BadInputError(f"fewer than {MIN_PER_GROUP} scans of a class, which cannot be compared.")
     frame = inputs.frame.iloc[rows].reset_index(drop=True).assign(_first=first)
@@ -202,9 +202,10 @@ def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None
     table["verdict"] = pd.Series([verdict(*pair) for pair in both], dtype=object)
     problems = zip(image.test.problems, used.test.problems, strict=True)
     left_out = (image.model.design.note, used.model.design.note, note)
+    notes = pd.Series([joined(*pair, *left_out) for pair in problems], dtype=object)
     return table.assign(
         n_positive=image.n_positive, n_negative=image.n_negative, n_permutations=image.test.n_permutations,
-        covariates=", ".join(used.model.covariates) or None, note=[joined(*pair, *left_out) for pair in problems],
+        covariates=", ".join(used.model.covariates) or None, note=notes,
     )  # fmt: skip
 
 
