@@ -36,7 +36,7 @@ CHAPTERS: Sequence[Chapter] = (
     Chapter("report-maps.html", "Where does it look?", "Statistics", ("maps", "patients", "beta", "agreement")),
     Chapter(
         REGIONS, "Which regions?", "Statistics",
-        ("regions", "image-differences", "voxelwise", "region-table", "comparisons", "effects"),
+        ("regions", "region-table", "image-differences", "voxelwise", "comparisons", "effects"),
     ),
     Chapter(
         "report-clinical.html", "Does it follow the disease?", "Statistics",

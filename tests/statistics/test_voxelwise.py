@@ -142,6 +142,9 @@ def test_cluster_has_its_peak_its_volume_and_its_regions():
     np.testing.assert_allclose(first[["x_mm", "y_mm", "z_mm"]].astype(float), grid.affine[:3] @ [*peak, 1])
     assert first["volume_mm3"] == 64 * left.sum()
     assert (first["group"], first["regions"]) == ("Hippocampus", "Hippocampus 100 %")
+    both = np.where(hippocampus & ~left, 2.0, t)
+    assert cluster_table(both, hippocampus, grid, atlas.labels, names)["cluster"].str.match(r"\d+$").sum() == 2
+    assert set(cluster_table(both, hippocampus, grid, atlas.labels, names)["cluster"].str[0]) == {"1", "2"}
     assert cluster_table(t, np.zeros_like(left), grid, atlas.labels, names).empty
 
 

@@ -121,4 +121,6 @@ class GroupFiles:
 
     def voxel_map(self, source: str, statistic: str) -> Path:
         """A test voxel by voxel (``t``, ``tThresholded``, ``oneMinusPFwe``, ``oneMinusPTfce``) of images or a map."""
-        return self.group / "voxelwise" / f"group_space-{TEMPLATE}_desc-{source}_stat-{statistic}_statmap.nii.gz"
+        first, *others = source.split("_")  # BIDS has no underscores within a label
+        label = first + "".join(word.capitalize() for word in others)
+        return self.group / "voxelwise" / f"group_space-{TEMPLATE}_desc-{label}_stat-{statistic}_statmap.nii.gz"

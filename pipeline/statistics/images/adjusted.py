@@ -41,7 +41,8 @@ class Adjusted:
         left = self.values - self.model.nuisance @ (self.model.nuisance.T @ self.values)
         norms = np.linalg.norm(left, axis=0)
         spread = norms**2 > NO_SPREAD * (self.values**2).sum(axis=0)
-        return np.divide(left, norms, out=np.zeros_like(left), where=spread)
+        scaled: Floats = np.divide(left, norms, out=np.zeros_like(left), where=spread)
+        return scaled
 
     @property
     def hedges_g(self) -> Floats:
@@ -57,7 +58,9 @@ class Adjusted:
         correction = np.exp(gammaln(df / 2) - gammaln((df - 1) / 2)) / np.sqrt(df / 2)
         scale = correction * self.model.to_coefficients[0, 0] * np.sqrt(df)
         left = 1 - r**2
-        return np.divide(scale * r, np.sqrt(left), out=np.full(len(r), np.nan), where=(left > NO_SPREAD) & (r != 0))
+        known = (left > NO_SPREAD) & (r != 0)
+        g: Floats = np.divide(scale * r, np.sqrt(left), out=np.full(len(r), np.nan), where=known)
+        return g
 
     def sizes(self, permutations: Permutations) -> Floats:
         """Partial R^2 of permuted values (permutations, columns): it ranks columns as |t| and |g| do."""
@@ -92,4 +95,5 @@ def rank_correlation(first: Floats, second: Floats) -> Floats:
     ranks = [rankdata(one, axis=1) for one in (first, second)]
     a, b = (one - one.mean(axis=1, keepdims=True) for one in ranks)
     scale = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
-    return np.divide((a * b).sum(axis=1), scale, out=np.full(len(scale), np.nan), where=scale > 0)
+    r: Floats = np.divide((a * b).sum(axis=1), scale, out=np.full(len(scale), np.nan), where=scale > 0)
+    return r

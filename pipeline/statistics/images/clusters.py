@@ -54,14 +54,16 @@ def cluster_table(
         warnings.filterwarnings("ignore", "No clusters found")  # of one sign
         found = get_clusters_table(image, stat_threshold=least * (1 - 1e-6), two_sided=True)
     bodies = [label(sign * kept > 0)[0] for sign in (1, -1)]
-    back, rows = np.linalg.inv(grid.affine), []
+    back, rows, order = np.linalg.inv(grid.affine), [], 0
     for row in found.to_dict("records"):
         place = tuple(np.round(back[:3, :3] @ [row["X"], row["Y"], row["Z"]] + back[:3, 3]).astype(int))
         body = next(one == one[place] for one in bodies if one[place])
         size = pd.to_numeric(row["Cluster Size (mm3)"], errors="coerce")
         at = groups.get(int(labels[place]), NOWHERE)
         whole = _regions(labels[body], groups) if np.isfinite(size) else None
-        rows.append([str(row["Cluster ID"]), row["X"], row["Y"], row["Z"], row["Peak Stat"], size, at, whole])
+        order += bool(np.isfinite(size))  # nilearn leaves numbers out between the signs
+        name = f"{order}{str(row['Cluster ID']).lstrip('0123456789')}"
+        rows.append([name, row["X"], row["Y"], row["Z"], row["Peak Stat"], size, at, whole])
     return pd.DataFrame(rows, columns=columns)
 
 

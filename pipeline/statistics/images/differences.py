@@ -126,10 +126,10 @@ def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFr
     differences, agreements = [], []
     used = {name: _test(inputs, two.rows, values.densities[two.rows, values.maps.index(name)], True) for name in maps}
     for measure, whole in images.items():
-        known = np.isfinite(whole[two.rows]).any(axis=1)  # scans that have the measure
-        rows = two.rows[known]
+        has_it = np.asarray(np.isfinite(whole[two.rows]).any(axis=1), bool)
+        rows = two.rows[has_it]
         tested = _test(inputs, rows, whole[rows], False)
-        lost = None if known.all() else f"{counted(int((~known).sum()), 'scan')} without this measure left out"
+        lost = None if has_it.all() else f"{counted(int((~has_it).sum()), 'scan')} without this measure left out"
         for name in maps:
             note = joined(two.note, lost)
             differences.append(_rows(tested, used[name], values.groups, note).assign(measure=measure, map=name))
@@ -166,7 +166,7 @@ def class_model(inputs: StatisticsInputs, rows: Indices, of_network: bool) -> tu
         If the classes cannot be compared.
     """
     settings = inputs.config.statistics
-    first: Floats = (inputs.frame["target"].iloc[rows] == 1).to_numpy(float)
+    first = np.asarray(inputs.frame["target"].to_numpy(float)[rows] == 1, dtype=float)
     if min(first.sum(), len(first) - first.sum()) < MIN_PER_GROUP:
         raise BadInputError(f"fewer than {MIN_PER_GROUP} scans of a class, which cannot be compared.")
     frame = inputs.frame.iloc[rows].reset_index(drop=True).assign(_first=first)
@@ -198,12 +198,14 @@ def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None
         table[column] = getattr(used.test, field)
     for one, column in ((image, "hedges_g"), (used, "evidence_g")):
         table[column] = np.where(np.isfinite(one.test.p), one.people.hedges_g, np.nan)
-    table["verdict"] = [verdict(*pair) for pair in zip(table["p_fwe"], table["evidence_p_fwe"], strict=True)]
+    both = zip(image.test.p_fwe.tolist(), used.test.p_fwe.tolist(), strict=True)
+    table["verdict"] = pd.Series([verdict(*pair) for pair in both], dtype=object)
     problems = zip(image.test.problems, used.test.problems, strict=True)
     left_out = (image.model.design.note, used.model.design.note, note)
+    notes = pd.Series([joined(*pair, *left_out) for pair in problems], dtype=object)
     return table.assign(
         n_positive=image.n_positive, n_negative=image.n_negative, n_permutations=image.test.n_permutations,
-        covariates=", ".join(used.model.covariates) or None, note=[joined(*pair, *left_out) for pair in problems],
+        covariates=", ".join(used.model.covariates) or None, note=notes,
     )  # fmt: skip
 
 

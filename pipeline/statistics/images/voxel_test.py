@@ -102,7 +102,7 @@ def voxel_test(
     whole = np.zeros((2, len(varies)))
     whole[:, varies] = t, tfce
     critical = largest_by_chance(largest, alpha, False)
-    return VoxelTest(*whole, *found, critical, len(permutations))
+    return VoxelTest(whole[0], whole[1], found[0], found[1], critical, len(permutations))
 
 
 def _finite(t: Floats) -> Floats:

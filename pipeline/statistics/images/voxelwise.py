@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from atlases.images import write_template_image
 from pipeline.cohort.records import Scan
@@ -30,7 +31,7 @@ from pipeline.run.tables import write_json, write_table
 from pipeline.run.work.digests import DigestCache
 from pipeline.run.work.seeds import generator
 from pipeline.run.work.steps import run_step
-from pipeline.statistics.arrays import Flags, Floats
+from pipeline.statistics.arrays import Flags, Floats, Indices
 from pipeline.statistics.data.inputs import StatisticsInputs, files_read, read_inputs
 from pipeline.statistics.data.notes import joined
 from pipeline.statistics.groups.members import CLASSES, TwoGroups
@@ -41,6 +42,7 @@ from pipeline.statistics.images.measures import INTENSITY, LOG_JACOBIAN
 from pipeline.statistics.images.voxel_test import VoxelTest, voxel_test
 from pipeline.statistics.images.voxel_values import Voxels, voxels_of_scan
 
+Singles = NDArray[np.float32]
 CLEAR = 0.05
 STATISTICS: Mapping[str, str] = {
     "t": "t of the positive less the negative class, one residual variance per class",
@@ -153,19 +155,16 @@ def sources_of(inputs: StatisticsInputs) -> list[str]:
 def _write(layout: RunLayout, inputs: StatisticsInputs, atlas: PackedAtlas, executor: Executor) -> list[Path]:
     voxels = Voxels.of(configured_input(inputs.config), inputs.config.statistics.voxelwise.fwhm_mm)
     tests, clusters, written = [], [], []
-    jobs = []
-    for source in sources_of(inputs):
-        values = _values(inputs, source, voxels, executor)
-        if values is not None:
-            jobs.append((source, values))
-    several = partial(_tested, inputs, atlas, voxels)
-    for (source, _), result in zip(jobs, executor.map(several, *zip(*jobs, strict=True)), strict=True):
+    read = {source: _values(inputs, source, voxels, executor) for source in sources_of(inputs)}
+    jobs = {source: (rows, values) for source, (rows, values) in read.items() if len(rows)}
+    results = executor.map(partial(_tested, inputs, atlas, voxels), list(jobs), list(jobs.values()))
+    for source, result in zip(jobs, results, strict=True):
         tests.append(result.test | {"source": source})
         clusters.append(result.clusters.assign(source=source))
-        for name, values in result.maps.items():
+        for name, volume in result.maps.items():
             path = layout.voxel_map(source, name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_template_image(path, values, voxels.grid, f"{source}: {STATISTICS[name]}")
+            write_template_image(path, volume, voxels.grid, f"{source}: {STATISTICS[name]}")
             write_json(sidecar(path), _facts(inputs, source, name, result.test))
             written += [path, sidecar(path)]
     tables = (pd.DataFrame(tests, columns=list(TESTS_COLUMNS)), pd.concat(clusters, ignore_index=True))
@@ -176,10 +175,8 @@ def _write(layout: RunLayout, inputs: StatisticsInputs, atlas: PackedAtlas, exec
     return written
 
 
-def _values(
-    inputs: StatisticsInputs, source: str, voxels: Voxels, executor: Executor
-) -> tuple[pd.Index, Floats] | None:
-    """Positions of the scans that have the source, and their values (scans, voxels); None if nobody has it."""
+def _values(inputs: StatisticsInputs, source: str, voxels: Voxels, executor: Executor) -> tuple[Indices, Singles]:
+    """Positions of the scans that have the source, and their values (scans, voxels)."""
     rows = TwoGroups.of(inputs, *CLASSES).rows
     resolution = inputs.config.registration.resolution_mm
     by_id = {scan.scan_id: scan for scan in inputs.scans}
@@ -190,12 +187,13 @@ def _values(
     ]
     n = len(files)
     found = list(executor.map(voxels_of_scan, files, [source] * n, [voxels] * n))
-    there = [place for place, one in enumerate(found) if one is not None]
-    return (rows[there], np.stack([found[place] for place in there])) if there else None
+    there = np.array([one is not None for one in found], bool)
+    known = [one for one in found if one is not None]
+    return rows[there], np.stack(known) if known else np.zeros((0, int(voxels.mask.sum())), np.float32)
 
 
 def _tested(
-    inputs: StatisticsInputs, atlas: PackedAtlas, voxels: Voxels, source: str, values: tuple[Any, Floats]
+    inputs: StatisticsInputs, atlas: PackedAtlas, voxels: Voxels, source: str, values: tuple[Indices, Singles]
 ) -> _Result:
     """The test of one source."""
     settings, (rows, columns) = inputs.config.statistics, values
@@ -203,7 +201,7 @@ def _tested(
     row |= {"voxel_mm": float(min(voxels.grid.voxel_sizes_mm)), "fwhm_mm": settings.voxelwise.fwhm_mm}
     try:
         model, first = class_model(inputs, rows, source not in (INTENSITY, LOG_JACOBIAN))
-        people = Adjusted.of(columns, model, first.tolist())
+        people = Adjusted.of(columns.astype(np.float64), model, first.tolist())
         permutations = people.exchange.permutations(
             settings.voxelwise.permutations, generator(inputs.seed, "statistics", "voxelwise"),
             people.model.alike.tolist(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import nibabel as nib
@@ -44,7 +44,7 @@ def source_in_words(source: object) -> str:
     return f"{worded(source)} of the images" if source in MEASURES else f"the map of {map_title(str(source))}"
 
 
-def sentence(run: RunRecord, row: Mapping[str, Any]) -> str:
+def sentence(run: RunRecord, row: Mapping[Hashable, Any]) -> str:
     """How much differs in one source, and where."""
     what = source_in_words(row["source"])
     if is_missing(row["t"]):
@@ -93,7 +93,7 @@ def build(material: Material) -> Mapping[str, Any]:
     return {"lead": lead, "blocks": blocks, "folder": folder if len(known) else ""}
 
 
-def _figure(material: Material, row: Mapping[str, Any]) -> Picture | None:
+def _figure(material: Material, row: Mapping[Hashable, Any]) -> Picture | None:
     run, source = material.run, str(row["source"])
     path = run.layout.voxel_map(source, "tThresholded")
     try:
