@@ -84,7 +84,7 @@ def build(material: Material) -> Mapping[str, Any]:
     )  # fmt: skip
     blocks = []
     for row in tests.to_dict("records"):
-        there = not is_missing(row["t"])
+        there = not is_missing(row["t"]) and row["n_higher"] + row["n_lower"] > 0
         blocks.append({
             "title": source_in_words(row["source"]), "said": sentence(run, row),
             "figure": _figure(material, row) if there else None, "table": _table(material, str(row["source"])),
