@@ -79,4 +79,4 @@ def test_a_damaged_map_is_a_fault_and_no_crash(layout):
     layout.voxel_map("expectedGradients", "tThresholded").write_bytes(b"no image")
     material = Material.of(layout)
     assert voxelwise.build(material)["blocks"][1]["figure"] is None
-    assert "stat-tThresholded" in material.faults.said[0]
+    assert "stat-tThresholded" in next(iter(material.faults.said))
