@@ -441,3 +441,13 @@ def test_networks_without_stages_and_stages_without_voxels_are_refused() -> None
         explained_batch(nn.Linear(1, 1), data.volumes, data.targets, "grad-cam", 0)
     with pytest.raises(UsageError, match=r"objective.stage = 3: this network has voxels at stages 0 to 2"):
         explained_batch(network(), data.volumes, data.targets, "grad-cam", 3)
+
+
+@pytest.mark.parametrize("loss", ["l1", "ppce", "rrr"])
+def test_losses_of_scaled_maps_do_not_depend_on_the_size_of_maps(loss: str) -> None:
+    """Maps of many voxels are small: dividing by their largest value takes any size out of the loss."""
+    generator = torch.Generator().manual_seed(3)
+    maps = torch.randn((2, 4, 5, 6), generator=generator)
+    masks = (torch.rand((2, 4, 5, 6), generator=generator) > 0.5).float()
+    torch.testing.assert_close(LOSSES[loss](maps * 2.0**-40, masks), LOSSES[loss](maps, masks), rtol=0, atol=0)
+    assert torch.isfinite(LOSSES[loss](torch.zeros_like(maps), masks)).all()

@@ -58,7 +58,7 @@ def rrr_loss(maps: Tensor, masks: Tensor) -> Tensor:
 
 def _scaled(maps: Tensor) -> Tensor:
     """Maps divided by their largest magnitude, through which gradients pass; a map of zeros stays one."""
-    largest = maps.abs().flatten(1).amax(1).clamp(min=LEAST)
+    largest = maps.abs().flatten(1).amax(1).clamp(min=torch.finfo(torch.float32).tiny)
     return maps / largest.view(-1, *[1] * (maps.dim() - 1))
 
 
