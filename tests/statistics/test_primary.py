@@ -10,6 +10,7 @@ import pytest
 import statsmodels.api as sm
 from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, relevance_of, settings
 
+from pipeline.run.columns import Form
 from pipeline.run.config.files import load_config
 from pipeline.run.errors import BadInputError, UsageError
 from pipeline.statistics.associations.associations import associations_tables
@@ -197,7 +198,8 @@ def test_the_default_is_not_refused_with_an_atlas_without_hippocampus():
 
 def test_every_table_with_p_values_states_role_family_and_correction_and_one_is_primary():
     for table in STATISTICS_TABLES:
-        tests = [name for name in table.meanings if name == "p" or name.startswith("p_")]
+        tests = [name for name, column in table.columns.items() if column.form is Form.P]
+        assert {name for name in table.meanings if name == "p" or name.startswith("p_")} <= {*tests}
         assert bool(tests) == (table.inference is not None), table.name
         for name in tests:
             assert table.dictionary[name].endswith(table.tests)
