@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from pipeline.run.layout.private_paths import without_home
 from pipeline.run.plain_text import counted
 from pipeline.run.tables import write_json, write_text
 from pipeline.run.work.providers import PROVIDERS, require_file
-from workflows.estimates import expectations, usual_workers
+from workflows.estimates import expectations
 from workflows.preflight import preflight, require_settings, stages_until
 from workflows.settings import selection_of, settings_of
 
@@ -52,7 +53,7 @@ def check_command(arguments: argparse.Namespace) -> int:
         ready = preflight(config, cohort, stages)
         cohort = dataclasses.replace(cohort, notes=(*cohort.notes, *ready.notes))
         if arguments.executor is None:
-            expected = expectations(config, cohort, ready.split, stages, usual_workers())
+            expected = expectations(config, cohort, ready.split, stages, os.cpu_count() or 1)
     except BadInputError as error:
         problem = str(error)
     text = "\n".join([describe_cohort(cohort, config.cohort), *expected])

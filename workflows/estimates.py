@@ -7,7 +7,6 @@ seconds of a core that were measured for the documentation (docs/benchmarks/regi
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from atlases.spaces import template_grid
 from pipeline.cohort.people.splits import Split
 from pipeline.cohort.reading import InputCohort
+from pipeline.models.families.registry import build_network, family_of, is_solved
 from pipeline.models.inputs import configured_input
 from pipeline.run.config.networks import ProbeConfig
 from pipeline.run.config.settings import Config
@@ -68,7 +68,7 @@ class Estimate:
 def expectations(
     config: Config, cohort: InputCohort, split: Split, stages: Sequence[str], workers: int
 ) -> list[str]:  # fmt: skip
-    """Sentences on what a run takes from its start, before statistics and report, and on what suits its people."""
+    """Sentences on what a run takes from its start, and on what suits its people."""
     timed = [stage for stage in ("registration", "training", "attribution") if stage in stages]
     if not timed or isinstance(config.model, ProbeConfig) or config.training.device == "cuda":
         return []  # probes need their backbone, and a GPU is elsewhere or cannot be timed beside its workers
@@ -79,7 +79,7 @@ def expectations(
     made = made_of(config, len(cohort.table.kept), len(cohort.table.labelled), trained, timed, step, workers)
     unknown = not_estimated(config) if "attribution" in stages else []
     but = f"; maps by {', '.join(unknown)} come on top" if unknown else ""
-    return [f"a whole run takes {made.in_words(workers)}{but}", *advice(config, cohort)]
+    return [f"takes {made.in_words(workers)}, and minutes for statistics and report{but}", *advice(config, cohort)]
 
 
 def made_of(
@@ -93,7 +93,8 @@ def made_of(
         seconds["registration"] = rounds(kept, workers) * registration_seconds(config)
     if step is not None and "training" in stages:
         networks = len(trained) * settings.repeats * settings.ensemble
-        epochs = settings.max_epochs * (1 + 1 / 3 * 1 / 4)  # validation: a quarter as many scans, forward only
+        # Validation has a quarter as many scans, forward only; a network that is solved sees each scan about once.
+        epochs = 1.0 if is_solved(config.model) else settings.max_epochs * (1 + 1 / 3 * 1 / 4)
         seconds["training"] = rounds(networks, workers) * max(trained, default=0) * epochs * step.seconds
     if step is not None and "attribution" in stages:
         seconds["maps"] = rounds(labelled, workers) * settings.ensemble * steps_of_maps(config) * step.seconds
@@ -138,8 +139,6 @@ def measured_step(config: Config) -> Step:
     """Time forward and backward of the configured network on one core, best of two, and add up what it keeps."""
     import torch  # takes a second
 
-    from pipeline.models.families.registry import build_network, family_of
-
     shape = configured_input(config).shape
     timed, family = _timed_shape(shape, config), family_of(config.model)
     threads = torch.get_num_threads()
@@ -178,15 +177,8 @@ def advice(config: Config, cohort: InputCohort) -> list[str]:
     ]
 
 
-def usual_workers() -> int:
-    """As many as the machine has cores."""
-    return os.cpu_count() or 1
-
-
 def _timed_shape(shape: tuple[int, int, int], config: Config) -> tuple[int, int, int]:
     """The grid, or a smaller one of the same proportions that the network still takes."""
-    from pipeline.models.families.registry import family_of
-
     family, factor = family_of(config.model), (LARGEST_TIMED / math.prod(shape)) ** (1 / 3)
     if factor >= 1:
         return shape

@@ -88,3 +88,9 @@ def test_few_people_at_a_fine_grid_are_told_of_the_preset(people: int, resolutio
     lines = advice(configured(registration={"resolution_mm": resolution}), People(people))  # type: ignore[arg-type]
     assert bool(lines) is said
     assert all(f"{people} people" in line and "--preset patients" in line for line in lines)
+
+
+def test_a_network_that_is_solved_is_not_counted_in_epochs() -> None:
+    config = configured(model={"architecture": "linear"}, training={"max_epochs": 200})
+    made = made_of(config, 10, 10, [8, 8], ALL, Step(2.0, 1e6), workers=2)
+    assert made.seconds["training"] == pytest.approx(8 * 2.0)
