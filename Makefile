@@ -16,7 +16,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --editable .
-	$(BIN)/python -m compileall -q atlases pipeline reports workflows
+	$(BIN)/python -m compileall -q heatlas
 	touch $@
 
 install: $(VENV)/.installed   ## only the program, for your own data

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.spaces import Grid
-from atlases.templates import Template
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import Template
+from heatlas.pipeline.run.errors import BadInputError
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.run.errors import MissingDataError
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import file_digest
+from heatlas.pipeline.run.errors import MissingDataError
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import file_digest
 
 CARRIED_FILES = Path(__file__).parent / "tables" / "carried_files.tsv"
 

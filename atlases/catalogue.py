@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from atlases.carriers import locate
-from atlases.foreign_tables import read_cat12_table, read_dseg_table
-from atlases.regions import RegionTable, neuromorphometrics
-from pipeline.run.errors import UsageError
-from pipeline.run.tables import MISSING, read_table
-from pipeline.run.work.digests import file_digest, text_digest
+from heatlas.atlases.carriers import locate
+from heatlas.atlases.foreign_tables import read_cat12_table, read_dseg_table
+from heatlas.atlases.regions import RegionTable, neuromorphometrics
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.tables import MISSING, read_table
+from heatlas.pipeline.run.work.digests import file_digest, text_digest
 
 CATALOGUE = Path(__file__).parent / "tables" / "catalogue.tsv"
 

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import pandas as pd
 
-from atlases.regions import Hemisphere, Region, RegionTable
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import MISSING, read_table
+from heatlas.atlases.regions import Hemisphere, Region, RegionTable
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import MISSING, read_table
 
 _SIDES: dict[str, Hemisphere] = {
     "left": "left", "lh": "left", "l": "left",

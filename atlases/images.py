@@ -13,7 +13,7 @@ from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 from nibabel.wrapstruct import WrapStructError
 
-from atlases.spaces import Grid
+from heatlas.atlases.spaces import Grid
 
 MNI = nib.nifti1.xform_codes["mni"]
 DESCRIPTION_LENGTH = 79

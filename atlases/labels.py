@@ -2,7 +2,7 @@
 
 Examples
 --------
->>> from atlases.spaces import template_grid
+>>> from heatlas.atlases.spaces import template_grid
 >>> atlas = load_atlas("neuromorphometrics-cat12", template_grid(2.0))
 >>> len(atlas.regions.regions), atlas.regions.by_number(48).name, atlas.empty
 (134, 'Left hippocampus', ())
@@ -21,14 +21,14 @@ import numpy as np
 from nibabel.spatialimages import SpatialImage
 from numpy.typing import NDArray
 
-from atlases.catalogue import AtlasSource, find_atlas
-from atlases.images import UNREADABLE
-from atlases.regions import Region, RegionTable
-from atlases.resampling import resample_labels
-from atlases.spaces import Grid
-from atlases.templates import template_on
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import MISSING
+from heatlas.atlases.catalogue import AtlasSource, find_atlas
+from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.regions import Region, RegionTable
+from heatlas.atlases.resampling import resample_labels
+from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import template_on
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import MISSING
 
 # Half of a midline structure may reach a little over x = 0 (Mori's left pons by 0.1 mm); a swapped side lies further.
 MIDLINE_TOLERANCE_MM = 1.0

@@ -28,8 +28,8 @@ from typing import Any, Literal, cast
 
 import pandas as pd
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import MISSING, read_table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import MISSING, read_table
 
 Hemisphere = Literal["left", "right", "both"]
 

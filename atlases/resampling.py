@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from atlases.spaces import Grid
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.run.errors import BadInputError
 
 
 @dataclass(frozen=True)

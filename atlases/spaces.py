@@ -48,7 +48,7 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError
 
 TEMPLATE_ORIGIN_MM = (-96.0, -132.0, -78.0)
 TEMPLATE_SHAPE_1MM = (193, 229, 193)

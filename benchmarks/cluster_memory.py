@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.run.work import cluster
-from pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work import cluster
+from heatlas.pipeline.run.work.executors import open_executor
 
 BYTES = 600_000
 

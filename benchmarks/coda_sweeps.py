@@ -16,8 +16,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.dynamic.encoding import InputEncoding
-from pipeline.models.families.coda.network import Layers, SumPool, stack
+from heatlas.pipeline.models.dynamic.encoding import InputEncoding
+from heatlas.pipeline.models.families.coda.network import Layers, SumPool, stack
 from tests.training.pattern_scenes import CLASSES, RANK, alignment, scenes, trained_coda
 
 USUAL = {"temperature": 1.0, "rank": RANK, "bound": "sq", "penalty": 0.0, "depth": 0}

@@ -22,26 +22,26 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.attribution.gradient.gradients import score_and_gradient
-from pipeline.attribution.gradient.integrated_gradients import path_integral
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.reference.deeplift import deeplift
-from pipeline.attribution.reference.expected_gradients import PathSample, stratified_alphas
-from pipeline.attribution.reference.references import Reference
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.tasks import task_of
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.explaining.controls import controls_of
-from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import load_model
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.regions.region_sums import DeviceLabels, device_labels, device_region_sums
-from pipeline.run.layout.folder import read_run_config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.memory import kept_memory
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.attribution.gradient.gradients import score_and_gradient
+from heatlas.pipeline.attribution.gradient.integrated_gradients import path_integral
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.reference.deeplift import deeplift
+from heatlas.pipeline.attribution.reference.expected_gradients import PathSample, stratified_alphas
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.explaining.controls import controls_of
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.regions.region_sums import DeviceLabels, device_labels, device_region_sums
+from heatlas.pipeline.run.layout.folder import read_run_config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.memory import kept_memory
 
 POINTS = 12
 SEGMENTS = (2, 4, 7)

@@ -25,26 +25,26 @@ import numpy as np
 import pandas as pd
 import torch
 
-from pipeline.cohort.demo.cohort import write_demo_cohort
-from pipeline.cohort.people.splits import Fold
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
-from pipeline.evaluation.representations.stage import features
-from pipeline.evaluation.representations.table import judged
-from pipeline.models.families.probes.backbone import kept_stages
-from pipeline.models.inputs import configured_input
-from pipeline.models.storage import load_model
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.executors import open_executor
-from pipeline.run.work.jobs import run_jobs
-from pipeline.run.work.seeds import generator
-from pipeline.training.pretraining.stage import pretrain
-from pipeline.training.stage import fold_job, registered_versions
-from workflows.settings import with_backbone
+from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
+from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
+from heatlas.pipeline.evaluation.representations.stage import features
+from heatlas.pipeline.evaluation.representations.table import judged
+from heatlas.pipeline.models.families.probes.backbone import kept_stages
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.jobs import run_jobs
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.training.pretraining.stage import pretrain
+from heatlas.pipeline.training.stage import fold_job, registered_versions
+from heatlas.workflows.settings import with_backbone
 
 COHORT_SEED, PEOPLE = 7, 120
 CLASSES, RATIO, TEST_SHARE = ("CN", "AD", "MCI"), 5.0, 0.4

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.evaluation.grids.directions import directions
-from pipeline.evaluation.grids.stage import claims_about, read_scores
-from pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.evaluation.grids.directions import directions
+from heatlas.pipeline.evaluation.grids.stage import claims_about, read_scores
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 
 
 def main(folders: list[Path]) -> None:

@@ -21,14 +21,14 @@ import psutil
 import torch
 from sections import write_section
 
-from pipeline.models.kept_volumes import KeptVolumes
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.executors import open_executor
-from pipeline.run.work.jobs import Job, run_jobs
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.linear.design import design_of
-from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.models.kept_volumes import KeptVolumes
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.jobs import Job, run_jobs
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.linear.design import design_of
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 
 SHAPE = (49, 58, 49)
 """The template at 4 mm."""

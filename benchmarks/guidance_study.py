@@ -30,30 +30,30 @@ from marked_cohort import FOLDS, Cohort, load, parts_of
 from torch import nn
 from torch.nn import functional
 
-from pipeline.cohort.people.splits import Fold, few_people
-from pipeline.cohort.people.tasks import task_of
-from pipeline.evaluation.planting.marker_groups import Places, map_measures, tied_marks
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.registry import build_network, family_of
-from pipeline.run.config.networks import (
+from heatlas.pipeline.cohort.people.splits import Fold, few_people
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.evaluation.planting.marker_groups import Places, map_measures, tied_marks
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.run.config.networks import (
     BcosSimpleConfig,
     FoundingConfig,
     ModelConfig,
     ResNetConfig,
 )
-from pipeline.run.config.settings import CohortConfig, TrainingConfig
-from pipeline.run.work.seeds import derived_seed, generator
-from pipeline.training.checkpoints import remove_checkpoint
-from pipeline.training.numerics import repeatable
-from pipeline.training.objectives.distillation import Distillation, distilled
-from pipeline.training.objectives.explanations import answered_by
-from pipeline.training.objectives.guidance import Guidance, guided
-from pipeline.training.objectives.guidance_losses import dilated
-from pipeline.training.objectives.maps_in_training import explained_batch
-from pipeline.training.objectives.of_task import objective_of
-from pipeline.training.objectives.records import Context, Objective
-from pipeline.training.trainer import Resumption, train
-from pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
+from heatlas.pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.training.checkpoints import remove_checkpoint
+from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.objectives.distillation import Distillation, distilled
+from heatlas.pipeline.training.objectives.explanations import answered_by
+from heatlas.pipeline.training.objectives.guidance import Guidance, guided
+from heatlas.pipeline.training.objectives.guidance_losses import dilated
+from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
+from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.records import Context, Objective
+from heatlas.pipeline.training.trainer import Resumption, train
+from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
 FOUNDING = FoundingConfig(channels=(4, 8, 16), pools=(2, 2, 3), hidden_units=16, dropout=0.0)
 RESNET = ResNetConfig(architecture="resnet10", width=0.125)

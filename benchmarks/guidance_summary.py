@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.planting.marker_groups import GroupAnswers
-from pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes
-from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from pipeline.evaluation.scores.pareto import chosen, pareto_front
+from heatlas.pipeline.evaluation.planting.marker_groups import GroupAnswers
+from heatlas.pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.pareto import chosen, pareto_front
 
 if TYPE_CHECKING:
     from guidance_study import Condition

@@ -20,14 +20,14 @@ from pathlib import Path
 import torch
 from lrp_measure import forget_peak, peak_resident, resident
 
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import configured_input
-from pipeline.run.config.files import load_config
-from pipeline.training.objectives.classification import classification
-from pipeline.training.objectives.distillation import Distillation, distilled
-from pipeline.training.objectives.guidance import Guidance, guided
-from pipeline.training.objectives.readable_gradients import readable
-from pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.training.objectives.classification import classification
+from heatlas.pipeline.training.objectives.distillation import Distillation, distilled
+from heatlas.pipeline.training.objectives.guidance import Guidance, guided
+from heatlas.pipeline.training.objectives.readable_gradients import readable
+from heatlas.pipeline.training.objectives.records import Batch, Context
 
 TASK = classification(torch.ones(2))
 SCANS = 4

@@ -24,24 +24,24 @@ from growth import table
 from sections import write_section
 from training_rate import NETWORK, Cohort, written
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.methods import attribute_all
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.explaining.requested import explanations_of_run
-from pipeline.explaining.stage import explain_scans
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import load_model, save_model
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.executors import open_executor
-from pipeline.run.work.memory import kept_memory
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.stage import explain_scans
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import load_model, save_model
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.memory import kept_memory
 
 CLASSES = ("CN", "AD")
 SIZES = ((2.0, 1), (2.0, 5), (1.0, 1), (1.0, 5))

@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.reading import PLANTED
-from pipeline.evaluation.bench.densities import class_difference
-from pipeline.evaluation.planted import read_planted
-from pipeline.evaluation.scores.region_scores import region_scores
-from pipeline.run.config.files import toml_value
-from pipeline.run.layout.folder import read_run_input
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.reading import PLANTED
+from heatlas.pipeline.evaluation.bench.densities import class_difference
+from heatlas.pipeline.evaluation.planted import read_planted
+from heatlas.pipeline.evaluation.scores.region_scores import region_scores
+from heatlas.pipeline.run.config.files import toml_value
+from heatlas.pipeline.run.layout.folder import read_run_input
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
 
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "bcos-simple": {},

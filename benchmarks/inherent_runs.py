@@ -18,31 +18,31 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import make_split
-from pipeline.cohort.reading import PLANTED
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
-from pipeline.evaluation.bench.judging import Extent, Judge
-from pipeline.evaluation.bench.maps import map_jobs, maps_of
-from pipeline.evaluation.bench.request import with_methods
-from pipeline.evaluation.bench.table import evaluation_table
-from pipeline.evaluation.consensus.networks import FAMILY, Networks, training_jobs
-from pipeline.evaluation.nulls.networks import networks_of
-from pipeline.evaluation.planting.cohort import planted_cohort
-from pipeline.explaining.explanation import Explanation
-from pipeline.explaining.requested import explanations_of_run
-from pipeline.models.families.registry import family_of
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.folder import read_run_input
-from pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import run_jobs
-from pipeline.training.checkpoints import remove_checkpoint
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.splits import make_split
+from heatlas.pipeline.cohort.reading import PLANTED
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
+from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of
+from heatlas.pipeline.evaluation.bench.request import with_methods
+from heatlas.pipeline.evaluation.bench.table import evaluation_table
+from heatlas.pipeline.evaluation.consensus.networks import FAMILY, Networks, training_jobs
+from heatlas.pipeline.evaluation.nulls.networks import networks_of
+from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.folder import read_run_input
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import run_jobs
+from heatlas.pipeline.training.checkpoints import remove_checkpoint
 
 REGISTERED = "registered"
 POSTHOC = ("deeplift", "lrp", "input-x-gradient")

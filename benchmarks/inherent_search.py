@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 from inherent_runs import Recipe, Workplace, collected, scored, scored_on_copies
 
-from pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.executors import open_executor
 
 SHOWN = [
     "recipe", "seed", "map", "balanced_accuracy", "auroc_difference", "hits_difference", "auroc_mean", "hits_mean",

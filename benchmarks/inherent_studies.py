@@ -29,21 +29,21 @@ from inherent_units import angle, templates
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.inherent.contributions import contrast, contributions, mean_corrected
-from pipeline.attribution.methods import attribute_all
-from pipeline.evaluation.bench.judging import Extent, Judge, gathered
-from pipeline.evaluation.bench.map_row import Places
-from pipeline.evaluation.bench.maps import map_jobs
-from pipeline.evaluation.bench.scan_job import ScanToJudge
-from pipeline.evaluation.bench.table import evaluation_table
-from pipeline.evaluation.scores.removal import part_numbers, removal_curve
-from pipeline.models.dynamic.bias_guard import bias_of
-from pipeline.models.dynamic.linear_map import dynamic_weights
-from pipeline.models.inputs import from_network, read_network_volume
-from pipeline.models.storage import LoadedModel, load_model
-from pipeline.run.work.executors import open_executor
-from pipeline.run.work.jobs import run_jobs
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.inherent.contributions import contrast, contributions, mean_corrected
+from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered
+from heatlas.pipeline.evaluation.bench.map_row import Places
+from heatlas.pipeline.evaluation.bench.maps import map_jobs
+from heatlas.pipeline.evaluation.bench.scan_job import ScanToJudge
+from heatlas.pipeline.evaluation.bench.table import evaluation_table
+from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
+from heatlas.pipeline.models.dynamic.bias_guard import bias_of
+from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
+from heatlas.pipeline.models.inputs import from_network, read_network_volume
+from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.jobs import run_jobs
 
 Recipes = tuple[Recipe, ...]
 FACE = 2

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch.nn import functional
 
-from pipeline.models.families.coda.dau import CodaConv3d
+from heatlas.pipeline.models.families.coda.dau import CodaConv3d
 
 
 def angle() -> pd.DataFrame:

@@ -39,9 +39,9 @@ import scipy.ndimage
 from label_overlap import dice_per_label
 from scipy.spatial.transform import Rotation
 
-from atlases.labels import Atlas, load_atlas
-from atlases.templates import Template, load_template
-from pipeline.registration.ants_transform import (
+from heatlas.atlases.labels import Atlas, load_atlas
+from heatlas.atlases.templates import Template, load_template
+from heatlas.pipeline.registration.ants_transform import (
     Transforms,
     Volume,
     read_affine,
@@ -49,14 +49,14 @@ from pipeline.registration.ants_transform import (
     resample,
     to_ants,
 )
-from pipeline.registration.images.t1w import load_labels, load_t1w
-from pipeline.registration.scan import register_image
-from pipeline.registration.settled import COARSEST_MM
-from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
-from pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.run.tables import write_json, write_text
-from pipeline.run.work.digests import code_digest
+from heatlas.pipeline.registration.images.t1w import load_labels, load_t1w
+from heatlas.pipeline.registration.scan import register_image
+from heatlas.pipeline.registration.settled import COARSEST_MM
+from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
+from heatlas.pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.tables import write_json, write_text
+from heatlas.pipeline.run.work.digests import code_digest
 
 HIPPOCAMPI, VENTRICLES = (47, 48), (49, 50, 51, 52)
 STRUCTURES = {
@@ -69,7 +69,8 @@ CHOSEN_ON = ("sub-1003", "sub-1004", "sub-1005", "sub-1014", "sub-1128")
 """People on whom the parameters were chosen; they come last, and no mean in the tables counts them."""
 FLUID_SEEN_ON = ("sub-1006", "sub-1007", "sub-1122", "sub-1125")
 CODE = tuple(
-    f"pipeline.registration.{name}" for name in ("ants_transform", "bias_field", "jacobian", "resolution", "scan")
+    f"heatlas.pipeline.registration.{name}"
+    for name in ("ants_transform", "bias_field", "jacobian", "resolution", "scan")
 )
 """Code whose change makes registrations stale."""
 OURS, PLAIN, RETEST = "ours", "plain", "retest"

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.families.founding import FoundingCNN
 
 TARGET = 1
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -84,7 +84,7 @@ def seeded_network(volume: Tensor, seed: int) -> FoundingCNN:
 
 def brain_volume(grid: tuple[int, int, int]) -> Tensor:
     """The 2009c template brain in [0, 1] with zeros outside, resampled to any grid; (1, 1, D, H, W)."""
-    from atlases.templates import load_template
+    from heatlas.atlases.templates import load_template
 
     brain = np.array(load_template(1.0).t1w)
     volume = torch.from_numpy(brain)[None, None]
@@ -105,8 +105,8 @@ def forward_backward(model: nn.Module, volume: Tensor, betas: tuple[float, ...])
 
 
 def heatlas(model: nn.Module, volume: Tensor, betas: tuple[float, ...]) -> Answer:
-    from pipeline.attribution.lrp.composites import founding
-    from pipeline.attribution.lrp.relevance import lrp
+    from heatlas.pipeline.attribution.lrp.composites import founding
+    from heatlas.pipeline.attribution.lrp.relevance import lrp
 
     answers = dict(zip(betas, lrp(model, volume, TARGET, [founding(beta) for beta in betas]), strict=True))
     unexplained = {b: float((a.ledger.residual / a.start_value).abs().max()) for b, a in answers.items()}

@@ -19,12 +19,12 @@ import torch
 from lrp_engines import brain_volume, seeded_network
 from torch import Tensor
 
-from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.methods import attribute_all
-from pipeline.attribution.reference.deeplift import DeepLift
-from pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
-from pipeline.attribution.reference.references import Reference
-from pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift
+from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.run.work.memory import kept_memory
 
 CONTROLS = 12
 

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from pipeline.cohort.people.tasks import task_of
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.planting.loss import MARKER_OFFSET
-from pipeline.models.inputs import configured_input, read_network_volume
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.layout.folder import read_run_config
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.work.seeds import generator
-from pipeline.training.objectives.explanations import mask_of
-from workflows.evaluate import registered_scans
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.planting.loss import MARKER_OFFSET
+from heatlas.pipeline.models.inputs import configured_input, read_network_volume
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.layout.folder import read_run_config
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.training.objectives.explanations import mask_of
+from heatlas.workflows.evaluate import registered_scans
 
 FOLDS = 3
 TEMPORAL = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus")

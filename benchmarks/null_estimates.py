@@ -10,17 +10,17 @@ import pandas as pd
 from null_networks import SCALES, fair, misses
 from null_relevance import FAST, Case, Found, Generator, M
 
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.associations.volume_association import volume_association
-from pipeline.statistics.harmonisation.site_effect import site_effect
-from pipeline.statistics.linear.fold_effect import model_within_folds
-from pipeline.statistics.linear.partial_correlation import partial_correlation
-from pipeline.statistics.performance.classification import _rows, metrics, weighted_auc_within
-from pipeline.statistics.performance.intervals import ALL_FOLDS
-from pipeline.statistics.performance.number import SCALES as SCALES_OF_NUMBERS
-from pipeline.statistics.performance.number import number_metrics
-from pipeline.statistics.resampling.means import mean_intervals
-from pipeline.statistics.resampling.scaled import scaled_intervals
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.associations.volume_association import volume_association
+from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
+from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
+from heatlas.pipeline.statistics.performance.classification import _rows, metrics, weighted_auc_within
+from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
+from heatlas.pipeline.statistics.performance.number import SCALES as SCALES_OF_NUMBERS
+from heatlas.pipeline.statistics.performance.number import number_metrics
+from heatlas.pipeline.statistics.resampling.means import mean_intervals
+from heatlas.pipeline.statistics.resampling.scaled import scaled_intervals
 
 SEED, DRAWS, COLUMNS = 43, 1_000, 10
 QUALITY, LEVEL = np.array([0.6, 0.9, 1.2, 1.5, 1.8]), np.array([-0.8, -0.4, 0.0, 0.4, 0.8])

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from null_relevance import Case, Found, Generator
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.linear.fold_effect import model_within_folds
-from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 
 REGIONS, ORDERS = 100, 999
 PLANTED = 5

@@ -11,16 +11,16 @@ from null_networks import misses, of_relevance
 from null_people import HORIZON
 from null_relevance import FAST, Case, Found, Generator
 
-from pipeline.evaluation.representations.points import points_of
-from pipeline.evaluation.representations.recognised import ALL, draws_within, scored, shares_recognised
-from pipeline.evaluation.representations.site_signal import predicted_sites
-from pipeline.run.config.statistics import ShortcutsConfig
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.progression.concordance import class_pairs, comparable_pairs, concordance
-from pipeline.statistics.progression.conversion import SOONER_WHEN_LOWER, Conversions
-from pipeline.statistics.progression.hazards import hazard_per_sd
-from pipeline.statistics.progression.prediction import progression_table
-from pipeline.statistics.shortcuts.site_prediction import Scans, _predictions
+from heatlas.pipeline.evaluation.representations.points import points_of
+from heatlas.pipeline.evaluation.representations.recognised import ALL, draws_within, scored, shares_recognised
+from heatlas.pipeline.evaluation.representations.site_signal import predicted_sites
+from heatlas.pipeline.run.config.statistics import ShortcutsConfig
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.progression.concordance import class_pairs, comparable_pairs, concordance
+from heatlas.pipeline.statistics.progression.conversion import SOONER_WHEN_LOWER, Conversions
+from heatlas.pipeline.statistics.progression.hazards import hazard_per_sd
+from heatlas.pipeline.statistics.progression.prediction import progression_table
+from heatlas.pipeline.statistics.shortcuts.site_prediction import Scans, _predictions
 
 SEED, PEOPLE, DRAWS, SIMULATED = 43, 60, 1_000, 1_000
 STRENGTH = {"age": 0.0, "mmse": 0.5, "hippocampus/tiv": 1.0, "model": 2.0}

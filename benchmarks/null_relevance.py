@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from pipeline.run.config.statistics import ProgressionConfig, StatisticsConfig
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.associations.matched import matched_test
-from pipeline.statistics.associations.volume_association import WITHIN, volume_association
-from pipeline.statistics.harmonisation.site_effect import site_effect
-from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
-from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from pipeline.statistics.linear.partial_correlation import partial_correlation
+from heatlas.pipeline.run.config.statistics import ProgressionConfig, StatisticsConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.associations.matched import matched_test
+from heatlas.pipeline.statistics.associations.volume_association import WITHIN, volume_association
+from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
 
 M, PEOPLE = 199, 60
 REGIONS, MAPS = 136, 6

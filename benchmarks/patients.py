@@ -21,7 +21,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-from workflows.command_line import main as heatlas
+from heatlas.workflows.command_line import main as heatlas
 
 WANTED = ("Hippocampus", "Amygdala", "Entorhinal area")
 NAMES = {"expectedGradients": "evidence (expected gradients)", "gb": "guided backpropagation", "lrpB000": "LRP β = 0"}

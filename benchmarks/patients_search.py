@@ -29,18 +29,18 @@ from guidance_study import run_training
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
-from pipeline.cohort.people.tasks import task_of
-from pipeline.models.families.registry import build_network, family_of
-from pipeline.models.inputs import configured_input, read_network_volume
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.folder import read_run_config
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.work.seeds import derived_seed, generator
-from pipeline.training.objectives.of_task import objective_of
-from pipeline.training.objectives.records import Context
-from pipeline.training.volumes import STORED, LabelledVolumes
-from workflows.evaluate import registered_scans
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.inputs import configured_input, read_network_volume
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.folder import read_run_config
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.records import Context
+from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.workflows.evaluate import registered_scans
 
 FOLDS, SHARE_TO_SELECT = 5, 0.2
 FIXED = {"learning_rate_schedule": "cosine", "max_shift_voxels": 1, "balance_classes": True}

@@ -33,10 +33,15 @@ from nilearn.mass_univariate._utils import (
 from sections import write_section
 from sklearn.utils import check_random_state
 
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.linear.design import Design, design_of
-from pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
-from pipeline.statistics.linear.freedman_lane import LinearModel, PermutationTest, freedman_lane, permutation_test
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.linear.design import Design, design_of
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
+from heatlas.pipeline.statistics.linear.freedman_lane import (
+    LinearModel,
+    PermutationTest,
+    freedman_lane,
+    permutation_test,
+)
 
 COLUMNS = 136 * 6
 PERMUTATIONS = 10_000

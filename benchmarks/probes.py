@@ -22,11 +22,11 @@ from pathlib import Path
 import pandas as pd
 from inherent_runs import Recipe, Workplace, collected, networks, scored, trained
 
-from pipeline.evaluation.grids.stage import evaluate_grids
-from pipeline.models.families.probes.body import with_body
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.tables import read_table
-from pipeline.run.work.executors import open_executor
+from heatlas.pipeline.evaluation.grids.stage import evaluate_grids
+from heatlas.pipeline.models.families.probes.body import with_body
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.executors import open_executor
 
 BACKBONES = {
     "founding": Recipe("founding"),

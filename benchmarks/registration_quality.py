@@ -27,16 +27,16 @@ import pandas as pd
 from growth import table
 from sections import write_section
 
-from pipeline.cohort.records import Scan
-from pipeline.registration.quality.flags import flag_reasons
-from pipeline.registration.quality.local_outliers import region_distances, region_reasons
-from pipeline.registration.quality.sides import compare_sides
-from pipeline.registration.stage import register_scans
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.executors import open_executor
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.quality.flags import flag_reasons
+from heatlas.pipeline.registration.quality.local_outliers import region_distances, region_reasons
+from heatlas.pipeline.registration.quality.sides import compare_sides
+from heatlas.pipeline.registration.stage import register_scans
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.executors import open_executor
 
 GROSS = ("misregistered", "misregistered_skull")
 EVERY = 6

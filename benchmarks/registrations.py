@@ -21,7 +21,7 @@ from pathlib import Path
 from growth import table
 from sections import write_section
 
-from pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 
 WORKFLOW = Path(__file__).parents[1] / "workflows" / "adni.py"
 

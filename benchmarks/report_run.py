@@ -14,18 +14,18 @@ import numpy as np
 import pandas as pd
 from scipy import ndimage
 
-from atlases.labels import load_atlas
-from atlases.templates import load_template
-from pipeline.cohort.records import ScanTable
-from pipeline.explaining.stage import CONSERVATION_COLUMNS
-from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
-from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
-from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_rows
-from pipeline.run.config.files import read_config
-from pipeline.run.layout.map_names import lrp_map_name
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.statistics.stage import analyse
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.explaining.stage import CONSERVATION_COLUMNS
+from heatlas.pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
+from heatlas.pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
+from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_rows
+from heatlas.pipeline.run.config.files import read_config
+from heatlas.pipeline.run.layout.map_names import lrp_map_name
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.statistics.stage import analyse
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "reports"))
 from run_factory import RunPlan, make_run

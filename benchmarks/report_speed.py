@@ -23,9 +23,9 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 from report_run import PEOPLE, SCANS, write_large_run
 
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.executors import open_executor
-from reports.page.build import build_report
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.reports.page.build import build_report
 
 BUILD_SECONDS, INDEX_MB, PERSON_KB, INDEX_SECONDS, READY_SECONDS = 60.0, 3.0, 150.0, 1.0, 2.0
 OPENINGS, WORKERS = 5, 2

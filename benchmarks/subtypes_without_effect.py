@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.run.config.files import load_config
-from pipeline.statistics.normative.clustering import consensus, gap_statistic
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.statistics.normative.clustering import consensus, gap_statistic
 
 N_REGIONS = 67
 DATA_SETS = 100

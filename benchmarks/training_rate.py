@@ -28,19 +28,19 @@ from sections import write_section
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from atlases.spaces import template_grid
-from atlases.templates import load_template
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import NetworkInput, covering_box, read_network_volume
-from pipeline.run.config.networks import FoundingConfig
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.work.memory import kept_memory
-from pipeline.training.objectives.classification import classification
-from pipeline.training.objectives.records import Context
-from pipeline.training.parallel import ALONE
-from pipeline.training.trainer import TrainingSetup, _train_epoch, channels_last
-from pipeline.training.volumes import LabelledVolumes, load_volumes
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import NetworkInput, covering_box, read_network_volume
+from heatlas.pipeline.run.config.networks import FoundingConfig
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.training.objectives.classification import classification
+from heatlas.pipeline.training.objectives.records import Context
+from heatlas.pipeline.training.parallel import ALONE
+from heatlas.pipeline.training.trainer import TrainingSetup, _train_epoch, channels_last
+from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 
 NETWORK = FoundingConfig()
 CPU = torch.device("cpu")

@@ -25,7 +25,7 @@ from null_relevance import Case, M
 from scipy.stats import binom
 from sections import write_section
 
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.run.work.seeds import generator
 
 SEED, LEVEL = 43, 0.05
 LIMITS = (0.035, 0.065)

@@ -13,7 +13,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads of several test processes wait for each other in busy loops: minutes, for what one thread does in seconds.
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-from workflows.command_line import WORKER_MODULES
+from heatlas.workflows.command_line import WORKER_MODULES
 
 hypothesis.settings.register_profile("heatlas", deadline=None)  # a busy machine is no fault of the code
 hypothesis.settings.load_profile("heatlas")

@@ -6,22 +6,22 @@ import json
 
 import pandas as pd
 
-from pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
-from pipeline.evaluation.bench.stage import BENCH_TABLES
-from pipeline.regions.tables import SPREADS
-from pipeline.registration.quality.decisions import FLAGGED_TABLE
-from pipeline.run.columns import Form
-from pipeline.run.config.files import read_config
-from pipeline.run.declared import Table
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.statistics.stage import ANALYSES
-from pipeline.training.baselines.stage import baseline_columns
-from pipeline.training.prediction import SPREAD, prediction_columns
-from pipeline.training.pretraining.stage import PRETRAINING_TABLE
-from pipeline.training.stage import REPEAT_COLUMN
-from reports.read.table_faults import bad_cell
-from reports.read.written_tables import DECLARED, TABLES, tables_of
+from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
+from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
+from heatlas.pipeline.regions.tables import SPREADS
+from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.files import read_config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.statistics.stage import ANALYSES
+from heatlas.pipeline.training.baselines.stage import baseline_columns
+from heatlas.pipeline.training.prediction import SPREAD, prediction_columns
+from heatlas.pipeline.training.pretraining.stage import PRETRAINING_TABLE
+from heatlas.pipeline.training.stage import REPEAT_COLUMN
+from heatlas.reports.read.table_faults import bad_cell
+from heatlas.reports.read.written_tables import DECLARED, TABLES, tables_of
 
 REPEATS = {"predictions_repeats", "performance_repeats"}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":  # before the libraries below are imported, so that Ctrl-C works meanwhile
-    from workflows.interrupts import start
+    from heatlas.workflows.interrupts import start
 
     sys.exit(start())
 
@@ -20,16 +20,16 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from atlases.labels import load_atlas
-from atlases.templates import load_template
-from pipeline.cohort.demo.cohort import write_demo_cohort
-from pipeline.cohort.people.balance import BALANCE_COLUMNS, balance_sentence
-from pipeline.cohort.reading import InputCohort, read_cohort
-from pipeline.cohort.sharing.manifest import write_comparison
-from pipeline.run.config.files import load_config, usual_sentence
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
-from pipeline.run.layout.folder import (
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
+from heatlas.pipeline.cohort.people.balance import BALANCE_COLUMNS, balance_sentence
+from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
+from heatlas.pipeline.cohort.sharing.manifest import write_comparison
+from heatlas.pipeline.run.config.files import load_config, usual_sentence
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
+from heatlas.pipeline.run.layout.folder import (
     RunInput,
     prepare_run_folder,
     read_run_config,
@@ -37,23 +37,23 @@ from pipeline.run.layout.folder import (
     recognise_run_folder,
     with_registration_seed,
 )
-from pipeline.run.layout.private_paths import last_part
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.executors import open_executor
-from pipeline.run.work.jobs import clear_stale_scratch
-from pipeline.run.work.lock import run_lock
-from pipeline.run.work.log import open_log
-from pipeline.run.work.provenance import write_dataset_description, write_provenance
-from reports.page.build import write_report
-from workflows.check import describe_cohort
-from workflows.estimates import expectations
-from workflows.evaluate import evaluate_command
-from workflows.explain import explain_command
-from workflows.preflight import Ready, preflight, require_settings, stages_until
-from workflows.settings import seed_of, selection_of, settings_of, with_backbone
-from workflows.stages import STAGE_FUNCTIONS, Work
+from heatlas.pipeline.run.layout.private_paths import last_part
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.jobs import clear_stale_scratch
+from heatlas.pipeline.run.work.lock import run_lock
+from heatlas.pipeline.run.work.log import open_log
+from heatlas.pipeline.run.work.provenance import write_dataset_description, write_provenance
+from heatlas.reports.page.build import write_report
+from heatlas.workflows.check import describe_cohort
+from heatlas.workflows.estimates import expectations
+from heatlas.workflows.evaluate import evaluate_command
+from heatlas.workflows.explain import explain_command
+from heatlas.workflows.preflight import Ready, preflight, require_settings, stages_until
+from heatlas.workflows.settings import seed_of, selection_of, settings_of, with_backbone
+from heatlas.workflows.stages import STAGE_FUNCTIONS, Work
 
 
 def run_pipeline(

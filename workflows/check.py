@@ -10,20 +10,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.cohort.people.inclusion import steps
-from pipeline.cohort.reading import InputCohort, read_cohort
-from pipeline.cohort.records import Scan
-from pipeline.cohort.sharing.manifest import MATCHING, Match, write_comparison
-from pipeline.run.config.inclusion import read_rule
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from pipeline.run.layout.private_paths import without_home
-from pipeline.run.plain_text import counted
-from pipeline.run.tables import write_json, write_text
-from pipeline.run.work.providers import PROVIDERS, require_file
-from workflows.estimates import expectations
-from workflows.preflight import preflight, require_settings, stages_until
-from workflows.settings import selection_of, settings_of
+from heatlas.pipeline.cohort.people.inclusion import steps
+from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.sharing.manifest import MATCHING, Match, write_comparison
+from heatlas.pipeline.run.config.inclusion import read_rule
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
+from heatlas.pipeline.run.layout.private_paths import without_home
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.tables import write_json, write_text
+from heatlas.pipeline.run.work.providers import PROVIDERS, require_file
+from heatlas.workflows.estimates import expectations
+from heatlas.workflows.preflight import preflight, require_settings, stages_until
+from heatlas.workflows.settings import selection_of, settings_of
 
 SUMMARY = "check.json"
 """Marks the folder of a check, which may be overwritten."""

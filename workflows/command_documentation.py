@@ -1,16 +1,16 @@
-"""docs/commands.md, made from the command line: ``python -m workflows.command_documentation`` prints it."""
+"""docs/commands.md, made from the command line: ``python -m heatlas.workflows.command_documentation`` prints it."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 
-from pipeline.run.config.documentation import as_cell
-from workflows.command_line import build_parser
+from heatlas.pipeline.run.config.documentation import as_cell
+from heatlas.workflows.command_line import build_parser
 
 _HEAD = """# Commands
 
-Made by `python -m workflows.command_documentation > docs/commands.md`; do not edit it by hand.
+Made by `python -m heatlas.workflows.command_documentation > docs/commands.md`; do not edit it by hand.
 
 `heatlas COMMAND --help` says the same; `python workflows/adni.py COMMAND` does the same. Put INPUT and OUT first,
 since an option with several values would take them too. Exit codes: [what a run takes](resources.md).

@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from pipeline.run.errors import (
+from heatlas.pipeline.run.errors import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
     EXIT_RESUMABLE,
@@ -23,16 +23,18 @@ from pipeline.run.errors import (
     HeatlasError,
     UsageError,
 )
-from pipeline.run.plain_text import PlainStream, plain
-from pipeline.run.work.disk import FULL_BYTES, size_limit, too_large, why_unwritten
-from pipeline.run.work.executors import import_ahead
+from heatlas.pipeline.run.plain_text import PlainStream, plain
+from heatlas.pipeline.run.work.disk import FULL_BYTES, size_limit, too_large, why_unwritten
+from heatlas.pipeline.run.work.executors import import_ahead
 
-_HOMES = {
-    "check": "workflows.check", "compare": "workflows.compare", "manifest": "workflows.manifest",
-    "figures": "workflows.figures", "models": "workflows.models", "evaluate": "workflows.evaluate",
-}  # fmt: skip
-"""Modules of commands that need neither networks nor ANTs, and start fast without these libraries."""
-WORKER_MODULES = ("pipeline.cohort.demo.cohort", "pipeline.registration.stage", "ants", "pipeline.explaining.stage")
+_HOMES = ("check", "compare", "manifest", "figures", "models", "evaluate")
+"""Commands whose own module runs them: they need neither networks nor ANTs, and start fast without these libraries."""
+WORKER_MODULES = (
+    "heatlas.pipeline.cohort.demo.cohort",
+    "heatlas.pipeline.registration.stage",
+    "ants",
+    "heatlas.pipeline.explaining.stage",
+)
 """Modules that workers need, in order; imported by their server while this process imports the rest."""
 _READING = ("check", "models")
 """Commands that write no large file."""
@@ -390,7 +392,7 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
             raise UsageError(f"{too_large()} and run the same command again.")
         if arguments.command in ("demo", "run", "pretrain", "explain", "evaluate") and arguments.executor is None:
             import_ahead(WORKER_MODULES)
-        home = importlib.import_module(_HOMES.get(arguments.command, "workflows.adni"))
+        home = importlib.import_module(f"heatlas.workflows.{arguments.command if arguments.command in _HOMES else 'adni'}")
         begin()
         with redirect_stdout(cast(TextIO, PlainStream(sys.stdout))):
             return int(getattr(home, f"{arguments.command}_command")(arguments))

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.cohort.people.tasks import task_of
-from pipeline.run.cells import require_whole
-from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
-from pipeline.run.layout.folder import read_run_config, read_run_input
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.statistics.comparison.families import (
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.run.cells import require_whole
+from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
+from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.statistics.comparison.families import (
     MAP_COLUMNS,
     REGION_COLUMNS,
     RUN_COLUMNS,
@@ -21,8 +21,8 @@ from pipeline.statistics.comparison.families import (
     region_table,
     run_table,
 )
-from pipeline.statistics.comparison.rankings import AGREEMENT_COLUMNS
-from pipeline.statistics.comparison.runs import (
+from heatlas.pipeline.statistics.comparison.rankings import AGREEMENT_COLUMNS
+from heatlas.pipeline.statistics.comparison.runs import (
     MCNEMAR_COLUMNS,
     Run,
     atlases_note,
@@ -32,9 +32,9 @@ from pipeline.statistics.comparison.runs import (
     too_few,
     with_one_name_per_person,
 )
-from pipeline.statistics.data.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
-from pipeline.statistics.data.values import RelevanceValues
-from reports.page.comparison import PAGE, comparison_page
+from heatlas.pipeline.statistics.data.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
+from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.reports.page.comparison import PAGE, comparison_page
 
 
 def compare_command(arguments: argparse.Namespace) -> int:

@@ -11,14 +11,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.reading import InputCohort
-from pipeline.models.families.registry import build_network, family_of, is_solved
-from pipeline.models.inputs import configured_input
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.plain_text import counted
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.models.families.registry import build_network, family_of, is_solved
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.plain_text import counted
 
 _QUICK = (2.0, 137.0)
 REGISTRATION_SECONDS = {

@@ -7,25 +7,25 @@ import textwrap
 
 import pandas as pd
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.reading import PLANTED
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.evaluation.bench.request import PARTS, USUAL_PARTS, Request
-from pipeline.evaluation.bench.stage import Bench
-from pipeline.run.config.files import with_section
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from pipeline.run.layout.folder import read_run_config, read_run_input
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.executors import open_executor
-from pipeline.run.work.jobs import clear_stale_scratch
-from pipeline.run.work.lock import run_lock
-from pipeline.run.work.log import open_log
-from pipeline.training.kept_backbone import on_kept_backbone
-from reports.figures.grids import draw_aggregated
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.reading import PLANTED
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.evaluation.bench.request import PARTS, USUAL_PARTS, Request
+from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.run.config.files import with_section
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
+from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.jobs import clear_stale_scratch
+from heatlas.pipeline.run.work.lock import run_lock
+from heatlas.pipeline.run.work.log import open_log
+from heatlas.pipeline.training.kept_backbone import on_kept_backbone
+from heatlas.reports.figures.grids import draw_aggregated
 
 WIDTH = 100
 """Characters of a line of the printed verdicts, without what the log puts before it."""

@@ -7,22 +7,22 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 
-from atlases.labels import Atlas, load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.records import ScanTable
-from pipeline.explaining.on_demand import SEEN, Request, explainable, show_scans
-from pipeline.run.config.number_classes import read_class
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
-from pipeline.run.layout.folder import read_run_config, read_run_input
-from pipeline.run.layout.run_layout import ExplanationLayout
-from pipeline.run.plain_text import counted
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.executors import open_executor
-from pipeline.run.work.jobs import Outcome, clear_stale_scratch
-from pipeline.run.work.lock import run_lock
+from heatlas.atlases.labels import Atlas, load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.explaining.on_demand import SEEN, Request, explainable, show_scans
+from heatlas.pipeline.run.config.number_classes import read_class
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
+from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
+from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.jobs import Outcome, clear_stale_scratch
+from heatlas.pipeline.run.work.lock import run_lock
 
 LISTED = 5
 """Largest number of empty maps that are named."""

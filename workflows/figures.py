@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError
-from pipeline.run.layout.folder import read_run_config, read_run_input
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.executors import open_executor
-from pipeline.run.work.lock import require_no_links_out
-from reports.figures.gallery import Gallery
-from reports.page.publication import write_figures
+from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError
+from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.lock import require_no_links_out
+from heatlas.reports.figures.gallery import Gallery
+from heatlas.reports.page.publication import write_figures
 
 
 def figures_command(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import sys
 import time
 from types import FrameType
 
-from pipeline.run.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, TerminatedError
+from heatlas.pipeline.run.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, TerminatedError
 
 _CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 _LINES = {
@@ -74,7 +74,7 @@ def start() -> int:
     _open_what_is_closed()
     interrupts = Interrupts()
     interrupts.listen()
-    from workflows.command_line import main
+    from heatlas.workflows.command_line import main
 
     try:
         return main(begin=interrupts.begin)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.cohort.reading import read_cohort
-from pipeline.cohort.sharing.manifest import make_manifest
-from pipeline.run.errors import EXIT_OK, BadInputError, UsageError
-from pipeline.run.layout.private_paths import without_home
-from workflows.check import check_command
-from workflows.settings import selection_of, settings_of
+from heatlas.pipeline.cohort.reading import read_cohort
+from heatlas.pipeline.cohort.sharing.manifest import make_manifest
+from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
+from heatlas.pipeline.run.layout.private_paths import without_home
+from heatlas.workflows.check import check_command
+from heatlas.workflows.settings import selection_of, settings_of
 
 
 def manifest_command(arguments: argparse.Namespace) -> int:

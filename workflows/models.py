@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from pipeline.attribution.registry import METHODS
-from pipeline.models.families.family import Family
-from pipeline.models.families.registry import FAMILIES, parameter_count
-from pipeline.models.inputs import configured_input
-from pipeline.run.config.files import toml_value
-from pipeline.run.config.settings import Config, RegistrationConfig
-from pipeline.run.errors import EXIT_OK, BadInputError
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.models.families.family import Family
+from heatlas.pipeline.models.families.registry import FAMILIES, parameter_count
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.config.files import toml_value
+from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
+from heatlas.pipeline.run.errors import EXIT_OK, BadInputError
 
 RESOLUTIONS = (1.0, 2.0)
 """Default resolutions of template space in mm."""

@@ -11,25 +11,32 @@ from pathlib import Path
 
 import pandas as pd
 
-from atlases.catalogue import find_atlas
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.people.balance import BALANCE_COLUMNS
-from pipeline.cohort.people.splits import PARTS, Split, after_inclusion, make_split, require_labels, split_balance
-from pipeline.cohort.people.tasks import task_of
-from pipeline.cohort.reading import InputCohort
-from pipeline.models.families.registry import family_of, is_solved
-from pipeline.models.inputs import configured_input
-from pipeline.registration.images.given_masks import mask_path
-from pipeline.registration.images.synthstrip import require_synthstrip
-from pipeline.registration.settled import COARSEST_MM, not_measured
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.private_paths import without_home
-from pipeline.run.plain_text import counted
-from pipeline.statistics.requested import require_names
-from workflows.command_line import STAGES
+from heatlas.atlases.catalogue import find_atlas
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.balance import BALANCE_COLUMNS
+from heatlas.pipeline.cohort.people.splits import (
+    PARTS,
+    Split,
+    after_inclusion,
+    make_split,
+    require_labels,
+    split_balance,
+)
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.models.families.registry import family_of, is_solved
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.registration.images.given_masks import mask_path
+from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
+from heatlas.pipeline.registration.settled import COARSEST_MM, not_measured
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.private_paths import without_home
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.requested import require_names
+from heatlas.workflows.command_line import STAGES
 
 HIPPOCAMPUS = "Hippocampus"
 
@@ -71,7 +78,7 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
     if "training" in stages or "pretraining" in stages:
         _require_network(config)
         if config.training.device == "cuda" and not elsewhere:
-            from pipeline.models.device import require_device  # torch takes a second
+            from heatlas.pipeline.models.device import require_device  # torch takes a second
 
             require_device(config.training)
     if "attribution" in stages:
@@ -83,7 +90,7 @@ def _require_network(config: Config) -> None:
     shape = configured_input(config).shape
     family_of(config.model).require_fits(shape, config.model)
     if is_solved(config.model):
-        from pipeline.training.exact import require_plain  # torch takes a second
+        from heatlas.pipeline.training.exact import require_plain  # torch takes a second
 
         require_plain(config)
     if config.training.max_shift_voxels >= shape[0]:
@@ -110,7 +117,7 @@ def _require_methods(config: Config) -> None:
             'cannot be folded. Set "auto" or "identity".'
         )
     if (settings.methods, settings.settings) != (usual.methods, usual.settings):
-        from pipeline.explaining.requested import explanations_of_run
+        from heatlas.pipeline.explaining.requested import explanations_of_run
 
         explanations_of_run(config)
 
@@ -131,7 +138,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     if "registration" in stages:
         notes = _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
     if "pretraining" in stages:
-        from pipeline.training.pretraining.stage import parts_of  # torch takes a second
+        from heatlas.pipeline.training.pretraining.stage import parts_of  # torch takes a second
 
         parts_of(config, cohort.table.kept)
     if "training" not in stages:  # registration alone needs neither labels nor a split
@@ -145,11 +152,11 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
             labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
             require_labels(fold.index, part, labels, task_of(config.cohort), after_inclusion(config.cohort))
     if config.objective.kind != "task":
-        from pipeline.training.objectives.explanations import require_explanations  # torch takes a second
+        from heatlas.pipeline.training.objectives.explanations import require_explanations  # torch takes a second
 
         require_explanations(config, split)
     if config.training.from_run or isinstance(config.model, ProbeConfig):
-        from pipeline.training.objectives.known_networks import require_start
+        from heatlas.pipeline.training.objectives.known_networks import require_start
 
         require_start(config, split)
     if "attribution" in stages:

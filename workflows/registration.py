@@ -10,20 +10,25 @@ from pathlib import Path
 
 import pandas as pd
 
-from atlases.catalogue import find_atlas
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.registration.quality.decisions import require_decisions
-from pipeline.registration.quality.doubt import MIRRORED, NOT_KNOWN
-from pipeline.registration.quality.flags import flag_reasons
-from pipeline.registration.settled import settle_scans
-from pipeline.registration.stage import register_scans, table_row
-from pipeline.registration.volumes.tables import gather_volumes, hippocampal_volumes, measure_volumes, volume_job
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job, Outcome, is_done
-from reports.page.overviews import draw_overviews, overview_job
+from heatlas.atlases.catalogue import find_atlas
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.registration.quality.decisions import require_decisions
+from heatlas.pipeline.registration.quality.doubt import MIRRORED, NOT_KNOWN
+from heatlas.pipeline.registration.quality.flags import flag_reasons
+from heatlas.pipeline.registration.settled import settle_scans
+from heatlas.pipeline.registration.stage import register_scans, table_row
+from heatlas.pipeline.registration.volumes.tables import (
+    gather_volumes,
+    hippocampal_volumes,
+    measure_volumes,
+    volume_job,
+)
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done
+from heatlas.reports.page.overviews import draw_overviews, overview_job
 
 
 def register_and_finish(

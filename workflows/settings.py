@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.cohort.reading import Selection
-from pipeline.cohort.sharing.anonymise import open_disguise
-from pipeline.cohort.sharing.manifest import Manifest
-from pipeline.models.families.probes.body import with_body
-from pipeline.run.config.files import load_config
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.cohort.reading import Selection
+from heatlas.pipeline.cohort.sharing.anonymise import open_disguise
+from heatlas.pipeline.cohort.sharing.manifest import Manifest
+from heatlas.pipeline.models.families.probes.body import with_body
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import UsageError
 
 
 def settings_of(arguments: argparse.Namespace) -> Config:

@@ -10,38 +10,38 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.images.conversion import convert_scans
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
-from pipeline.cohort.reading import PLANTED
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.evaluation.planted import evaluate_planted
-from pipeline.evaluation.planted_effects import evaluate_effects
-from pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
-from pipeline.regions.applied import aggregate_applied
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.regions.stage import aggregate_relevance
-from pipeline.registration.images.faces import without_face
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.map_names import map_names
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job, Outcome
-from pipeline.run.work.steps import run_step
-from pipeline.statistics.data.inputs import files_read
-from pipeline.statistics.images.measures import measure_images
-from pipeline.statistics.images.voxelwise import compare_voxelwise
-from pipeline.statistics.stage import analyse
-from pipeline.training.application import apply_networks
-from pipeline.training.baselines.stage import compare_with_baselines
-from pipeline.training.stage import train_folds
-from reports.page.build import build_report, report_inputs, written_files
-from reports.people.scan_pictures import draw_scans
-from reports.read.run_record import read_run
-from workflows.registration import register_and_finish
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.images.conversion import convert_scans
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
+from heatlas.pipeline.cohort.reading import PLANTED
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.evaluation.planted import evaluate_planted
+from heatlas.pipeline.evaluation.planted_effects import evaluate_effects
+from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
+from heatlas.pipeline.regions.applied import aggregate_applied
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.regions.stage import aggregate_relevance
+from heatlas.pipeline.registration.images.faces import without_face
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Job, Outcome
+from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.statistics.data.inputs import files_read
+from heatlas.pipeline.statistics.images.measures import measure_images
+from heatlas.pipeline.statistics.images.voxelwise import compare_voxelwise
+from heatlas.pipeline.statistics.stage import analyse
+from heatlas.pipeline.training.application import apply_networks
+from heatlas.pipeline.training.baselines.stage import compare_with_baselines
+from heatlas.pipeline.training.stage import train_folds
+from heatlas.reports.page.build import build_report, report_inputs, written_files
+from heatlas.reports.people.scan_pictures import draw_scans
+from heatlas.reports.read.run_record import read_run
+from heatlas.workflows.registration import register_and_finish
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def train(work: Work) -> Result:
 
 def pretrain(work: Work) -> Result:
     """Train a backbone on all registered scans, labelled or not."""
-    from pipeline.training.pretraining.stage import pretrain as train_backbone
+    from heatlas.pipeline.training.pretraining.stage import pretrain as train_backbone
 
     return Result(train_backbone(work.layout, work.registered(), work.config, work.executor, work.digests))
 

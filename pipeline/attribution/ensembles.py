@@ -17,8 +17,8 @@ from dataclasses import fields
 
 import torch
 
-from pipeline.attribution.lrp.ledger import Ledger, LedgerEntry, sum_per_volume
-from pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.lrp.ledger import Ledger, LedgerEntry, sum_per_volume
+from heatlas.pipeline.attribution.records import Attribution
 
 
 class RunningMean:

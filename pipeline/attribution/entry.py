@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from torch import nn
 
-from atlases.brain_box import Box
-from pipeline.attribution.method_settings import Setting, build_record
-from pipeline.attribution.methods import Method
-from pipeline.attribution.reference.references import Reference
-from pipeline.models.attention import PoolsByAttention, attention_layers
-from pipeline.models.contract import StagedModel
-from pipeline.models.ensembles import members_of
-from pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.attribution.method_settings import Setting, build_record
+from heatlas.pipeline.attribution.methods import Method
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.models.attention import PoolsByAttention, attention_layers
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.ensembles import members_of
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
-from pipeline.run.config.typed_values import from_text, is_plain, options_of, typed_value
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.config.typed_values import from_text, is_plain, options_of, typed_value
+from heatlas.pipeline.run.errors import UsageError
 
 Setting = bool | int | float | str | tuple[Any, ...]
 

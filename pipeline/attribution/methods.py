@@ -14,14 +14,14 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.ensembles import RunningMean
-from pipeline.attribution.lrp.ledger import Ledger
-from pipeline.attribution.network_view import NetworkView, explaining, pooling_before, split_layers
-from pipeline.attribution.records import Attribution
-from pipeline.attribution.targets import StartValue
-from pipeline.attribution.upsampling import to_input_grid
-from pipeline.models.ensembles import Ensemble, members_of
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.ensembles import RunningMean
+from heatlas.pipeline.attribution.lrp.ledger import Ledger
+from heatlas.pipeline.attribution.network_view import NetworkView, explaining, pooling_before, split_layers
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.attribution.upsampling import to_input_grid
+from heatlas.pipeline.models.ensembles import Ensemble, members_of
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 
 class Method(Protocol):

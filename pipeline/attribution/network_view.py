@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.linear_maps import run_layer
-from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.targets import StartValue, require_explainable, start_values
-from pipeline.models.attention import PoolsByAttention
-from pipeline.models.contract import StagedModel
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.graph.linear_maps import run_layer
+from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
+from heatlas.pipeline.models.attention import PoolsByAttention
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.errors import UsageError
 
 Layers = tuple[tuple[str, nn.Module], ...]
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pipeline.attribution.lrp.ledger import Ledger
+from heatlas.pipeline.attribution.lrp.ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.errors import UsageError
 
 
 def require_whole(method: str, setting: str, value: int, least: int) -> None:

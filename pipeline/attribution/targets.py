@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 StartValue = Literal["logit", "probability", "evidence"]
 

@@ -14,12 +14,12 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.planner import carried
-from pipeline.attribution.graph.pooling import triple
-from pipeline.attribution.graph.tracing import Concatenate, Gate, Sum, trace
-from pipeline.attribution.network_view import NetworkView
-from pipeline.models.dynamic.explanation_mode import DynamicLinear
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.graph.planner import carried
+from heatlas.pipeline.attribution.graph.pooling import triple
+from heatlas.pipeline.attribution.graph.tracing import Concatenate, Gate, Sum, trace
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.run.errors import UsageError
 
 POINTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh,

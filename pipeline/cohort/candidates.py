@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.cohort.images.file_kinds import is_nifti
-from pipeline.cohort.images.headers import check_header
-from pipeline.cohort.images.pairs import check_pair, is_pair
-from pipeline.cohort.records import FollowUp, Scan
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
-from pipeline.run.work.progress import Progress
+from heatlas.pipeline.cohort.images.file_kinds import is_nifti
+from heatlas.pipeline.cohort.images.headers import check_header
+from heatlas.pipeline.cohort.images.pairs import check_pair, is_pair
+from heatlas.pipeline.cohort.records import FollowUp, Scan
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.work.progress import Progress
 
 
 @dataclass(frozen=True)

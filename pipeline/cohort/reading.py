@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipeline.cohort.adni import download as adni
-from pipeline.cohort.adni.images import parse_image
-from pipeline.cohort.bids import dataset as bids
-from pipeline.cohort.bids.derivatives import over_template, with_entries
-from pipeline.cohort.bids.tables import PARTICIPANTS
-from pipeline.cohort.candidates import (
+from heatlas.pipeline.cohort.adni import download as adni
+from heatlas.pipeline.cohort.adni.images import parse_image
+from heatlas.pipeline.cohort.bids import dataset as bids
+from heatlas.pipeline.cohort.bids.derivatives import over_template, with_entries
+from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
+from heatlas.pipeline.cohort.candidates import (
     Candidate,
     one_per_session,
     only_participants,
     with_readable_headers,
     without_duplicates,
 )
-from pipeline.cohort.cells.ranges import possible_scans
-from pipeline.cohort.images.same_images import same_images, same_images_note
-from pipeline.cohort.oasis import download as oasis
-from pipeline.cohort.people.clinical import Clinical, clinical_table
-from pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
-from pipeline.cohort.people.inclusion import included
-from pipeline.cohort.people.persons import roll_over_notes, unusual_ages
-from pipeline.cohort.records import ScanTable
-from pipeline.cohort.segmented.subjects import with_segmented_volumes
-from pipeline.cohort.sharing.anonymise import Disguise, capped_ages
-from pipeline.cohort.sharing.manifest import Manifest, Match, select
-from pipeline.cohort.walking import InputFiles, walk_input
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.cells.ranges import possible_scans
+from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note
+from heatlas.pipeline.cohort.oasis import download as oasis
+from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
+from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
+from heatlas.pipeline.cohort.people.inclusion import included
+from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.cohort.segmented.subjects import with_segmented_volumes
+from heatlas.pipeline.cohort.sharing.anonymise import Disguise, capped_ages
+from heatlas.pipeline.cohort.sharing.manifest import Manifest, Match, select
+from heatlas.pipeline.cohort.walking import InputFiles, walk_input
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 DEMO_TRUTH = "truth"
 """Folder of the demo cohort that holds the planted truth, which must not be read as input."""

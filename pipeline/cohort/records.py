@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
-from pipeline.run.declared import CLASSES, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import read_table, write_table
 
 OLDEST_AGE = 89.0
 """Ages above are written as this one (see `pipeline.cohort.sharing.anonymise`)."""

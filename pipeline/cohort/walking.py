@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.cohort.images.file_kinds import is_dicom, is_irregular, is_nifti
-from pipeline.run.plain_text import plain
+from heatlas.pipeline.cohort.images.file_kinds import is_dicom, is_irregular, is_nifti
+from heatlas.pipeline.run.plain_text import plain
 
 FOREIGN_SUFFIXES = (
     *(".hdr", ".mgz", ".mgh", ".mnc", ".nrrd", ".nhdr", ".head"),

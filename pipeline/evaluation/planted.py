@@ -19,12 +19,12 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
-from pipeline.run.declared import Table
-from pipeline.run.documents import read_json
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
 
 log = logging.getLogger("heatlas")
 

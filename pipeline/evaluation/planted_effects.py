@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.run.declared import Table
-from pipeline.run.documents import read_json
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
 
 ALPHA = 0.05
 FEWEST_EVENTS = 10

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.cohort.people.persons import same_person
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.records import Scan
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError
-from pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.cohort.people.persons import same_person
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 
 @dataclass(frozen=True)

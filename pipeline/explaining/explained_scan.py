@@ -17,27 +17,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atlases.images import write_template_image
-from pipeline.attribution.ensembles import RunningMean
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, sum_per_volume
-from pipeline.attribution.methods import attribute_all
-from pipeline.attribution.records import Attribution
-from pipeline.attribution.targets import start_values
-from pipeline.cohort.people.unseen import require_unseen
-from pipeline.cohort.records import Scan
-from pipeline.explaining.explanation import PREDICTED, Explanation
-from pipeline.explaining.networks import Network
-from pipeline.models.device import chosen_device
-from pipeline.models.inputs import from_network, read_network_volume
-from pipeline.models.storage import LoadedModel
-from pipeline.regions.audit import write_audit_table
-from pipeline.regions.packed_atlas import PackedAtlas, write_region_table
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.scan_files import ScanFiles, sidecar
-from pipeline.run.tables import write_json, write_table
-from pipeline.run.work.memory import kept_memory
+from heatlas.atlases.images import write_template_image
+from heatlas.pipeline.attribution.ensembles import RunningMean
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, sum_per_volume
+from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.cohort.people.unseen import require_unseen
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation
+from heatlas.pipeline.explaining.networks import Network
+from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.inputs import from_network, read_network_volume
+from heatlas.pipeline.models.storage import LoadedModel
+from heatlas.pipeline.regions.audit import write_audit_table
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas, write_region_table
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
+from heatlas.pipeline.run.tables import write_json, write_table
+from heatlas.pipeline.run.work.memory import kept_memory
 
 ACCOUNT = ("start_value", "map_sum", *LOSSES, "residual")
 """Totals of the ledger of a map, summed over layers."""

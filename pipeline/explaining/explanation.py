@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import nn
 
-from pipeline.attribution.entry import Entry, Surroundings
-from pipeline.attribution.method_settings import Setting
-from pipeline.attribution.methods import Method
-from pipeline.attribution.targets import StartValue
-from pipeline.run.layout.map_names import map_label
+from heatlas.pipeline.attribution.entry import Entry, Surroundings
+from heatlas.pipeline.attribution.method_settings import Setting
+from heatlas.pipeline.attribution.methods import Method
+from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.run.layout.map_names import map_label
 
 PREDICTED = "predicted"
 """Target: the class that the network gives the scan."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.reference.references import Memory, Reference
-from pipeline.cohort.people.unseen import people_of
-from pipeline.models.ensembles import members_of
-from pipeline.models.inputs import NetworkInput, read_network_volume
-from pipeline.models.storage import LoadedModel, load_model
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import FoldFiles
-from pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.reference.references import Memory, Reference
+from heatlas.pipeline.cohort.people.unseen import people_of
+from heatlas.pipeline.models.ensembles import members_of
+from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
 
 @dataclass(frozen=True)

@@ -9,34 +9,34 @@ from pathlib import Path
 
 import pandas as pd
 
-from atlases.labels import Atlas
-from pipeline.attribution.method_settings import read_settings
-from pipeline.attribution.network_view import split_layers
-from pipeline.attribution.registry import find_method
-from pipeline.attribution.targets import StartValue
-from pipeline.cohort.candidates import participant_named
-from pipeline.cohort.people.persons import known_among
-from pipeline.cohort.people.splits import PARTS, Split
-from pipeline.cohort.people.tasks import task_of
-from pipeline.cohort.people.unseen import known_to_network
-from pipeline.cohort.records import Scan
-from pipeline.explaining.controls import controls_of
-from pipeline.explaining.explained_scan import map_outputs
-from pipeline.explaining.explanation import PREDICTED, Explanation, asked_for
-from pipeline.explaining.requested import require_listed, usual_start
-from pipeline.explaining.scan_jobs import JobMaker, require_all_defined
-from pipeline.models.storage import LoadedModel, load_model, require_family
-from pipeline.regions.metrics import density
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.regions.tables import EVIDENCE, RELEVANCE_COLUMNS, bilateral_sums
-from pipeline.run.cells import REMEDY
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.map_names import settings_for
-from pipeline.run.layout.run_layout import ExplanationLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
+from heatlas.atlases.labels import Atlas
+from heatlas.pipeline.attribution.method_settings import read_settings
+from heatlas.pipeline.attribution.network_view import split_layers
+from heatlas.pipeline.attribution.registry import find_method
+from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.cohort.candidates import participant_named
+from heatlas.pipeline.cohort.people.persons import known_among
+from heatlas.pipeline.cohort.people.splits import PARTS, Split
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.people.unseen import known_to_network
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.explaining.controls import controls_of
+from heatlas.pipeline.explaining.explained_scan import map_outputs
+from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation, asked_for
+from heatlas.pipeline.explaining.requested import require_listed, usual_start
+from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
+from heatlas.pipeline.models.storage import LoadedModel, load_model, require_family
+from heatlas.pipeline.regions.metrics import density
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.regions.tables import EVIDENCE, RELEVANCE_COLUMNS, bilateral_sums
+from heatlas.pipeline.run.cells import REMEDY
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.map_names import settings_for
+from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 
 STAGE = "explanations"
 LISTED = 5

@@ -31,24 +31,24 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atlases.brain_box import Box
-from pipeline.explaining.explained_scan import (
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.explaining.explained_scan import (
     ExplainedScan,
     ScanToExplain,
     explained_scan,
     table_outputs,
     write_scan_tables,
 )
-from pipeline.models.device import chosen_device
-from pipeline.models.inputs import read_network_volume
-from pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
-from pipeline.run.documents import json_object
-from pipeline.run.errors import BadInputError, HeatlasError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import write_table
-from pipeline.run.work.digests import canonical_json, text_digest, unit_key
-from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
-from pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
+from heatlas.pipeline.run.documents import json_object
+from heatlas.pipeline.run.errors import BadInputError, HeatlasError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.digests import canonical_json, text_digest, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
+from heatlas.pipeline.run.work.memory import kept_memory
 
 STAGE = "attribution-parts"
 Found = ExplainedScan | Exception

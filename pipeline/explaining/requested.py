@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 
-from pipeline.attribution.entry import Entry
-from pipeline.attribution.method_settings import Setting, build_record, read_settings
-from pipeline.attribution.registry import find_method
-from pipeline.attribution.targets import StartValue
-from pipeline.cohort.people.tasks import task_of
-from pipeline.explaining.explanation import Explanation
-from pipeline.models.families.registry import family_of
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import UsageError
-from pipeline.run.layout.map_names import LRP, names_of, settings_for
+from heatlas.pipeline.attribution.entry import Entry
+from heatlas.pipeline.attribution.method_settings import Setting, build_record, read_settings
+from heatlas.pipeline.attribution.registry import find_method
+from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.map_names import LRP, names_of, settings_for
 
 
 def explanations_of_run(config: Config) -> tuple[Explanation, ...]:

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from torch import nn
 
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.methods import require_defined
-from pipeline.cohort.records import Scan
-from pipeline.explaining.controls import Controls
-from pipeline.explaining.explained_scan import ScanToExplain, explain_scan
-from pipeline.explaining.explanation import Explanation
-from pipeline.explaining.networks import Network, ReferenceScan
-from pipeline.models.inputs import NetworkInput
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.methods import require_defined
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.explaining.controls import Controls
+from heatlas.pipeline.explaining.explained_scan import ScanToExplain, explain_scan
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.networks import Network, ReferenceScan
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job
 
 
 @dataclass(frozen=True)

@@ -23,28 +23,28 @@ from pathlib import Path
 
 import pandas as pd
 
-from atlases.labels import Atlas
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.unseen import networks_that_answered
-from pipeline.cohort.records import Scan
-from pipeline.explaining.controls import controls_of
-from pipeline.explaining.explained_scan import ACCOUNT, EVIDENCE_ACCOUNT, map_outputs, table_outputs
-from pipeline.explaining.explanation import Explanation
-from pipeline.explaining.partial import STAGE as PARTS_STAGE
-from pipeline.explaining.partial import explain_in_parts
-from pipeline.explaining.requested import explanations_of_run
-from pipeline.explaining.scan_jobs import JobMaker, require_all_defined
-from pipeline.models.storage import load_model
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.regions.tables import with_outcomes
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.layout.scan_files import ScanFiles, sidecar
-from pipeline.run.tables import write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
+from heatlas.atlases.labels import Atlas
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.unseen import networks_that_answered
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.explaining.controls import controls_of
+from heatlas.pipeline.explaining.explained_scan import ACCOUNT, EVIDENCE_ACCOUNT, map_outputs, table_outputs
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.partial import STAGE as PARTS_STAGE
+from heatlas.pipeline.explaining.partial import explain_in_parts
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.regions.tables import with_outcomes
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
 
 STAGE = "attribution"
 APPLIED_STAGE = "attribution-applied"

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
-from pipeline.models.families.family import Architecture
+from heatlas.pipeline.models.families.family import Architecture
 
 
 class StagedModel(nn.Module):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.errors import UsageError
 
 
 def chosen_device(config: TrainingConfig) -> torch.device:

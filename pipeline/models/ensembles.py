@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.contract import StagedModel
 
 
 class MeanOfNetworks(nn.Module):

@@ -13,17 +13,17 @@ from typing import Literal
 import nibabel as nib
 import numpy as np
 
-from atlases.brain_box import Box, brain_box
-from atlases.images import UNREADABLE
-from atlases.spaces import Grid, require_same_grid, template_grid
-from atlases.templates import Template, load_template
-from pipeline.models.families.registry import family_of
-from pipeline.models.replaced_tissue import with_tissue
-from pipeline.run.config.networks import ModelConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.work.registered import require_registered
+from heatlas.atlases.brain_box import Box, brain_box
+from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.spaces import Grid, require_same_grid, template_grid
+from heatlas.atlases.templates import Template, load_template
+from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.models.replaced_tissue import with_tissue
+from heatlas.pipeline.run.config.networks import ModelConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.registered import require_registered
 
 MARGIN_MM = 2.0
 """Kept around the template's brain at least: a registered brain reaches a little beyond it."""

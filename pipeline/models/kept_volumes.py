@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.models.inputs import NetworkInput, read_network_volume
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.work.digests import canonical_json, text_digest
+from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.digests import canonical_json, text_digest
 
 STORED = torch.float16
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError
 
 
 def write_tissue(path: Path, replaced: NDArray[np.bool_], tissue: NDArray[np.floating]) -> None:

@@ -17,19 +17,19 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from atlases.brain_box import Box
-from pipeline.models.contract import StagedModel
-from pipeline.models.ensembles import ensemble_of, members_of
-from pipeline.models.families.family import Family
-from pipeline.models.families.registry import build_network, family_of
-from pipeline.models.inputs import NetworkInput, Normalisation
-from pipeline.run.config.files import network_settings
-from pipeline.run.config.networks import ModelConfig
-from pipeline.run.documents import read_json
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import FoldFiles
-from pipeline.run.regular_files import read_regular
-from pipeline.run.tables import write_json
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.ensembles import ensemble_of, members_of
+from heatlas.pipeline.models.families.family import Family
+from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.inputs import NetworkInput, Normalisation
+from heatlas.pipeline.run.config.files import network_settings
+from heatlas.pipeline.run.config.networks import ModelConfig
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
+from heatlas.pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.tables import write_json
 
 FORMAT = 1
 """Version of the description file."""

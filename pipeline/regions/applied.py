@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.people.unseen import networks_that_answered
-from pipeline.cohort.records import Scan
-from pipeline.regions.metrics import density, gain
-from pipeline.regions.stage import scan_table
-from pipeline.regions.tables import BILATERAL_COLUMNS, bilateral_sums, relevance_columns
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import Table
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache, text_digest
-from pipeline.run.work.steps import run_step
+from heatlas.pipeline.cohort.people.unseen import networks_that_answered
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.regions.metrics import density, gain
+from heatlas.pipeline.regions.stage import scan_table
+from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS, bilateral_sums, relevance_columns
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache, text_digest
+from heatlas.pipeline.run.work.steps import run_step
 
 STAGE = "regions-applied"
 

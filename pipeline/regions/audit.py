@@ -23,17 +23,17 @@ from numpy.typing import NDArray
 from skimage.filters import threshold_multiotsu
 from torch import Tensor
 
-from atlases.brain_box import Box
-from atlases.images import UNREADABLE
-from atlases.regions import RegionTable
-from atlases.spaces import Grid, require_same_grid
-from pipeline.cohort.records import Scan
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.regions.packed_labels import REST, PackedLabels, labels_in
-from pipeline.regions.region_sums import ordered_total
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import write_table
+from heatlas.atlases.brain_box import Box
+from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.regions import RegionTable
+from heatlas.atlases.spaces import Grid, require_same_grid
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.regions.packed_labels import REST, PackedLabels, labels_in
+from heatlas.pipeline.regions.region_sums import ordered_total
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import write_table
 
 Mask = NDArray[np.bool_]
 

@@ -15,9 +15,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from pipeline.regions.ranking import mean_over_participants, top_groups
-from pipeline.run.declared import Table
-from pipeline.run.plain_text import counted
+from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.plain_text import counted
 
 MIN_PROBABILITY = 0.9
 GROUPS = 25

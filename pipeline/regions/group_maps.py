@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.images import write_template_image
-from atlases.spaces import Grid
-from pipeline.regions.partial_sums import add_part
-from pipeline.regions.tables import ALL, OUTCOMES
-from pipeline.run.layout.scan_files import sidecar
-from pipeline.run.tables import write_json
+from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.regions.partial_sums import add_part
+from heatlas.pipeline.regions.tables import ALL, OUTCOMES
+from heatlas.pipeline.run.layout.scan_files import sidecar
+from heatlas.pipeline.run.tables import write_json
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.images import UNREADABLE
-from atlases.spaces import Grid, require_same_grid
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.spaces import Grid, require_same_grid
+from heatlas.pipeline.run.errors import BadInputError
 
 
 def load_whole(path: Path) -> Any:

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.people.persons import name_of_person
-from pipeline.run.config.settings import GainReference
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.run.config.settings import GainReference
 
 
 def density(sums: NDArray[np.float64], n_voxels: NDArray[np.integer]) -> NDArray[np.float64]:

@@ -7,9 +7,9 @@ from itertools import product
 
 import pandas as pd
 
-from pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
+from heatlas.pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 
 TOP = 10
 

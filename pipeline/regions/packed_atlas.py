@@ -11,17 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atlases.brain_box import Box
-from atlases.labels import Atlas
-from atlases.regions import RegionTable
-from atlases.spaces import Grid, require_same_grid
-from pipeline.cohort.records import Scan
-from pipeline.regions.packed_labels import PackedLabels, labels_in, pack_labels
-from pipeline.regions.region_sums import device_labels, device_region_sums
-from pipeline.regions.tables import relevance_columns, scan_rows
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import write_table
-from pipeline.run.work.digests import canonical_json, text_digest
+from heatlas.atlases.brain_box import Box
+from heatlas.atlases.labels import Atlas
+from heatlas.atlases.regions import RegionTable
+from heatlas.atlases.spaces import Grid, require_same_grid
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.regions.packed_labels import PackedLabels, labels_in, pack_labels
+from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
+from heatlas.pipeline.regions.tables import relevance_columns, scan_rows
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.digests import canonical_json, text_digest
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.brain_box import Box
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.run.errors import BadInputError
 
 REST = 0
 """Number that stands for the unlabelled rest; no atlas uses it for a region."""

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.brain_box import Box
-from atlases.spaces import Grid
-from pipeline.regions.maps import read_map
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.brain_box import Box
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.run.errors import BadInputError
 
 PARTIAL_COLUMNS = {
     "part": "Partial sum that the maps of the scan are in",

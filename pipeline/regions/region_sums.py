@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atlases.brain_box import Box
-from pipeline.regions.packed_labels import PackedLabels, unpack_rows
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.regions.packed_labels import PackedLabels, unpack_rows
+from heatlas.pipeline.run.errors import BadInputError
 
 ROW = 512
 """Voxels per row: with 136 regions padding adds few per cent, and a whole brain is a few thousand rows."""
@@ -119,7 +119,7 @@ def device_region_sums(maps: Tensor, labels: DeviceLabels) -> Tensor:
 
     Examples
     --------
-    >>> from pipeline.regions.packed_labels import pack_labels
+    >>> from heatlas.pipeline.regions.packed_labels import pack_labels
     >>> packed = pack_labels(np.array([[[0, 7, 7, 2]]]), [2, 5, 7])
     >>> labels = lay_out_labels(packed, None, torch.device("cpu"))
     >>> sums = device_region_sums(torch.tensor([[[[1.0, 2.0, 3.0, 4.0]]]]), labels)

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from atlases.spaces import Grid
-from pipeline.cohort.records import Scan
-from pipeline.regions.audit import AUDIT_COLUMNS
-from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
-from pipeline.regions.group_maps import MapsToAverage, Part, average_maps, groups_of, outputs_of
-from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
-from pipeline.regions.partial_sums import PARTIAL_COLUMNS
-from pipeline.regions.ranking import least_voxels
-from pipeline.regions.tables import (
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.regions.audit import AUDIT_COLUMNS
+from heatlas.pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
+from heatlas.pipeline.regions.group_maps import MapsToAverage, Part, average_maps, groups_of, outputs_of
+from heatlas.pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
+from heatlas.pipeline.regions.partial_sums import PARTIAL_COLUMNS
+from heatlas.pipeline.regions.ranking import least_voxels
+from heatlas.pipeline.regions.tables import (
     PREDICTION_COLUMNS,
     RELEVANCE_COLUMNS,
     bilateral_columns,
@@ -29,16 +29,16 @@ from pipeline.regions.tables import (
     predictions_of,
     relevance_columns,
 )
-from pipeline.run.config.settings import Config, GainReference
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.map_names import lrp_map_name
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.plain_text import listed
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache, canonical_json, text_digest, unit_key
-from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from pipeline.run.work.steps import run_step
+from heatlas.pipeline.run.config.settings import Config, GainReference
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.map_names import lrp_map_name
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import listed
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache, canonical_json, text_digest, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from heatlas.pipeline.run.work.steps import run_step
 
 STAGE = "regions"
 MAPS_STAGE = "group-maps"

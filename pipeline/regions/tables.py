@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from atlases.regions import RegionTable
-from pipeline.regions.metrics import density, gain, negative_class_reference
-from pipeline.regions.packed_labels import REST
-from pipeline.run.config.settings import GainReference
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.regions import RegionTable
+from heatlas.pipeline.regions.metrics import density, gain, negative_class_reference
+from heatlas.pipeline.regions.packed_labels import REST
+from heatlas.pipeline.run.config.settings import GainReference
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
 
 REST_NAME = "unlabelled rest"
 

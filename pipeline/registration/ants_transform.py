@@ -18,7 +18,7 @@ import nibabel as nib
 import numpy as np
 import scipy.io
 
-from pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.errors import HeatlasError
 
 LPS_FROM_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 THREADS_VARIABLE = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
@@ -226,7 +226,7 @@ def require_one_thread() -> None:
     if os.environ.get(THREADS_VARIABLE) != "1":
         raise RuntimeError(
             f"{THREADS_VARIABLE} must be 1 for repeatable registration; start workers through "
-            "pipeline.run.work.executors.open_executor."
+            "heatlas.pipeline.run.work.executors.open_executor."
         )
 
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atlases.spaces import Grid
-from atlases.templates import Template
-from pipeline.cohort.bids.derivatives import template_space_problem
-from pipeline.registration.ants_transform import Volume
-from pipeline.registration.images.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
-from pipeline.registration.images.preparation import on_grid
-from pipeline.registration.images.t1w import T1wImage
-from pipeline.registration.quality.measures import correlation, dice, outside_share
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import Template
+from heatlas.pipeline.cohort.bids.derivatives import template_space_problem
+from heatlas.pipeline.registration.ants_transform import Volume
+from heatlas.pipeline.registration.images.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
+from heatlas.pipeline.registration.images.preparation import on_grid
+from heatlas.pipeline.registration.images.t1w import T1wImage
+from heatlas.pipeline.registration.quality.measures import correlation, dice, outside_share
+from heatlas.pipeline.run.errors import BadInputError
 
 MIN_DICE = 0.8
 """Even brains registered by an affine map alone overlap more with the template."""

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from atlases.brain_box import brain_box
-from atlases.spaces import Grid
-from atlases.templates import Template
-from pipeline.registration.ants_transform import (
+from heatlas.atlases.brain_box import brain_box
+from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import Template
+from heatlas.pipeline.registration.ants_transform import (
     Transforms,
     Volume,
     read_affine,
@@ -23,13 +23,13 @@ from pipeline.registration.ants_transform import (
     register,
     resample,
 )
-from pipeline.registration.entry_points import stated_brain
-from pipeline.registration.images.brain_extraction import BrainMask, find_brain
-from pipeline.registration.images.preparation import around_brain, closest_ras, coarsen, correct_bias_field
-from pipeline.registration.images.t1w import load_t1w
-from pipeline.registration.quality.measures import RegistrationQuality, assess
-from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
-from pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.registration.entry_points import stated_brain
+from heatlas.pipeline.registration.images.brain_extraction import BrainMask, find_brain
+from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen, correct_bias_field
+from heatlas.pipeline.registration.images.t1w import load_t1w
+from heatlas.pipeline.registration.quality.measures import RegistrationQuality, assess
+from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
+from heatlas.pipeline.run.config.settings import RegistrationConfig
 
 BRAIN_MARGIN_MM = 10.0
 DRIVING_VOXEL = 0.75

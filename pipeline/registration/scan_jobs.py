@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from atlases.images import write_template_image
-from atlases.templates import load_template
-from pipeline.cohort.records import Scan
-from pipeline.registration.entry_points import PlacedScan, place_in_template
-from pipeline.registration.images.brain_extraction import find_brain, sidecar_of
-from pipeline.registration.images.given_masks import mask_path
-from pipeline.registration.images.t1w import load_t1w
-from pipeline.registration.scan import RegisteredScan, register_image
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.run.layout.group_layout import TEMPLATE
-from pipeline.run.layout.private_paths import shown_as
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import write_json
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job
-from pipeline.run.work.provenance import package_versions
-from pipeline.run.work.seeds import derived_seed
+from heatlas.atlases.images import write_template_image
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.entry_points import PlacedScan, place_in_template
+from heatlas.pipeline.registration.images.brain_extraction import find_brain, sidecar_of
+from heatlas.pipeline.registration.images.given_masks import mask_path
+from heatlas.pipeline.registration.images.t1w import load_t1w
+from heatlas.pipeline.registration.scan import RegisteredScan, register_image
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.layout.group_layout import TEMPLATE
+from heatlas.pipeline.run.layout.private_paths import shown_as
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job
+from heatlas.pipeline.run.work.provenance import package_versions
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 STAGE = "registration"
 

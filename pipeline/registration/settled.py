@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.registration.quality.decisions import DROP, dropped_reason
-from pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.registration.quality.decisions import DROP, dropped_reason
+from heatlas.pipeline.run.config.settings import RegistrationConfig
 
 JACOBIAN_SOURCE = "Jacobian of the registration"
 COARSEST_MM = 2.0

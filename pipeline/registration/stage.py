@@ -11,27 +11,27 @@ from typing import Any
 
 import pandas as pd
 
-from atlases.catalogue import find_atlas
-from atlases.templates import load_template
-from pipeline.cohort.records import Scan
-from pipeline.registration.images.synthstrip import require_synthstrip
-from pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
-from pipeline.registration.quality.measures import QUALITY_COLUMNS
-from pipeline.registration.quality.region_quality import (
+from heatlas.atlases.catalogue import find_atlas
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
+from heatlas.pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
+from heatlas.pipeline.registration.quality.measures import QUALITY_COLUMNS
+from heatlas.pipeline.registration.quality.region_quality import (
     gather_region_quality,
     measure_regions,
     region_quality_job,
 )
-from pipeline.registration.quality.side_images import sides_of
-from pipeline.registration.quality.sides import Sides
-from pipeline.registration.scan_jobs import registration_job
-from pipeline.run.config.settings import RegionsConfig, RegistrationConfig
-from pipeline.run.declared import Table
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
-from pipeline.run.work.progress import Paced
+from heatlas.pipeline.registration.quality.side_images import sides_of
+from heatlas.pipeline.registration.quality.sides import Sides
+from heatlas.pipeline.registration.scan_jobs import registration_job
+from heatlas.pipeline.run.config.settings import RegionsConfig, RegistrationConfig
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
+from heatlas.pipeline.run.work.progress import Paced
 
 REGISTRATION_COLUMNS = {
     "participant_id": "BIDS participant",

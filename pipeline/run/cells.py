@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError
 
 REMEDY = "Restore the file, or delete it and repeat the command that made this run."
 _LONGEST = 40

@@ -13,8 +13,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
-from pipeline.run.columns import Column, Form, column_of
-from pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.columns import Column, Form, column_of
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 
 CLASSES = "{classes}"
 """Among the values of a column: the classes of the run, of which there are none where a number is predicted."""

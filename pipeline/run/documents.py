@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.regular_files import read_regular
 
 LARGEST_JSON = 256 * 2**20
 """Bytes of a JSON file; the digests of 100,000 scans take half of it."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError
 
 MISSING = "n/a"
 CLASS_COLUMNS = frozenset({"label", "predicted"})

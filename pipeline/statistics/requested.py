@@ -11,18 +11,18 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.cells.values import code_text
-from pipeline.cohort.people.clinical import IDENTITY, MEASURES, TIMES, Clinical
-from pipeline.cohort.records import Scan
-from pipeline.run.config.nearest import did_you_mean, nearest
-from pipeline.run.config.settings import Config
-from pipeline.run.config.statistics import PrimaryConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.map_names import map_names
-from pipeline.statistics.associations.biomarkers import OWN_VOLUME, SHORT_NAMES, VOLUME_OF, column_of, parts_of
-from pipeline.statistics.data.all_scans import with_facts
-from pipeline.statistics.groups.levels import COURSE
-from pipeline.statistics.linear.covariates import CovariateColumns, refuse_class
+from heatlas.pipeline.cohort.cells.values import code_text
+from heatlas.pipeline.cohort.people.clinical import IDENTITY, MEASURES, TIMES, Clinical
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.statistics import PrimaryConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.statistics.associations.biomarkers import OWN_VOLUME, SHORT_NAMES, VOLUME_OF, column_of, parts_of
+from heatlas.pipeline.statistics.data.all_scans import with_facts
+from heatlas.pipeline.statistics.groups.levels import COURSE
+from heatlas.pipeline.statistics.linear.covariates import CovariateColumns, refuse_class
 
 _NUMBERS = ("target", "logit_negative", "logit_positive", "probability")
 _WORDS = ("fold", "predicted", "outcome", "control")

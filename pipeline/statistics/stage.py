@@ -16,52 +16,56 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName, task_of
-from pipeline.cohort.records import Scan
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import write_table
-from pipeline.statistics.associations.associations import ASSOCIATIONS_TABLE, associations_tables
-from pipeline.statistics.associations.main_effects import MAIN_EFFECTS_TABLE, main_effects_tables
-from pipeline.statistics.associations.primary import PRIMARY_TABLE, primary_tables
-from pipeline.statistics.associations.volume_association import (
+from heatlas.pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName, task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_TABLE, associations_tables
+from heatlas.pipeline.statistics.associations.main_effects import MAIN_EFFECTS_TABLE, main_effects_tables
+from heatlas.pipeline.statistics.associations.primary import PRIMARY_TABLE, primary_tables
+from heatlas.pipeline.statistics.associations.volume_association import (
     VOLUME_ASSOCIATION_TABLE,
     VOLUME_POINTS_TABLE,
     volume_association_tables,
 )
-from pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TABLE, ranking_agreement_tables
-from pipeline.statistics.data.inputs import StatisticsInputs, read_inputs
-from pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
-from pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables
-from pipeline.statistics.groups.interactions import INTERACTIONS_TABLE, interactions_tables
-from pipeline.statistics.groups.region_effects import REGION_EFFECTS_TABLE, region_effects
-from pipeline.statistics.groups.region_summary import REGION_SUMMARY_TABLE, region_summary_tables
-from pipeline.statistics.groups.subgroups import SUBGROUPS_TABLE, subgroups_tables
-from pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
-from pipeline.statistics.images.differences import (
+from heatlas.pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TABLE, ranking_agreement_tables
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, read_inputs
+from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
+from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables
+from heatlas.pipeline.statistics.groups.interactions import INTERACTIONS_TABLE, interactions_tables
+from heatlas.pipeline.statistics.groups.region_effects import REGION_EFFECTS_TABLE, region_effects
+from heatlas.pipeline.statistics.groups.region_summary import REGION_SUMMARY_TABLE, region_summary_tables
+from heatlas.pipeline.statistics.groups.subgroups import SUBGROUPS_TABLE, subgroups_tables
+from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
+from heatlas.pipeline.statistics.images.differences import (
     IMAGE_AGREEMENT_TABLE,
     IMAGE_DIFFERENCES_TABLE,
     image_differences_tables,
 )
-from pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
-from pipeline.statistics.performance.baselines import BASELINES_TABLE, baselines_tables
-from pipeline.statistics.performance.calibration import CALIBRATION_TABLE, PRECISION_RECALL_TABLE
-from pipeline.statistics.performance.classification import PERFORMANCE_TABLE, ROC_TABLE, performance_tables
-from pipeline.statistics.performance.demographics import (
+from heatlas.pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
+from heatlas.pipeline.statistics.performance.baselines import BASELINES_TABLE, baselines_tables
+from heatlas.pipeline.statistics.performance.calibration import CALIBRATION_TABLE, PRECISION_RECALL_TABLE
+from heatlas.pipeline.statistics.performance.classification import PERFORMANCE_TABLE, ROC_TABLE, performance_tables
+from heatlas.pipeline.statistics.performance.demographics import (
     DEMOGRAPHIC_TESTS_TABLE,
     DEMOGRAPHICS_TABLE,
     demographics_tables,
 )
-from pipeline.statistics.performance.number import PERFORMANCE_NUMBER_TABLE, number_tables
-from pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_TABLE, repeats_tables
-from pipeline.statistics.performance.several_classes import CONFUSION_TABLE, PERFORMANCE_CLASSES_TABLE, classes_tables
-from pipeline.statistics.progression.cox import COX_TABLE
-from pipeline.statistics.progression.prediction import PROGRESSION_TABLE, progression_tables
-from pipeline.statistics.progression.trajectories import TRAJECTORIES_TABLE, trajectory_table
-from pipeline.statistics.shortcuts.compartments import SHORTCUTS_TABLE, shortcut_table
-from pipeline.statistics.shortcuts.site_prediction import SITE_PREDICTION_TABLE, site_prediction_table
+from heatlas.pipeline.statistics.performance.number import PERFORMANCE_NUMBER_TABLE, number_tables
+from heatlas.pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_TABLE, repeats_tables
+from heatlas.pipeline.statistics.performance.several_classes import (
+    CONFUSION_TABLE,
+    PERFORMANCE_CLASSES_TABLE,
+    classes_tables,
+)
+from heatlas.pipeline.statistics.progression.cox import COX_TABLE
+from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_TABLE, progression_tables
+from heatlas.pipeline.statistics.progression.trajectories import TRAJECTORIES_TABLE, trajectory_table
+from heatlas.pipeline.statistics.shortcuts.compartments import SHORTCUTS_TABLE, shortcut_table
+from heatlas.pipeline.statistics.shortcuts.site_prediction import SITE_PREDICTION_TABLE, site_prediction_table
 
 Tables = Mapping[str, pd.DataFrame]
 """Tables by name."""

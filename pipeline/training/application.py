@@ -20,25 +20,25 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from pipeline.cohort.people.persons import known_among
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.unseen import networks_for, people_of, require_unseen
-from pipeline.cohort.records import Scan
-from pipeline.models.device import chosen_device
-from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import load_model, require_family
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import FoldFiles, RunLayout
-from pipeline.run.plain_text import counted
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.run.work.memory import kept_memory
-from pipeline.training.control import NO_CONTROL
-from pipeline.training.metrics import positive_probability
-from pipeline.training.prediction import PREDICTION_COLUMNS, logits_of
+from heatlas.pipeline.cohort.people.persons import known_among
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.unseen import networks_for, people_of, require_unseen
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import load_model, require_family
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.training.control import NO_CONTROL
+from heatlas.pipeline.training.metrics import positive_probability
+from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, logits_of
 
 log = logging.getLogger("heatlas")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pipeline.models.dynamic.calibration import calibrate, needs_calibration
-from pipeline.models.dynamic.norms import RUNNING, DynamicNorm
+from heatlas.pipeline.models.dynamic.calibration import calibrate, needs_calibration
+from heatlas.pipeline.models.dynamic.norms import RUNNING, DynamicNorm
 
 MOMENTUM = 0.1
 """PyTorch's default."""

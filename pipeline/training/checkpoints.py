@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from pipeline.run.documents import json_object
-from pipeline.training.selection import Selection
+from heatlas.pipeline.run.documents import json_object
+from heatlas.pipeline.training.selection import Selection
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -7,7 +7,7 @@ participants). Their outputs are marked: the description of each network and eve
 
 from __future__ import annotations
 
-from pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.settings import Config
 
 NO_CONTROL = "none"
 
@@ -17,7 +17,7 @@ def control_of(config: Config) -> str:
 
     Examples
     --------
-    >>> from pipeline.run.config.files import load_config
+    >>> from heatlas.pipeline.run.config.files import load_config
     >>> control_of(load_config())
     'none'
     >>> control_of(load_config(overrides={"training": {"control": "binarised"}, "cohort": {"shuffle_labels": True}}))

@@ -16,7 +16,7 @@ from typing import Self
 
 from tqdm import tqdm
 
-from pipeline.training.checkpoints import EpochRecord, read_history
+from heatlas.pipeline.training.checkpoints import EpochRecord, read_history
 
 SECONDS_BETWEEN_LINES = 10.0
 WIDTH = 24

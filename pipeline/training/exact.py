@@ -17,16 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.cohort.people.tasks import Task
-from pipeline.models.contract import StagedModel
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.training.baselines.ridge import Floats, RidgeFit, fit, rotation
-from pipeline.training.checkpoints import EpochRecord
-from pipeline.training.objectives.records import Batch, Context, Measures, Objective
-from pipeline.training.selection import Selection
-from pipeline.training.trainer import Trained
-from pipeline.training.volumes import LabelledVolumes
+from heatlas.pipeline.cohort.people.tasks import Task
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.training.baselines.ridge import Floats, RidgeFit, fit, rotation
+from heatlas.pipeline.training.checkpoints import EpochRecord
+from heatlas.pipeline.training.objectives.records import Batch, Context, Measures, Objective
+from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.trainer import Trained
+from heatlas.pipeline.training.volumes import LabelledVolumes
 
 PART = 2**15
 """Columns read at a time."""

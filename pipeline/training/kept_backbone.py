@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.models.families.probes.body import backbone_files
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.run_layout import FoldFiles, RunLayout
-from pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.models.families.probes.body import backbone_files
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache
 
 _WEIGHTS = "weights"
 

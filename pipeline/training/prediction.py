@@ -9,21 +9,21 @@ import numpy as np
 import pandas as pd
 import torch
 
-from pipeline.attribution.targets import start_values
-from pipeline.cohort.people.splits import Fold, require_disjoint
-from pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
-from pipeline.cohort.people.unseen import require_unseen
-from pipeline.cohort.records import Scan
-from pipeline.models.ensembles import members_of
-from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import LoadedModel
-from pipeline.run.columns import Form
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.declared import CLASSES, Table
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.training.age_gap import GAP_COLUMNS
-from pipeline.training.control import NO_CONTROL
-from pipeline.training.metrics import outcome, positive_probability, predicted_class, probabilities
+from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint
+from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
+from heatlas.pipeline.cohort.people.unseen import require_unseen
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.models.ensembles import members_of
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import LoadedModel
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.training.age_gap import GAP_COLUMNS
+from heatlas.pipeline.training.control import NO_CONTROL
+from heatlas.pipeline.training.metrics import outcome, positive_probability, predicted_class, probabilities
 
 PREDICTION_COLUMNS = {
     "participant_id": "BIDS participant, with the prefix sub-",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.config.settings import TrainingConfig
 
 
 @dataclass(frozen=True)

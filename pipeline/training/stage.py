@@ -13,38 +13,38 @@ from typing import Any
 import pandas as pd
 import torch
 
-from pipeline.cohort.people.persons import name_of_person
-from pipeline.cohort.people.splits import Fold, Split, few_people, require_disjoint, require_labels
-from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.records import Scan
-from pipeline.models.contract import StagedModel
-from pipeline.models.device import chosen_device
-from pipeline.models.ensembles import ensemble_of
-from pipeline.models.families.probes.body import with_body
-from pipeline.models.families.registry import build_network, family_of, is_solved
-from pipeline.models.inputs import NetworkInput, configured_input
-from pipeline.models.storage import load_model, save_model
-from pipeline.run.cells import REMEDY
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import Table
-from pipeline.run.documents import read_json
-from pipeline.run.layout.run_layout import FoldFiles, RunLayout
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.run.work.memory import kept_memory
-from pipeline.run.work.seeds import derived_seed
-from pipeline.training.age_gap import with_corrected_gaps
-from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
-from pipeline.training.control import control_of
-from pipeline.training.curve import CurveOnTerminal
-from pipeline.training.exact import EXACT, require_plain, solved
-from pipeline.training.kept_backbone import keep_backbone
-from pipeline.training.numerics import repeatable
-from pipeline.training.objectives.distillation import frozen
-from pipeline.training.objectives.explanations import (
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.cohort.people.splits import Fold, Split, few_people, require_disjoint, require_labels
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.ensembles import ensemble_of
+from heatlas.pipeline.models.families.probes.body import with_body
+from heatlas.pipeline.models.families.registry import build_network, family_of, is_solved
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input
+from heatlas.pipeline.models.storage import load_model, save_model
+from heatlas.pipeline.run.cells import REMEDY
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.training.age_gap import with_corrected_gaps
+from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
+from heatlas.pipeline.training.control import control_of
+from heatlas.pipeline.training.curve import CurveOnTerminal
+from heatlas.pipeline.training.exact import EXACT, require_plain, solved
+from heatlas.pipeline.training.kept_backbone import keep_backbone
+from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.objectives.distillation import frozen
+from heatlas.pipeline.training.objectives.explanations import (
     answered_by,
     context_of,
     distillation_of,
@@ -53,14 +53,14 @@ from pipeline.training.objectives.explanations import (
     unlabelled_scans,
     with_explanations,
 )
-from pipeline.training.objectives.known_networks import people_of_backbone, weights_to_start_from
-from pipeline.training.objectives.of_task import objective_of
-from pipeline.training.objectives.records import Objective
-from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
-from pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, prediction_columns
-from pipeline.training.selection import Selection
-from pipeline.training.trainer import Resumption, Trained, train
-from pipeline.training.volumes import LabelledVolumes, load_volumes
+from heatlas.pipeline.training.objectives.known_networks import people_of_backbone, weights_to_start_from
+from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.records import Objective
+from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, prediction_columns
+from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.trainer import Resumption, Trained, train
+from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 
 STAGE = "training"
 

@@ -16,19 +16,19 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.run.errors import UsageError
-from pipeline.run.work.seeds import derived_seed, generator
-from pipeline.training.augmentation.flips_and_shifts import augment
-from pipeline.training.augmentation.further import FurtherAugmentation
-from pipeline.training.batch_statistics import prepare_step, take_constants
-from pipeline.training.checkpoints import Checkpoint, EpochRecord, read_checkpoint, write_checkpoint
-from pipeline.training.clipping import clip_units
-from pipeline.training.numerics import mixed_precision
-from pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
-from pipeline.training.parallel import ALONE, Ranks
-from pipeline.training.selection import Selection
-from pipeline.training.volumes import LabelledVolumes
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.training.augmentation.flips_and_shifts import augment
+from heatlas.pipeline.training.augmentation.further import FurtherAugmentation
+from heatlas.pipeline.training.batch_statistics import prepare_step, take_constants
+from heatlas.pipeline.training.checkpoints import Checkpoint, EpochRecord, read_checkpoint, write_checkpoint
+from heatlas.pipeline.training.clipping import clip_units
+from heatlas.pipeline.training.numerics import mixed_precision
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
+from heatlas.pipeline.training.parallel import ALONE, Ranks
+from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.volumes import LabelledVolumes
 
 NOTHING = Context()
 

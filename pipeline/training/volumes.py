@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.models.inputs import NetworkInput
-from pipeline.models.kept_volumes import STORED, KeptVolumes, keep_volumes
-from pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.models.kept_volumes import STORED, KeptVolumes, keep_volumes
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
 SHARE_OF_GPU = 0.5
 """Of the free memory of a GPU, at most, for volumes; the rest is for the network."""

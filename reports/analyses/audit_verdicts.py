@@ -7,13 +7,23 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.regions.audit import NO_REGION
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.columns import worded
-from reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, is_missing, listing, number, p_value, percent, sentence_case, shortened
-from reports.words.wording import OWN
+from heatlas.pipeline.regions.audit import NO_REGION
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.columns import worded
+from heatlas.reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import (
+    count,
+    fixed,
+    is_missing,
+    listing,
+    number,
+    p_value,
+    percent,
+    sentence_case,
+    shortened,
+)
+from heatlas.reports.words.wording import OWN
 
 MARGIN = 1.1  # smallest enrichment that is mentioned, if its interval, where it has one, lies above 1
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.cohort.people.tasks import SEVERAL_CLASSES
-from pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
-from pipeline.training.baselines.records import BASELINES
-from reports.analyses.verdicts import Verdict
-from reports.read.run_record import RunRecord
-from reports.words.numbers import fixed, interval, p_value
+from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES
+from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
+from heatlas.pipeline.training.baselines.records import BASELINES
+from heatlas.reports.analyses.verdicts import Verdict
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import fixed, interval, p_value
 
 SEES = {one.name: one.sees for one in BASELINES}
 IN_WORDS = {"auc_within_folds": "area under the curve, within folds", "mae": "mean absolute error"}

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.analyses import audit_verdicts, baselines, planted_verdict, verdicts
-from reports.analyses.charts import Intervals
-from reports.analyses.views import Analysis, View
-from reports.read.run_record import OUTCOMES
+from heatlas.reports.analyses import audit_verdicts, baselines, planted_verdict, verdicts
+from heatlas.reports.analyses.charts import Intervals
+from heatlas.reports.analyses.views import Analysis, View
+from heatlas.reports.read.run_record import OUTCOMES
 
 _N = ("n_participants", "n_scans")
 _CI = ("ci_low", "ci_high")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pandas as pd
 from markupsafe import Markup
 
-from pipeline.run.columns import Form, column_of
-from reports.analyses.columns import worded
-from reports.vector.intervals import IntervalRow, draw_intervals
-from reports.words.numbers import fixed, is_missing, listing, number, shortened
+from heatlas.pipeline.run.columns import Form, column_of
+from heatlas.reports.analyses.columns import worded
+from heatlas.reports.vector.intervals import IntervalRow, draw_intervals
+from heatlas.reports.words.numbers import fixed, is_missing, listing, number, shortened
 
 DRAWN = 20  # rows of a chart
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
-from reports.page.tables import Column, footnote, text
-from reports.read.run_record import RunRecord
-from reports.read.written_tables import TABLES
-from reports.words.numbers import fixed, number, p_cell, percent
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
+from heatlas.reports.page.tables import Column, footnote, text
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.read.written_tables import TABLES
+from heatlas.reports.words.numbers import fixed, number, p_cell, percent
 
 FORMS: Mapping[Form, Callable[[object], str]] = {
     Form.TEXT: text, Form.MAP: text, Form.FLAG: text, Form.NOTE: footnote, Form.COUNT: number, Form.VALUE: number,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.verdicts import Verdict, rows_where
-from reports.read.leading_map import has_passed
-from reports.read.run_record import RunRecord
-from reports.words.numbers import listing, sentence_case
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.verdicts import Verdict, rows_where
+from heatlas.reports.read.leading_map import has_passed
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import listing, sentence_case
 
 NOT_EVALUATED = "Null and faithfulness checks of the maps have not been run yet (heatlas evaluate)."
 COHORTS = {"run": "scans of the run", "planted": "copies of its controls with planted loss"}

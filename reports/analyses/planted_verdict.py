@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.evaluation.planted import TOP
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.columns import worded
-from reports.analyses.verdicts import CLEAR, Verdict, rows_where
-from reports.cautions.evidence import place_of
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, listing, mid_sentence, number, percent
+from heatlas.pipeline.evaluation.planted import TOP
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.columns import worded
+from heatlas.reports.analyses.verdicts import CLEAR, Verdict, rows_where
+from heatlas.reports.cautions.evidence import place_of
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent
 
 NEARLY_ALL = 0.9  # an effect that is found in at least this share of the regions says nothing about its place
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.columns import correction, worded
-from reports.read.run_record import RunRecord
-from reports.words.numbers import (
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.columns import correction, worded
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import (
     LONGEST_TEXT,
     count,
     fixed,
@@ -26,7 +26,7 @@ from reports.words.numbers import (
     sentence_case,
     shortened,
 )
-from reports.words.wording import biomarker_in_words, covariates_in_words, level_in_words, variable_in_words
+from heatlas.reports.words.wording import biomarker_in_words, covariates_in_words, level_in_words, variable_in_words
 
 CLEAR = 0.05  # below this, a corrected p is significant
 NAMED = 4  # regions named for each direction of a difference

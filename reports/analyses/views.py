@@ -14,16 +14,16 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.charts import Intervals, chart_of
-from reports.analyses.columns import columns_of, correction, worded
-from reports.analyses.verdicts import Verdict
-from reports.page.material import Material
-from reports.page.tables import PageTable, page_table
-from reports.read.run_record import RunRecord
-from reports.read.written_tables import TABLES
-from reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
-from reports.words.wording import (
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.charts import Intervals, chart_of
+from heatlas.reports.analyses.columns import columns_of, correction, worded
+from heatlas.reports.analyses.verdicts import Verdict
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import PageTable, page_table
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.read.written_tables import TABLES
+from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
+from heatlas.reports.words.wording import (
     OWN,
     biomarker_in_words,
     contrast_in_words,

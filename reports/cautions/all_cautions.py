@@ -12,19 +12,19 @@ from functools import partial
 
 import pandas as pd
 
-from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
-from pipeline.run.layout.map_names import map_title
-from pipeline.statistics.performance.baselines import BETTER, WORSE
-from reports.analyses.baselines import best_baseline, comparison
-from reports.cautions.audit_cautions import AUDIT_CHECKS
-from reports.cautions.findings import Caution, Check, in_words, performance_estimate
-from reports.cautions.method_cautions import METHOD_CHECKS, sums_of_evidence
-from reports.content.relevance.conservation import LOSSES, shares
-from reports.content.run.registration import mirrored_scans, misplaced_scans, mostly_flagged, registered
-from reports.page.faults import Faults
-from reports.read.run_record import KEYS, OUTCOMES, RunRecord
-from reports.read.written_tables import PREDICTIONS_OF
-from reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
+from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.statistics.performance.baselines import BETTER, WORSE
+from heatlas.reports.analyses.baselines import best_baseline, comparison
+from heatlas.reports.cautions.audit_cautions import AUDIT_CHECKS
+from heatlas.reports.cautions.findings import Caution, Check, in_words, performance_estimate
+from heatlas.reports.cautions.method_cautions import METHOD_CHECKS, sums_of_evidence
+from heatlas.reports.content.relevance.conservation import LOSSES, shares
+from heatlas.reports.content.run.registration import mirrored_scans, misplaced_scans, mostly_flagged, registered
+from heatlas.reports.page.faults import Faults
+from heatlas.reports.read.run_record import KEYS, OUTCOMES, RunRecord
+from heatlas.reports.read.written_tables import PREDICTIONS_OF
+from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 
 FEW_PARTICIPANTS, VERY_FEW_PARTICIPANTS = 50, 20
 IMBALANCE = 1.5

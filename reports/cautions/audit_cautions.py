@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.regions.audit import NO_REGION
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.audit_verdicts import gathered
-from reports.analyses.columns import worded
-from reports.cautions.findings import Caution, Check
-from reports.read.run_record import RunRecord
-from reports.words.numbers import LONGEST_TEXT, count, fixed, listing, number, p_value, percent, shortened
-from reports.words.wording import level_in_words
+from heatlas.pipeline.regions.audit import NO_REGION
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.audit_verdicts import gathered
+from heatlas.reports.analyses.columns import worded
+from heatlas.reports.cautions.findings import Caution, Check
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, listing, number, p_value, percent, shortened
+from heatlas.reports.words.wording import level_in_words
 
 LARGE_G = 0.5  # smallest difference between the classes, in standard deviations, that is mentioned
 

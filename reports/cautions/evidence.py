@@ -12,10 +12,10 @@ from functools import lru_cache
 
 import pandas as pd
 
-from reports.analyses.verdicts import g_in_words, rows_where
-from reports.cautions.findings import Leaders, leaders, voxels_of
-from reports.read.run_record import RunRecord
-from reports.words.numbers import fixed, interval, mid_sentence, percent, signed
+from heatlas.reports.analyses.verdicts import g_in_words, rows_where
+from heatlas.reports.cautions.findings import Leaders, leaders, voxels_of
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import fixed, interval, mid_sentence, percent, signed
 
 _PER_VOXEL = ["mean_first", "mean_second", "difference", "ci_low", "ci_high"]
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pipeline.regions.ranking import least_voxels as least_voxels_at
-from pipeline.regions.ranking import mean_over_participants, top_groups
-from pipeline.statistics.associations.volume_association import ADJUSTED, VOLUME
-from pipeline.statistics.performance.intervals import ALL_FOLDS
-from reports.analyses.verdicts import rows_where
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened
+from heatlas.pipeline.regions.ranking import least_voxels as least_voxels_at
+from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
+from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, VOLUME
+from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
+from heatlas.reports.analyses.verdicts import rows_where
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from atlases.templates import load_template
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.evaluation_verdict import lines_on
-from reports.analyses.planted_verdict import planted_leaders, shuffled_count
-from reports.cautions.evidence import sum_error
-from reports.cautions.findings import Caution, Check, small_regions
-from reports.read.leading_map import has_passed
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, listing, mid_sentence, number, percent
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.evaluation_verdict import lines_on
+from heatlas.reports.analyses.planted_verdict import planted_leaders, shuffled_count
+from heatlas.reports.cautions.evidence import sum_error
+from heatlas.reports.cautions.findings import Caution, Check, small_regions
+from heatlas.reports.read.leading_map import has_passed
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, listing, mid_sentence, number, percent
 
 UNSEEN_SHARE = 0.01
 LARGEST_MISS = 0.01

@@ -10,23 +10,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.run.cells import require_numbers, require_whole
-from pipeline.run.columns import Form, column_of
-from pipeline.run.errors import HeatlasError
-from pipeline.run.layout.map_names import map_title
-from pipeline.run.tables import MISSING, read_table, unguarded, write_table
-from pipeline.statistics.groups.region_explorer import BILATERAL, EXPLORER_COLUMNS, explorer_table, method_and_beta
-from reports.analyses.verdicts import rows_where
-from reports.figures.slices import Plane
-from reports.figures.style import OUTCOME_NAMES
-from reports.page.components import Component, embedded_json
-from reports.page.material import Material
-from reports.page.pages import render_part, template_text
-from reports.read.run_record import OUTCOMES, RunRecord
-from reports.viewer.atlas import LIBRARY
-from reports.viewer.component import space_of
-from reports.viewer.volumes import packed
-from reports.words.numbers import count, number, p_cell
+from heatlas.pipeline.run.cells import require_numbers, require_whole
+from heatlas.pipeline.run.columns import Form, column_of
+from heatlas.pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.run.tables import MISSING, read_table, unguarded, write_table
+from heatlas.pipeline.statistics.groups.region_explorer import (
+    BILATERAL,
+    EXPLORER_COLUMNS,
+    explorer_table,
+    method_and_beta,
+)
+from heatlas.reports.analyses.verdicts import rows_where
+from heatlas.reports.figures.slices import Plane
+from heatlas.reports.figures.style import OUTCOME_NAMES
+from heatlas.reports.page.components import Component, embedded_json
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.pages import render_part, template_text
+from heatlas.reports.read.run_record import OUTCOMES, RunRecord
+from heatlas.reports.viewer.atlas import LIBRARY
+from heatlas.reports.viewer.component import space_of
+from heatlas.reports.viewer.volumes import packed
+from heatlas.reports.words.numbers import count, number, p_cell
 
 CORTICAL: tuple[tuple[Plane, float], ...] = (
     ("sagittal", -52.0), ("sagittal", -6.0), ("sagittal", 6.0), ("sagittal", 52.0), ("coronal", -60.0), ("axial", 46.0),

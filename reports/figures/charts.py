@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
-from reports.words.numbers import count, percent, shortened
+from heatlas.reports.figures.style import BLUE, GREY, INK, VERMILION, new_figure
+from heatlas.reports.words.numbers import count, percent, shortened
 
 _PER_ROW = 5
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipeline.statistics.images.differences import BOTH, DIFFERS_ONLY, NEITHER, UNKNOWN, USED_ONLY
-from reports.figures.style import BLUE, GREY, INK, ORANGE, VERMILION, new_figure
-from reports.words.numbers import shortened
+from heatlas.pipeline.statistics.images.differences import BOTH, DIFFERS_ONLY, NEITHER, UNKNOWN, USED_ONLY
+from heatlas.reports.figures.style import BLUE, GREY, INK, ORANGE, VERMILION, new_figure
+from heatlas.reports.words.numbers import shortened
 
 LOOKS = {
     BOTH: (VERMILION, "o"),

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from reports.figures.pictures import reduced
+from heatlas.reports.figures.pictures import reduced
 
 MEDIA_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
 FORMATS = ("svg", "png", "pdf")

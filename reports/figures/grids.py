@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from pipeline.evaluation.grids.aggregated import EDGES
-from reports.figures.gallery import Gallery
-from reports.figures.style import house_style, warm
+from heatlas.pipeline.evaluation.grids.aggregated import EDGES
+from heatlas.reports.figures.gallery import Gallery
+from heatlas.reports.figures.style import house_style, warm
 
 FORMS = ("svg", "png")
 COLUMN, ROW = 1.25, 1.35

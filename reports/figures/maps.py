@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.run.layout.map_names import map_title
-from reports.figures import slices
-from reports.figures.pictures import NIGHT
-from reports.figures.style import new_figure
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.figures import slices
+from heatlas.reports.figures.pictures import NIGHT
+from heatlas.reports.figures.style import new_figure
 
 DARK = tuple(channel / 255 for channel in NIGHT)
 LIGHT = "#dfe5ec"

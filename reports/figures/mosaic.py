@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from reports.figures.pictures import NIGHT, reduced, write
+from heatlas.reports.figures.pictures import NIGHT, reduced, write
 
 PER_ROW, LINE = 6, 15
 

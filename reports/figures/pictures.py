@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 from scipy.spatial import cKDTree
 
-from reports.figures.style import cool, warm
+from heatlas.reports.figures.style import cool, warm
 
 NIGHT = (11, 15, 20)  # background of all pictures of brains
 LIGHTEST = (171, 176, 184)  # the brightest anatomy under a map: darker than white, so that maps and lettering stand out

@@ -15,8 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from reports.figures.style import GREY, INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
-from reports.words.numbers import count, number
+from heatlas.reports.figures.style import GREY, INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
+from heatlas.reports.words.numbers import count, number
 
 _LETTER = 0.07  # inches that a letter of a region's name takes, on average
 POINTS_UP_TO = 60  # scans per group up to which each is drawn as a point; above, the box alone

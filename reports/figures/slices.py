@@ -20,11 +20,11 @@ import numpy as np
 import scipy.ndimage
 from numpy.typing import NDArray
 
-from atlases.templates import load_template
-from pipeline.regions.maps import load_whole
-from pipeline.run.errors import HeatlasError
-from reports.figures.pictures import LIGHTEST, NIGHT
-from reports.figures.style import cool, warm
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.regions.maps import load_whole
+from heatlas.pipeline.run.errors import HeatlasError
+from heatlas.reports.figures.pictures import LIGHTEST, NIGHT
+from heatlas.reports.figures.style import cool, warm
 
 Pixels = NDArray[np.uint8]
 Plane = Literal["sagittal", "coronal", "axial"]

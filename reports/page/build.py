@@ -19,26 +19,26 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from pipeline.cohort.reading import PLANTED
-from pipeline.evaluation.bench.stage import BENCH_TABLES
-from pipeline.run.config.files import read_config
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.folder import read_run_input
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_text
-from reports.cautions.all_cautions import find_cautions, missing_stages
-from reports.cautions.findings import Caution
-from reports.content.run.summary import Summary, summarise
-from reports.page.chapters import CHAPTERS, INDEX, anchors_of, with_addresses
-from reports.page.faults import Faults
-from reports.page.links import PAGES
-from reports.page.machine_readable import report_json
-from reports.page.material import Material
-from reports.page.pages import Frame, NavigationEntry, render, template_files
-from reports.page.parts import FinishedSection, make_parts
-from reports.viewer.component import shared_data
-from reports.words.methods import methods_bibtex, methods_markdown
-from reports.words.numbers import is_missing, listing, shortened
+from heatlas.pipeline.cohort.reading import PLANTED
+from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
+from heatlas.pipeline.run.config.files import read_config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.folder import read_run_input
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_text
+from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
+from heatlas.reports.cautions.findings import Caution
+from heatlas.reports.content.run.summary import Summary, summarise
+from heatlas.reports.page.chapters import CHAPTERS, INDEX, anchors_of, with_addresses
+from heatlas.reports.page.faults import Faults
+from heatlas.reports.page.links import PAGES
+from heatlas.reports.page.machine_readable import report_json
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.pages import Frame, NavigationEntry, render, template_files
+from heatlas.reports.page.parts import FinishedSection, make_parts
+from heatlas.reports.viewer.component import shared_data
+from heatlas.reports.words.methods import methods_bibtex, methods_markdown
+from heatlas.reports.words.numbers import is_missing, listing, shortened
 
 log = logging.getLogger("heatlas")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reports.page.pages import Frame, NavigationEntry, render
-from reports.page.tables import Column, footnote, numeric, page_table, remark
-from reports.vector.intervals import IntervalRow, draw_intervals
-from reports.words.numbers import fixed
+from heatlas.reports.page.pages import Frame, NavigationEntry, render
+from heatlas.reports.page.tables import Column, footnote, numeric, page_table, remark
+from heatlas.reports.vector.intervals import IntervalRow, draw_intervals
+from heatlas.reports.words.numbers import fixed
 
 PAGE = "comparison.html"
 CLOSEST = 40  # pairs of maps on the page; the file has all

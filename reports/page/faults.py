@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from jinja2 import UndefinedError
 
-from pipeline.run.errors import HeatlasError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import write_text
-from reports.words.numbers import LONGEST_TEXT, shortened
+from heatlas.pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_text
+from heatlas.reports.words.numbers import LONGEST_TEXT, shortened
 
 Made = TypeVar("Made")
 CAUSED_BY_DATA = (ArithmeticError, AttributeError, LookupError, TypeError, UndefinedError, ValueError)

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, TypeVar
 
-from reports.analyses.verdicts import Verdict
-from reports.cautions.findings import Caution
-from reports.content.run.summary import Summary
-from reports.figures.gallery import Picture
-from reports.page.tables import PageTable
+from heatlas.reports.analyses.verdicts import Verdict
+from heatlas.reports.cautions.findings import Caution
+from heatlas.reports.content.run.summary import Summary
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.page.tables import PageTable
 
 VERSION = 1
 Kind = TypeVar("Kind")

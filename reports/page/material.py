@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from atlases.spaces import template_grid
-from atlases.templates import load_template
-from pipeline.regions.maps import read_map
-from pipeline.regions.stage import MAPS_STAGE
-from pipeline.run.cells import REMEDY
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.digests import same_content, stamp_of
-from pipeline.run.work.receipts import outputs_of_stage
-from reports.figures.gallery import Gallery
-from reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
-from reports.page.faults import Faults
-from reports.page.links import Links, participant_file, region_files
-from reports.page.overviews import draw_overview
-from reports.read.run_record import OUTCOMES, RunRecord, read_run
-from reports.words.numbers import listing
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.regions.stage import MAPS_STAGE
+from heatlas.pipeline.run.cells import REMEDY
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import same_content, stamp_of
+from heatlas.pipeline.run.work.receipts import outputs_of_stage
+from heatlas.reports.figures.gallery import Gallery
+from heatlas.reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
+from heatlas.reports.page.faults import Faults
+from heatlas.reports.page.links import Links, participant_file, region_files
+from heatlas.reports.page.overviews import draw_overview
+from heatlas.reports.read.run_record import OUTCOMES, RunRecord, read_run
+from heatlas.reports.words.numbers import listing
 
 
 @dataclass

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from atlases.templates import Template, load_template
-from pipeline.cohort.records import Scan
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import unit_key
-from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from reports.figures.pictures import NIGHT, font, write
-from reports.figures.slices import BrainImage, Cut, Pixels, Plan, grey_panel, slice_name, with_outlines
-from reports.words.numbers import fixed, is_missing
+from heatlas.atlases.templates import Template, load_template
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from heatlas.reports.figures.pictures import NIGHT, font, write
+from heatlas.reports.figures.slices import BrainImage, Cut, Pixels, Plan, grey_panel, slice_name, with_outlines
+from heatlas.reports.words.numbers import fixed, is_missing
 
 CUTS: tuple[tuple[Cut, ...], ...] = (
     (("sagittal", -26.0), ("sagittal", 2.0), ("sagittal", 30.0)),

@@ -12,11 +12,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.run.plain_text import plain
-from reports.page.chapters import INDEX, PROVENANCE, menu
-from reports.page.components import Component, PageAssets
-from reports.words.glossary import linked
-from reports.words.numbers import number
+from heatlas.pipeline.run.plain_text import plain
+from heatlas.reports.page.chapters import INDEX, PROVENANCE, menu
+from heatlas.reports.page.components import Component, PageAssets
+from heatlas.reports.words.glossary import linked
+from heatlas.reports.words.numbers import number
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 

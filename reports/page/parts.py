@@ -14,21 +14,21 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import write_text
-from reports.figures.style import house_style
-from reports.page.chapters import INDEX, PARTICIPANTS, REGIONS
-from reports.page.components import Component
-from reports.page.links import PAGES
-from reports.page.machine_readable import facts_of
-from reports.page.material import Material
-from reports.page.pages import Frame, NavigationEntry, render, render_part
-from reports.page.sections import SECTIONS, BuiltSection, Section, build_section
-from reports.people.cohort import People
-from reports.people.page import person_content
-from reports.read.written_tables import TABLES
-from reports.region_pages.page import RegionMaterial, region_content
-from reports.words.numbers import shortened
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_text
+from heatlas.reports.figures.style import house_style
+from heatlas.reports.page.chapters import INDEX, PARTICIPANTS, REGIONS
+from heatlas.reports.page.components import Component
+from heatlas.reports.page.links import PAGES
+from heatlas.reports.page.machine_readable import facts_of
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.pages import Frame, NavigationEntry, render, render_part
+from heatlas.reports.page.sections import SECTIONS, BuiltSection, Section, build_section
+from heatlas.reports.people.cohort import People
+from heatlas.reports.people.page import person_content
+from heatlas.reports.read.written_tables import TABLES
+from heatlas.reports.region_pages.page import RegionMaterial, region_content
+from heatlas.reports.words.numbers import shortened
 
 
 @dataclass(frozen=True)

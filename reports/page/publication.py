@@ -6,16 +6,16 @@ from concurrent.futures import Executor, as_completed
 from functools import partial
 from urllib.parse import quote
 
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.progress import Progress
-from reports.content.relevance.maps import class_difference, group_map
-from reports.figures.gallery import Gallery
-from reports.figures.style import house_style
-from reports.figures.surfaces import VIEWS, draw_group_maps
-from reports.page.material import Material
-from reports.page.parts import finished_sections
-from reports.page.sections import SECTIONS
-from reports.read.run_record import OUTCOMES, read_run
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.progress import Progress
+from heatlas.reports.content.relevance.maps import class_difference, group_map
+from heatlas.reports.figures.gallery import Gallery
+from heatlas.reports.figures.style import house_style
+from heatlas.reports.figures.surfaces import VIEWS, draw_group_maps
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.parts import finished_sections
+from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.read.run_record import OUTCOMES, read_run
 
 
 def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> list[str]:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
-from reports.analyses import catalogue
-from reports.analyses.evaluation_verdict import NOT_EVALUATED
-from reports.analyses.evaluation_verdict import evaluation as passed_maps
-from reports.analyses.verdicts import Verdict
-from reports.analyses.views import Analysis
-from reports.content.relevance import (
+from heatlas.pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
+from heatlas.reports.analyses import catalogue
+from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED
+from heatlas.reports.analyses.evaluation_verdict import evaluation as passed_maps
+from heatlas.reports.analyses.verdicts import Verdict
+from heatlas.reports.analyses.views import Analysis
+from heatlas.reports.content.relevance import (
     before_after,
     beta,
     conservation,
@@ -34,11 +34,11 @@ from reports.content.relevance import (
     volume,
     voxelwise,
 )
-from reports.content.run import cohort, colophon, participants, performance, registration, training
-from reports.page.components import Component
-from reports.page.material import Material
-from reports.read.run_record import RunRecord
-from reports.words.numbers import listing
+from heatlas.reports.content.run import cohort, colophon, participants, performance, registration, training
+from heatlas.reports.page.components import Component
+from heatlas.reports.page.material import Material
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import listing
 
 ANY_TASK = frozenset(KINDS)
 CLASSES = frozenset({TWO_CLASSES, SEVERAL_CLASSES})

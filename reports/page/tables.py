@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from reports.words.numbers import LONGEST_TEXT, MISSING, is_missing, number, shortened
+from heatlas.reports.words.numbers import LONGEST_TEXT, MISSING, is_missing, number, shortened
 
 
 def text(value: object) -> str:

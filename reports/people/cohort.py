@@ -8,11 +8,11 @@ from functools import cached_property
 
 import pandas as pd
 
-from pipeline.cohort.people.persons import name_of_person
-from pipeline.statistics.data.relevance_columns import with_shares
-from pipeline.statistics.normative.controls import Controls, comparable_controls
-from reports.read.run_record import RunRecord
-from reports.read.written_tables import PREDICTIONS_OF
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.statistics.data.relevance_columns import with_shares
+from heatlas.pipeline.statistics.normative.controls import Controls, comparable_controls
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.read.written_tables import PREDICTIONS_OF
 
 
 @dataclass(frozen=True)

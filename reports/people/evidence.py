@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from reports.people.regions import ScanRegions, regions_of_scans
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, is_missing, listing, mid_sentence, percent, shortened, signed
+from heatlas.reports.people.regions import ScanRegions, regions_of_scans
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, percent, shortened, signed
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,19 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from pipeline.run.layout.map_names import map_title
-from pipeline.statistics.normative.controls import Controls
-from reports.cautions.findings import small_regions
-from reports.figures.gallery import Picture
-from reports.figures.pictures import shown_in
-from reports.figures.slices import SMOOTHED_MM
-from reports.page.material import Material
-from reports.page.tables import Column, PageTable, numeric, page_table
-from reports.people.cohort import People
-from reports.people.evidence import measure_of
-from reports.people.portrait import CUTS, FAINT, MAPS, REGIONS
-from reports.people.regions import regions_of_scans
-from reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, percent, shortened
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.statistics.normative.controls import Controls
+from heatlas.reports.cautions.findings import small_regions
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.pictures import shown_in
+from heatlas.reports.figures.slices import SMOOTHED_MM
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.people.cohort import People
+from heatlas.reports.people.evidence import measure_of
+from heatlas.reports.people.portrait import CUTS, FAINT, MAPS, REGIONS
+from heatlas.reports.people.regions import regions_of_scans
+from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, percent, shortened
 
 FLICKER = " Point at the picture or tap it, and it alternates with the template."
 _SCALE = (

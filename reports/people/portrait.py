@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from atlases.labels import Atlas
-from reports.figures import slices
-from reports.figures.maps import tick
-from reports.figures.pictures import NIGHT, png, width_of, write
+from heatlas.atlases.labels import Atlas
+from heatlas.reports.figures import slices
+from heatlas.reports.figures.maps import tick
+from heatlas.reports.figures.pictures import NIGHT, png, width_of, write
 
 CUTS: tuple[slices.Cut, ...] = (
     ("sagittal", -26.0), ("coronal", -20.0), ("axial", -28.0), ("axial", -16.0), ("axial", 8.0), ("axial", 34.0),

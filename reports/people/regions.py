@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import pandas as pd
 
-from reports.cautions.evidence import leading_evidence
-from reports.read.run_record import RunRecord
+from heatlas.reports.cautions.evidence import leading_evidence
+from heatlas.reports.read.run_record import RunRecord
 
 NAMED = 3
 """Regions with the largest parts of a scan's evidence that are named."""

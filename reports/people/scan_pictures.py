@@ -18,29 +18,29 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from atlases.images import UNREADABLE
-from atlases.labels import Atlas, load_atlas
-from atlases.spaces import Grid, template_grid
-from pipeline.regions.maps import read_map
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.map_names import map_title
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import write_text
-from pipeline.run.work.digests import file_digest, unit_key
-from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from reports.cautions.findings import Caution
-from reports.cautions.method_cautions import cautions_of_maps
-from reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of
-from reports.page.chapters import INDEX, PARTICIPANTS
-from reports.page.components import Component
-from reports.page.links import participant_file
-from reports.page.pages import TEMPLATES, Frame, render
-from reports.people.portrait import CUTS, Row, draw_portrait, region_row
-from reports.people.regions import ScanRegions, regions_of_scans
-from reports.read.run_record import RunRecord
-from reports.viewer.atlas import ViewingSpace, atlas_component
-from reports.viewer.component import SCALE, ViewerMap, viewer_component, viewing_space
-from reports.words.numbers import mid_sentence
+from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.labels import Atlas, load_atlas
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import write_text
+from heatlas.pipeline.run.work.digests import file_digest, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from heatlas.reports.cautions.findings import Caution
+from heatlas.reports.cautions.method_cautions import cautions_of_maps
+from heatlas.reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of
+from heatlas.reports.page.chapters import INDEX, PARTICIPANTS
+from heatlas.reports.page.components import Component
+from heatlas.reports.page.links import participant_file
+from heatlas.reports.page.pages import TEMPLATES, Frame, render
+from heatlas.reports.people.portrait import CUTS, Row, draw_portrait, region_row
+from heatlas.reports.people.regions import ScanRegions, regions_of_scans
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.viewer.atlas import ViewingSpace, atlas_component
+from heatlas.reports.viewer.component import SCALE, ViewerMap, viewer_component, viewing_space
+from heatlas.reports.words.numbers import mid_sentence
 
 STAGE = "scan-pictures"
 _TEMPLATES = (

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import nibabel as nib
 import pandas as pd
 
-from atlases.spaces import template_grid
-from atlases.templates import load_template
-from pipeline.regions.maps import read_map
-from pipeline.regions.tables import ALL
-from pipeline.run.cells import REMEDY
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import RunLayout
-from reports.read.run_record import RunRecord, read_run
-from reports.read.table_faults import read_sound
-from reports.read.written_tables import DECLARED, PREDICTIONS_OF
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.regions.tables import ALL
+from heatlas.pipeline.run.cells import REMEDY
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.reports.read.run_record import RunRecord, read_run
+from heatlas.reports.read.table_faults import read_sound
+from heatlas.reports.read.written_tables import DECLARED, PREDICTIONS_OF
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image

@@ -17,24 +17,24 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.cohort.people.tasks import KindName, Task, task_of
-from pipeline.cohort.reading import PLANTED
-from pipeline.evaluation.planted import read_planted
-from pipeline.regions.tables import ALL
-from pipeline.run.cells import REMEDY
-from pipeline.run.config.settings import Config
-from pipeline.run.documents import read_json
-from pipeline.run.errors import BadInputError, HeatlasError
-from pipeline.run.layout.folder import RunInput, read_run_config, read_run_input
-from pipeline.run.layout.map_names import GUIDED_MAP, beta_of, map_names
-from pipeline.run.layout.private_paths import without_folders
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.work.steps import step_outputs
-from reports.read.leading_map import leading_map
-from reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
-from reports.read.written_tables import HISTORIES_OF, PREDICTIONS_OF, TABLES, of_another_version, tables_of
-from reports.words.numbers import is_missing
+from heatlas.pipeline.cohort.people.tasks import KindName, Task, task_of
+from heatlas.pipeline.cohort.reading import PLANTED
+from heatlas.pipeline.evaluation.planted import read_planted
+from heatlas.pipeline.regions.tables import ALL
+from heatlas.pipeline.run.cells import REMEDY
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError, HeatlasError
+from heatlas.pipeline.run.layout.folder import RunInput, read_run_config, read_run_input
+from heatlas.pipeline.run.layout.map_names import GUIDED_MAP, beta_of, map_names
+from heatlas.pipeline.run.layout.private_paths import without_folders
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.steps import step_outputs
+from heatlas.reports.read.leading_map import leading_map
+from heatlas.reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
+from heatlas.reports.read.written_tables import HISTORIES_OF, PREDICTIONS_OF, TABLES, of_another_version, tables_of
+from heatlas.reports.words.numbers import is_missing
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]

@@ -1,18 +1,18 @@
-"""docs/tables.md, made from the declarations: ``python -m reports.read.table_documentation`` prints it."""
+"""docs/tables.md, made from the declarations: ``python -m heatlas.reports.read.table_documentation`` prints it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.run.columns import unit_of
-from pipeline.run.declared import CLASSES, Table
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.statistics.comparison.runs import MCNEMAR_COLUMNS
-from reports.read.written_tables import DECLARED
+from heatlas.pipeline.run.columns import unit_of
+from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.statistics.comparison.runs import MCNEMAR_COLUMNS
+from heatlas.reports.read.written_tables import DECLARED
 
 _HEAD = """# Tables of a run
 
-Made by `python -m reports.read.table_documentation > docs/tables.md`; do not edit it by hand.
+Made by `python -m heatlas.reports.read.table_documentation > docs/tables.md`; do not edit it by hand.
 
 Tables are tab-separated, in UTF-8, with `n/a` for what is missing. Beside each lies a JSON data dictionary with the
 same descriptions. The unit of inference is the participant, whose scans are averaged first.

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.cells.ranges import RANGES
-from pipeline.cohort.people.clinical import MEASURES, TIMES
-from pipeline.run.cells import REMEDY, first_wrong
-from pipeline.run.columns import Column, Form, column_of
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import CLASSES, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.map_names import map_names
-from pipeline.run.tables import read_table
-from reports.read.written_tables import ALL_TABLES, PREDICTIONS_OF, of_another_version
+from heatlas.pipeline.cohort.cells.ranges import RANGES
+from heatlas.pipeline.cohort.people.clinical import MEASURES, TIMES
+from heatlas.pipeline.run.cells import REMEDY, first_wrong
+from heatlas.pipeline.run.columns import Column, Form, column_of
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.read.written_tables import ALL_TABLES, PREDICTIONS_OF, of_another_version
 
 MAKE_AGAIN = "Repeat the command that made this run."
 
@@ -81,7 +81,7 @@ def bad_cell(name: str, file: str, table: pd.DataFrame, config: Config) -> str:
 
     Examples
     --------
-    >>> from pipeline.run.config.files import load_config
+    >>> from heatlas.pipeline.run.config.files import load_config
     >>> table = pd.DataFrame({"participant_id": ["sub-1", "sub-2"], "fold": ["0", "one"], "part": ["train", "test"]})
     >>> bad_cell("splits", "splits.tsv", table, load_config(overrides={}))
     "splits.tsv: line 3, column fold: 'one' is not a number. Restore the file, or delete it and repeat the command that made this run."

@@ -10,33 +10,33 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
-from pipeline.cohort.people.splits import SPLITS_TABLE
-from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
-from pipeline.cohort.records import SCANS_TABLE
-from pipeline.evaluation.bench.stage import BENCH_TABLES
-from pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
-from pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE
-from pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_APPLIED_TABLE, EVIDENCE_TABLE
-from pipeline.regions.applied import RELEVANCE_APPLIED_TABLE
-from pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
-from pipeline.regions.fingerprints import FINGERPRINTS_TABLE
-from pipeline.regions.overlap import BETA_OVERLAP_TABLE
-from pipeline.regions.tables import RELEVANCE_REGIONS_TABLE, RELEVANCE_TABLE
-from pipeline.registration.quality.decisions import FLAGGED_TABLE
-from pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
-from pipeline.registration.stage import REGISTRATION_TABLE
-from pipeline.registration.volumes.tables import TEST_RETEST_TABLE, VOLUMES_TABLE
-from pipeline.run.declared import Table
-from pipeline.run.work.jobs import FAILURES_TABLE
-from pipeline.statistics.images.measures import IMAGE_REGIONS_TABLE
-from pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
-from pipeline.statistics.stage import STATISTICS_TABLES
-from pipeline.training.application import PREDICTIONS_APPLIED_TABLE
-from pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
-from pipeline.training.prediction import PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_TABLE
-from pipeline.training.pretraining.stage import PRETRAINING_TABLE
-from pipeline.training.stage import HISTORIES_NUMBER_TABLE, HISTORIES_TABLE, PREDICTIONS_REPEATS_TABLE
+from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
+from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
+from heatlas.pipeline.cohort.records import SCANS_TABLE
+from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
+from heatlas.pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
+from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE
+from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_APPLIED_TABLE, EVIDENCE_TABLE
+from heatlas.pipeline.regions.applied import RELEVANCE_APPLIED_TABLE
+from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
+from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE
+from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE
+from heatlas.pipeline.regions.tables import RELEVANCE_REGIONS_TABLE, RELEVANCE_TABLE
+from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
+from heatlas.pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
+from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
+from heatlas.pipeline.registration.volumes.tables import TEST_RETEST_TABLE, VOLUMES_TABLE
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
+from heatlas.pipeline.statistics.images.measures import IMAGE_REGIONS_TABLE
+from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
+from heatlas.pipeline.statistics.stage import STATISTICS_TABLES
+from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
+from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
+from heatlas.pipeline.training.prediction import PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_TABLE
+from heatlas.pipeline.training.pretraining.stage import PRETRAINING_TABLE
+from heatlas.pipeline.training.stage import HISTORIES_NUMBER_TABLE, HISTORIES_TABLE, PREDICTIONS_REPEATS_TABLE
 
 CLINICAL_TABLE = Table(
     "clinical", {}, "scan", "What else is known of people at the visit? Its columns are those of the input.",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.verdicts import CLEAR, g_in_words, rows_where
-from reports.cautions.evidence import difference_of, evidence_differences, place_of
-from reports.cautions.findings import map_shares, summary_means
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, listing, number, p_value, percent, signed
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.verdicts import CLEAR, g_in_words, rows_where
+from heatlas.reports.cautions.evidence import difference_of, evidence_differences, place_of
+from heatlas.reports.cautions.findings import map_shares, summary_means
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, listing, number, p_value, percent, signed
 
 
 def lead_of(run: RunRecord, group: str) -> str:

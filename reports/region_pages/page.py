@@ -11,22 +11,31 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from pipeline.run.layout.map_names import map_title
-from pipeline.statistics.data.relevance_columns import with_shares
-from reports.analyses.columns import columns_of
-from reports.cautions.findings import Caution, least_voxels
-from reports.cautions.method_cautions import scaled_by_probability
-from reports.content.relevance.regions import MEANING, axis_title
-from reports.figures.style import OUTCOME_NAMES
-from reports.page.material import Material
-from reports.page.tables import PageTable, page_table
-from reports.read.run_record import OUTCOMES, RunRecord
-from reports.region_pages.lead import lead_of, planted_here
-from reports.region_pages.tables import associations_by_group, effects_by_group, sides_by_group
-from reports.region_pages.viewer import RegionPictures, RegionViewers
-from reports.vector.charts import NEGATIVE, OTHER, OUTCOME_LOOKS, POSITIVE, Group, Look, draw_groups, draw_scatter
-from reports.words.numbers import count, listing, number, sentence_case, shortened
-from reports.words.wording import OWN
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.statistics.data.relevance_columns import with_shares
+from heatlas.reports.analyses.columns import columns_of
+from heatlas.reports.cautions.findings import Caution, least_voxels
+from heatlas.reports.cautions.method_cautions import scaled_by_probability
+from heatlas.reports.content.relevance.regions import MEANING, axis_title
+from heatlas.reports.figures.style import OUTCOME_NAMES
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import PageTable, page_table
+from heatlas.reports.read.run_record import OUTCOMES, RunRecord
+from heatlas.reports.region_pages.lead import lead_of, planted_here
+from heatlas.reports.region_pages.tables import associations_by_group, effects_by_group, sides_by_group
+from heatlas.reports.region_pages.viewer import RegionPictures, RegionViewers
+from heatlas.reports.vector.charts import (
+    NEGATIVE,
+    OTHER,
+    OUTCOME_LOOKS,
+    POSITIVE,
+    Group,
+    Look,
+    draw_groups,
+    draw_scatter,
+)
+from heatlas.reports.words.numbers import count, listing, number, sentence_case, shortened
+from heatlas.reports.words.wording import OWN
 
 
 @dataclass(frozen=True)

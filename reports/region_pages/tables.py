@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from pipeline.run.errors import HeatlasError
-from pipeline.run.layout.map_names import map_title
-from pipeline.run.tables import read_table
-from reports.analyses.columns import columns_of
-from reports.analyses.verdicts import difference_in_words, rows_where
-from reports.analyses.views import rows_in_words
-from reports.page.tables import Column, PageTable, numeric, page_table
-from reports.read.run_record import RunRecord
-from reports.read.written_tables import TABLES
+from heatlas.pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.analyses.columns import columns_of
+from heatlas.reports.analyses.verdicts import difference_in_words, rows_where
+from heatlas.reports.analyses.views import rows_in_words
+from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.read.written_tables import TABLES
 
 SIDES = ("left", "right")
 _READ = ["participant_id", "scan_id", "map", "hemisphere", "group", "n_voxels", "sum"]

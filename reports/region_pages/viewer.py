@@ -16,22 +16,22 @@ import scipy.ndimage
 from numpy.typing import NDArray
 from PIL import Image
 
-from atlases.labels import load_atlas
-from atlases.spaces import Grid, template_grid
-from pipeline.regions.maps import read_map
-from pipeline.run.errors import HeatlasError
-from pipeline.run.layout.map_names import map_title
-from reports.figures import slices
-from reports.figures.gallery import Picture, inlined
-from reports.figures.pictures import NIGHT, png, write
-from reports.figures.slices import GROUP_PERCENTILES, ColourScale
-from reports.page.components import Component
-from reports.page.material import Material
-from reports.people.portrait import GAP, HEAD, PIXELS, named
-from reports.viewer.atlas import ViewingSpace, atlas_component
-from reports.viewer.component import ViewerMap, space_of, viewer_component
-from reports.viewer.volumes import block_mean
-from reports.words.numbers import shortened
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.figures import slices
+from heatlas.reports.figures.gallery import Picture, inlined
+from heatlas.reports.figures.pictures import NIGHT, png, write
+from heatlas.reports.figures.slices import GROUP_PERCENTILES, ColourScale
+from heatlas.reports.page.components import Component
+from heatlas.reports.page.material import Material
+from heatlas.reports.people.portrait import GAP, HEAD, PIXELS, named
+from heatlas.reports.viewer.atlas import ViewingSpace, atlas_component
+from heatlas.reports.viewer.component import ViewerMap, space_of, viewer_component
+from heatlas.reports.viewer.volumes import block_mean
+from heatlas.reports.words.numbers import shortened
 
 
 @dataclass(frozen=True)

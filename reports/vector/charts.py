@@ -10,9 +10,9 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from reports.figures.style import BLUE, GREY, ORANGE, SKY, VERMILION
-from reports.vector.drawing import INK, LINE, SOFT, Axis, Drawing, fitted, tick_text
-from reports.words.numbers import fixed, number
+from heatlas.reports.figures.style import BLUE, GREY, ORANGE, SKY, VERMILION
+from heatlas.reports.vector.drawing import INK, LINE, SOFT, Axis, Drawing, fitted, tick_text
+from heatlas.reports.words.numbers import fixed, number
 
 Floats = NDArray[np.float64]
 MANY = 80  # points of one group above which they are drawn fainter

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
-from reports.words.numbers import LONGEST_TEXT, number, shortened
+from heatlas.reports.words.numbers import LONGEST_TEXT, number, shortened
 
 PHONE = 450
 """Pixels up to which a picture is made to fit a phone; a wider one would be too small to read and is scrolled."""

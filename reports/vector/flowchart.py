@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from reports.vector.drawing import INK, SOFT, Drawing, wrapped
+from heatlas.reports.vector.drawing import INK, SOFT, Drawing, wrapped
 
 WIDTH, MAIN, SIDE, GAP, LINE_HEIGHT = 600, 240, 300, 26, 16
 KEPT, LOST, NOT_REACHED = "#e6f1f8", "#fff3ea", "#ffffff"

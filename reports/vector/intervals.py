@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from reports.figures.style import BLUE
-from reports.vector.drawing import SOFT, Axis, Drawing, fitted
-from reports.words.numbers import fixed, is_missing, number
+from heatlas.reports.figures.style import BLUE
+from heatlas.reports.vector.drawing import SOFT, Axis, Drawing, fitted
+from heatlas.reports.words.numbers import fixed, is_missing, number
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from matplotlib import colormaps
 from matplotlib.colors import Colormap
 from numpy.typing import NDArray
 
-from atlases.labels import Atlas, load_atlas
-from atlases.spaces import Grid, template_grid
-from atlases.templates import Template, template_on
-from reports.figures.style import cool, warm
-from reports.page.components import Component, embedded_json
-from reports.page.pages import template_text
-from reports.viewer.volumes import block_grid, block_side, packed
+from heatlas.atlases.labels import Atlas, load_atlas
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.templates import Template, template_on
+from heatlas.reports.figures.style import cool, warm
+from heatlas.reports.page.components import Component, embedded_json
+from heatlas.reports.page.pages import template_text
+from heatlas.reports.viewer.volumes import block_grid, block_side, packed
 
 LIBRARY = template_text("components/volumes.js")
 """Script of everything that draws slices; goes before the scripts that use it."""

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.regions.maps import read_map
-from pipeline.run.errors import BadInputError, HeatlasError
-from pipeline.run.layout.map_names import map_title
-from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, ColourScale
-from reports.figures.style import OUTCOME_NAMES
-from reports.page.components import Component, embedded_json
-from reports.page.material import Material
-from reports.page.pages import render_part, template_text
-from reports.read.run_record import OUTCOMES, group_name
-from reports.viewer.atlas import LIBRARY, ViewingSpace, atlas_component, brain_codes
-from reports.viewer.volumes import LEVELS, Coded, block_mean, packed
-from reports.words.numbers import count, number
+from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.run.errors import BadInputError, HeatlasError
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, ColourScale
+from heatlas.reports.figures.style import OUTCOME_NAMES
+from heatlas.reports.page.components import Component, embedded_json
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.pages import render_part, template_text
+from heatlas.reports.read.run_record import OUTCOMES, group_name
+from heatlas.reports.viewer.atlas import LIBRARY, ViewingSpace, atlas_component, brain_codes
+from heatlas.reports.viewer.volumes import LEVELS, Coded, block_mean, packed
+from heatlas.reports.words.numbers import count, number
 
 SCALE = "Colours run from the {low:g}th to the {high:g}th percentile of {whose} inside the brain, as in the figures."
 LOWER = "they begin lower where less than a tenth of another class would be drawn"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.spaces import Grid
+from heatlas.atlases.spaces import Grid
 
 LEVELS = 127  # codes on either side of 0
 FINEST_MM = 2.0
@@ -40,7 +40,7 @@ def block_grid(grid: Grid, side: int) -> Grid:
 
     Examples
     --------
-    >>> from atlases.spaces import template_grid
+    >>> from heatlas.atlases.spaces import template_grid
     >>> block_grid(template_grid(1.0), 2).to_world([0, 0, 0]).tolist()
     [-95.5, -131.5, -77.5]
     """

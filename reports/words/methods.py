@@ -11,20 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.cohort.people.balance import STRATUM
-from pipeline.models.families.registry import family_of, is_solved
-from pipeline.models.inputs import PERCENTILES
-from pipeline.run.config.networks import ModelConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.map_names import GUIDED_MAP, map_title
-from pipeline.run.plain_text import plain
-from pipeline.statistics.associations.volume_association import WITHIN
-from pipeline.training.objectives.map_settings import map_settings
-from reports.read.run_record import RunRecord
-from reports.words.methods_statistics import analyses_text
-from reports.words.numbers import count, listing, number, percent
-from reports.words.references import REFERENCES, Reference
-from reports.words.wording import variable_in_words
+from heatlas.pipeline.cohort.people.balance import STRATUM
+from heatlas.pipeline.models.families.registry import family_of, is_solved
+from heatlas.pipeline.models.inputs import PERCENTILES
+from heatlas.pipeline.run.config.networks import ModelConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.map_names import GUIDED_MAP, map_title
+from heatlas.pipeline.run.plain_text import plain
+from heatlas.pipeline.statistics.associations.volume_association import WITHIN
+from heatlas.pipeline.training.objectives.map_settings import map_settings
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.methods_statistics import analyses_text
+from heatlas.reports.words.numbers import count, listing, number, percent
+from heatlas.reports.words.references import REFERENCES, Reference
+from heatlas.reports.words.wording import variable_in_words
 
 _CITATION = re.compile(r"\[@(\w+)\]")
 

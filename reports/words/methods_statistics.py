@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reports.analyses.columns import worded
-from reports.analyses.verdicts import primary_question
-from reports.read.run_record import RunRecord
-from reports.words.numbers import is_missing, listing, number
-from reports.words.wording import covariates_in_words
+from heatlas.reports.analyses.columns import worded
+from heatlas.reports.analyses.verdicts import primary_question
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import is_missing, listing, number
+from heatlas.reports.words.wording import covariates_in_words
 
 
 def _curves(run: RunRecord) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pipeline.registration.settled import JACOBIAN_SOURCE
-from reports.analyses.columns import worded
-from reports.read.run_record import RunRecord
-from reports.words.numbers import MISSING, is_missing, listing, shortened
+from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
+from heatlas.reports.analyses.columns import worded
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import MISSING, is_missing, listing, shortened
 
 OWN = "own, Jacobian of the registration"
 """Volumes that this run measures itself: of every region, and of the hippocampus where the input has none."""

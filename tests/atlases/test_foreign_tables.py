@@ -1,8 +1,8 @@
 import pytest
 
-from atlases.foreign_tables import read_cat12_table, read_dseg_table, split_side
-from atlases.regions import Region
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.foreign_tables import read_cat12_table, read_dseg_table, split_side
+from heatlas.atlases.regions import Region
+from heatlas.pipeline.run.errors import BadInputError
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import pytest
 from atlas_grids import oblique, oriented
 from label_volumes import label_volumes_mm3
 
-from atlases.brain_box import brain_box
-from atlases.catalogue import atlas_names, find_atlas
-from atlases.labels import load_atlas, mean_x_mm, read_labels
-from atlases.regions import neuromorphometrics
-from atlases.resampling import resample_labels
-from atlases.spaces import Grid, template_grid
-from atlases.templates import load_template
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.atlases.brain_box import brain_box
+from heatlas.atlases.catalogue import atlas_names, find_atlas
+from heatlas.atlases.labels import load_atlas, mean_x_mm, read_labels
+from heatlas.atlases.regions import neuromorphometrics
+from heatlas.atlases.resampling import resample_labels
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 CAT12, SPM12 = "neuromorphometrics-cat12", "neuromorphometrics-spm12"
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from label_volumes import label_volumes_mm3
 from nilearn.image import resample_img
 
-from atlases.resampling import resample_labels
-from atlases.spaces import Grid
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.resampling import resample_labels
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.run.errors import BadInputError
 
 ORIENTATIONS = ["".join(p) for axes in itertools.permutations(["RL", "AP", "SI"]) for p in itertools.product(*axes)]
 

@@ -7,8 +7,8 @@ from atlas_grids import oblique, oriented, small_grid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlases.spaces import TOLERANCE_MM, Grid, require_same_grid, template_grid
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.spaces import TOLERANCE_MM, Grid, require_same_grid, template_grid
+from heatlas.pipeline.run.errors import BadInputError
 
 angles = st.tuples(*[st.floats(-0.6, 0.6)] * 3)
 

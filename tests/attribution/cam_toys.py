@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.cam.fake_cam import FakeCam
-from pipeline.attribution.cam.opti_cam import OptiCam
-from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
-from pipeline.attribution.cam.weighted_maps import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
-from pipeline.attribution.network_view import NetworkView, explaining
+from heatlas.pipeline.attribution.cam.fake_cam import FakeCam
+from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
+from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from heatlas.pipeline.attribution.cam.weighted_maps import Cam, GradCam, GradCamPlusPlus, HiResCam, LayerCam, XGradCam
+from heatlas.pipeline.attribution.network_view import NetworkView, explaining
 
 SHAPE = (9, 13, 15)
 GRID = (3, 4, 6)

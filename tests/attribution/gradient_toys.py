@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.contract import StagedModel
 
 SHAPE = (9, 12, 10)
 

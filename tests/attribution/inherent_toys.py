@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pipeline.attribution.reference.references import Reference
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.calibration import calibrate
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import BcosSimpleConfig, CodaSConfig
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.calibration import calibrate
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import BcosSimpleConfig, CodaSConfig
 
 SHAPE = (6, 8, 7)
 

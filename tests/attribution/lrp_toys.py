@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from pipeline.attribution.graph.planner import BatchNormMode
-from pipeline.attribution.lrp.composites import founding
-from pipeline.attribution.lrp.relevance import lrp
-from pipeline.attribution.records import Attribution
-from pipeline.attribution.targets import StartValue
-from pipeline.models.contract import StagedModel
+from heatlas.pipeline.attribution.graph.planner import BatchNormMode
+from heatlas.pipeline.attribution.lrp.composites import founding
+from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.models.contract import StagedModel
 
 SHAPE = (9, 13, 11)
 

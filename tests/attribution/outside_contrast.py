@@ -12,26 +12,26 @@ import pandas as pd
 import torch
 from torch import nn
 
-from atlases.brain_box import Box
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.people.tasks import task_of
-from pipeline.cohort.records import Scan
-from pipeline.explaining.stage import explain_applied, explain_scans
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.models.inputs import NetworkInput
-from pipeline.models.storage import load_model, save_model
-from pipeline.regions.applied import aggregate_applied
-from pipeline.regions.stage import aggregate_relevance
-from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
-from pipeline.run.layout.map_names import map_names
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome
-from pipeline.training.application import apply_networks
-from pipeline.training.prediction import predict_test_part
+from heatlas.atlases.brain_box import Box
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.explaining.stage import explain_applied, explain_scans
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.models.storage import load_model, save_model
+from heatlas.pipeline.regions.applied import aggregate_applied
+from heatlas.pipeline.regions.stage import aggregate_relevance
+from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome
+from heatlas.pipeline.training.application import apply_networks
+from heatlas.pipeline.training.prediction import predict_test_part
 
 BOX = Box((5, 7, 3), (29, 31, 33))
 SPEC = NetworkInput(4.0, BOX)

@@ -6,8 +6,8 @@ import torch
 from gradient_toys import SHAPE
 from torch import Tensor, nn
 
-from pipeline.attribution.perturbation.occlusion import RegionLabels
-from pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.reference.references import Reference
 
 
 def controls(count: int = 3, seed: int = 40, shape: tuple[int, ...] = SHAPE) -> Reference:

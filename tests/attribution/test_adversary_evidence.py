@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.perturbation.occlusion import RegionLabels
-from pipeline.attribution.reference.deeplift import DeepLift
-from pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
-from pipeline.attribution.reference.references import Reference
-from pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
-from pipeline.explaining.explained_scan import is_evidence
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift
+from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
+from heatlas.pipeline.explaining.explained_scan import is_evidence
 
 SIDE = 6
 

@@ -10,17 +10,17 @@ import torch
 from attention_loops import GRID, SETTINGS, SHAPE, TOKENS, cgw1, network, run, volume
 from torch import nn
 
-from pipeline.attribution.attention.beyond_attention import Cgw1, backward, by_sum, forward
-from pipeline.attribution.attention.rollout import RawAttention, Rollout, attention_after, rollout_matrix
-from pipeline.attribution.attention.vit_cx import ViTCX, merged_masks
-from pipeline.attribution.entry import token_stage
-from pipeline.attribution.methods import attribute, require_defined
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.registry import METHODS
-from pipeline.models.attention import attention_layers
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import BcosViTConfig
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.attention.beyond_attention import Cgw1, backward, by_sum, forward
+from heatlas.pipeline.attribution.attention.rollout import RawAttention, Rollout, attention_after, rollout_matrix
+from heatlas.pipeline.attribution.attention.vit_cx import ViTCX, merged_masks
+from heatlas.pipeline.attribution.entry import token_stage
+from heatlas.pipeline.attribution.methods import attribute, require_defined
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.models.attention import attention_layers
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import BcosViTConfig
+from heatlas.pipeline.run.errors import UsageError
 
 EXACT = {"rtol": 1e-10, "atol": 1e-13}
 LAST = SETTINGS.depth + 2

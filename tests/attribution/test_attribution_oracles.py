@@ -8,7 +8,7 @@ from lrp_toys import lrp_beta, plain_network, toy_network, toy_volumes
 from torch import nn
 from zennit_oracle import stub_torchvision, zennit_lrp_beta
 
-from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
 
 pytestmark = pytest.mark.oracle
 

@@ -15,23 +15,23 @@ import torch
 from lrp_toys import lrp_beta
 from torch import nn
 
-from atlases.brain_box import Box
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.attribution.gradient.guided_backprop import guided_backprop
-from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.explaining.stage import CONSERVATION_COLUMNS, explain_scans
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.models.inputs import NetworkInput
-from pipeline.models.storage import save_model
-from pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
-from pipeline.run.layout.map_names import beta_of
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome
+from heatlas.atlases.brain_box import Box
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
+from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.explaining.stage import CONSERVATION_COLUMNS, explain_scans
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.models.storage import save_model
+from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from heatlas.pipeline.run.layout.map_names import beta_of
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome
 
 BOX = Box((5, 7, 3), (29, 31, 33))
 SPEC = NetworkInput(4.0, BOX)

@@ -11,10 +11,10 @@ import torch
 from cam_toys import HEADS, IDS, METHODS, SHAPE, STAGE, VOXELS, network, state, view, volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.cam.fake_cam import FakeCam
-from pipeline.attribution.cam.opti_cam import OptiCam
-from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
-from pipeline.attribution.cam.weighted_maps import (
+from heatlas.pipeline.attribution.cam.fake_cam import FakeCam
+from heatlas.pipeline.attribution.cam.opti_cam import OptiCam
+from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from heatlas.pipeline.attribution.cam.weighted_maps import (
     Cam,
     GradCam,
     GradCamPlusPlus,
@@ -25,9 +25,9 @@ from pipeline.attribution.cam.weighted_maps import (
     grad_cam_plus_plus_weights,
     xgrad_cam_weights,
 )
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.run.errors import UsageError
 
 LINEAR_HEADS = ("gap", "average", "conv")
 SPACE = (2, 3, 4)

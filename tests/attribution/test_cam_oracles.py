@@ -14,9 +14,9 @@ from cam_oracle import FROZEN, LAYER, TARGET, TORCHCAM, oracle_network, oracle_v
 from cam_toys import STAGE, network, volumes
 from torch import Tensor
 
-from pipeline.attribution.cam.score_cam import ScoreCam
-from pipeline.attribution.cam.weighted_maps import GradCam, LayerCam, XGradCam
-from pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.cam.score_cam import ScoreCam
+from heatlas.pipeline.attribution.cam.weighted_maps import GradCam, LayerCam, XGradCam
+from heatlas.pipeline.attribution.methods import attribute
 
 OURS: dict[str, Any] = {"GradCAM": GradCam(), "XGradCAM": XGradCam(), "LayerCAM": LayerCam(), "ScoreCAM": ScoreCam()}
 GUARDED = ("XGradCAM", "ScoreCAM")

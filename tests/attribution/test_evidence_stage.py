@@ -16,22 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outside_contrast import ATLAS, BOX, CONFIG, SPEC, OutsideRun, make_run
 
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.reference.expected_gradients import ExpectedGradients
-from pipeline.attribution.reference.references import Reference
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.explaining.controls import controls_of
-from pipeline.explaining.stage import EVIDENCE_COLUMNS, explain_applied, explain_scans
-from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import load_model
-from pipeline.regions.stage import aggregate_relevance
-from pipeline.run.config.settings import AttributionConfig, CohortConfig, Config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.map_names import map_names
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.explaining.controls import controls_of
+from heatlas.pipeline.explaining.stage import EVIDENCE_COLUMNS, explain_applied, explain_scans
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.regions.stage import aggregate_relevance
+from heatlas.pipeline.run.config.settings import AttributionConfig, CohortConfig, Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome
 
 MAP = "expectedGradients"
 EVIDENCE = replace(CONFIG, attribution=AttributionConfig(methods=("lrp", "expected-gradients"), betas=(0.0,)))

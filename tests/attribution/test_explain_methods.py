@@ -14,26 +14,26 @@ import pytest
 import torch
 from torch import nn
 
-import pipeline.attribution
-from atlases.brain_box import Box
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.attribution.entry import Surroundings, last_spatial_stage
-from pipeline.attribution.method_settings import build_record, read_settings
-from pipeline.attribution.perturbation.masking import Masking
-from pipeline.attribution.perturbation.occlusion import RegionOcclusion
-from pipeline.attribution.registry import ENTRIES, METHODS, find_method
-from pipeline.explaining.explanation import asked_for
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.errors import UsageError
+import heatlas.pipeline.attribution
+from heatlas.atlases.brain_box import Box
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.attribution.entry import Surroundings, last_spatial_stage
+from heatlas.pipeline.attribution.method_settings import build_record, read_settings
+from heatlas.pipeline.attribution.perturbation.masking import Masking
+from heatlas.pipeline.attribution.perturbation.occlusion import RegionOcclusion
+from heatlas.pipeline.attribution.registry import ENTRIES, METHODS, find_method
+from heatlas.pipeline.explaining.explanation import asked_for
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.errors import UsageError
 
 USUAL = {"target": "AD", "stage": 0, "start": "logit"}
 
 
 def methods_of_the_package() -> set[type]:
     found = set()
-    for module in pkgutil.walk_packages(pipeline.attribution.__path__, "pipeline.attribution."):
+    for module in pkgutil.walk_packages(heatlas.pipeline.attribution.__path__, "heatlas.pipeline.attribution."):
         for _, value in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             own = value.__module__ == module.name and dataclasses.is_dataclass(value)
             if own and isinstance(getattr(value, "name", None), str) and callable(getattr(value, "maps", None)):

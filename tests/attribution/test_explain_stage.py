@@ -12,16 +12,16 @@ import torch
 from brute_region_sums import index_labels, region_sums
 from lrp_toys import lrp_beta
 
-from atlases.brain_box import Box
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.attribution.cam.weighted_maps import GradCam
-from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.perturbation.occlusion import Occlusion
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.explaining.on_demand import (
+from heatlas.atlases.brain_box import Box
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
+from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.explaining.on_demand import (
     BILATERAL_COLUMNS,
     REGION_COLUMNS,
     Request,
@@ -29,16 +29,16 @@ from pipeline.explaining.on_demand import (
     show_scans,
     unseen_fold,
 )
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.models.inputs import NetworkInput, read_network_volume
-from pipeline.models.storage import load_model, save_model
-from pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
-from pipeline.run.errors import UsageError
-from pipeline.run.layout.run_layout import ExplanationLayout
-from pipeline.run.layout.scan_files import sidecar
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.models.storage import load_model, save_model
+from heatlas.pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
+from heatlas.pipeline.run.layout.scan_files import sidecar
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome
 
 GRID = template_grid(4.0)
 BOX = Box((5, 7, 3), (29, 31, 33))

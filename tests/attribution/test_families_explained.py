@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.perturbation.occlusion import RegionLabels
-from pipeline.attribution.reference.references import Reference
-from pipeline.attribution.registry import METHODS
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.registry import FAMILIES, build_network
-from pipeline.run.config.networks import (
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.registry import FAMILIES, build_network
+from heatlas.pipeline.run.config.networks import (
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
     BcosResNetConfig,
@@ -36,8 +36,8 @@ from pipeline.run.config.networks import (
     SFCNConfig,
     ViTConfig,
 )
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.training.batch_statistics import prepare_step
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.training.batch_statistics import prepare_step
 
 SMALL: dict[str, ModelConfig] = {
     "founding": FoundingConfig(channels=(3, 4), pools=(2, 3), hidden_units=5),

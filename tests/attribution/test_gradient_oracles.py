@@ -13,11 +13,11 @@ import torch
 from gradient_toys import network, volumes
 from torch import Tensor
 
-from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
-from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients, completeness_delta
-from pipeline.attribution.gradient.smoothing import SmoothGrad, noise_pattern
-from pipeline.attribution.methods import Method, attribute
-from pipeline.attribution.perturbation.masking import Masking
+from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients, completeness_delta
+from heatlas.pipeline.attribution.gradient.smoothing import SmoothGrad, noise_pattern
+from heatlas.pipeline.attribution.methods import Method, attribute
+from heatlas.pipeline.attribution.perturbation.masking import Masking
 
 FROZEN = Path(__file__).parent / "data" / "captum_gradients.npz"
 TARGET, SAMPLES = 1, 3

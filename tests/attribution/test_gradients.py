@@ -8,10 +8,15 @@ from gradient_toys import LinearScore, network, volumes
 from lrp_toys import lrp_beta
 from torch import Tensor, nn
 
-from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient, score_and_gradient, score_gradient
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.gradient.gradients import (
+    Gradient,
+    InputTimesGradient,
+    score_and_gradient,
+    score_gradient,
+)
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.run.errors import UsageError
 
 
 def test_linear_model_in_closed_form() -> None:

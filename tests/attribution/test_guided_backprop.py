@@ -7,7 +7,7 @@ import torch
 from lrp_toys import lrp_beta, staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.gradient.guided_backprop import guided_backprop
+from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
 
 
 def gradient(net: nn.Module, volumes: torch.Tensor, target: int) -> torch.Tensor:

@@ -10,18 +10,18 @@ import torch
 from inherent_toys import bcos, coda, healthy, scans
 from torch import Tensor, nn
 
-from pipeline.attribution.gradient.gradients import InputTimesGradient
-from pipeline.attribution.inherent.contributions import Inherent, contrast, contributions, mean_corrected
-from pipeline.attribution.inherent.inner_features import along, leading_places
-from pipeline.attribution.inherent.rendering import grey_and_opacity, size_at
-from pipeline.attribution.methods import attribute, require_defined
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.encoding import InputEncoding
-from pipeline.models.dynamic.explanation_mode import dynamic_layers
-from pipeline.models.dynamic.linear_map import dynamic_weights
-from pipeline.models.dynamic.logits import LogitLayer
-from pipeline.models.families.bcos.layers import BcosConv3d
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
+from heatlas.pipeline.attribution.inherent.contributions import Inherent, contrast, contributions, mean_corrected
+from heatlas.pipeline.attribution.inherent.inner_features import along, leading_places
+from heatlas.pipeline.attribution.inherent.rendering import grey_and_opacity, size_at
+from heatlas.pipeline.attribution.methods import attribute, require_defined
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.encoding import InputEncoding
+from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
+from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 
 def sums(values: Tensor) -> Tensor:

@@ -7,22 +7,22 @@ import torch
 from inherent_toys import bcos, scans
 from torch import Tensor, nn
 
-from pipeline.attribution.inherent.contributions import Inherent, contrast
-from pipeline.attribution.inherent.inner_features import along
-from pipeline.attribution.inherent.ledger import balances, inherent_ledger
-from pipeline.attribution.inherent.retrieval import ranked, strengths
-from pipeline.attribution.methods import attribute
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.calibration import calibrate
-from pipeline.models.dynamic.encoding import InputEncoding
-from pipeline.models.dynamic.linear_map import dynamic_weights
-from pipeline.models.dynamic.logits import LogitLayer
-from pipeline.models.families.bcos.layers import BcosConv3d
-from pipeline.models.families.bcos.vit import Positions
-from pipeline.models.families.coda.dau import CodaConv3d
-from pipeline.models.families.coda.network import SumPool
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import BcosViTConfig
+from heatlas.pipeline.attribution.inherent.contributions import Inherent, contrast
+from heatlas.pipeline.attribution.inherent.inner_features import along
+from heatlas.pipeline.attribution.inherent.ledger import balances, inherent_ledger
+from heatlas.pipeline.attribution.inherent.retrieval import ranked, strengths
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.calibration import calibrate
+from heatlas.pipeline.models.dynamic.encoding import InputEncoding
+from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.models.families.bcos.vit import Positions
+from heatlas.pipeline.models.families.coda.dau import CodaConv3d
+from heatlas.pipeline.models.families.coda.network import SumPool
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import BcosViTConfig
 
 
 def volumes() -> Tensor:

@@ -11,12 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.attribution.gradient.gradients import InputTimesGradient
-from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients, completeness_delta, path_integral
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.perturbation.masking import Masking
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
+from heatlas.pipeline.attribution.gradient.integrated_gradients import (
+    IntegratedGradients,
+    completeness_delta,
+    path_integral,
+)
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.perturbation.masking import Masking
+from heatlas.pipeline.run.errors import UsageError
 
 FAIR = IntegratedGradients(steps=400, batch=64)
 

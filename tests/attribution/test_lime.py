@@ -9,11 +9,11 @@ from perturbation_toys import Score, linear, random_volumes, random_weight, smal
 from sklearn.linear_model import Ridge
 from sklearn.metrics import pairwise_distances
 
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.perturbation.lime import Lime, kernel_weights, samples, supervoxels, weighted_ridge
-from pipeline.attribution.perturbation.masking import Masking
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.perturbation.lime import Lime, kernel_weights, samples, supervoxels, weighted_ridge
+from heatlas.pipeline.attribution.perturbation.masking import Masking
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 
 def fits(model, x, method, target=1):

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from lrp_toys import lrp_beta
 from torch import Tensor, nn
 
-from pipeline.attribution.gradient.guided_backprop import guided_backprop
-from pipeline.attribution.lrp.composites import Composite, founding
-from pipeline.attribution.lrp.relevance import lrp
-from pipeline.attribution.lrp.rules import EpsilonRule
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
+from heatlas.pipeline.attribution.lrp.composites import Composite, founding
+from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.lrp.rules import EpsilonRule
+from heatlas.pipeline.run.errors import UsageError
 
 ZERO = EpsilonRule(0.0)
 LRP_0 = Composite("lrp-0", ZERO, ZERO, ZERO, ZERO)

@@ -10,10 +10,10 @@ from lrp_branching_toys import DenseToy, ResidualToy, branching_toy
 from lrp_toys import lrp_beta, staged, toy_network, toy_volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.lrp.composites import Composite, composite, focus, founding
-from pipeline.attribution.lrp.contributions import Rule
-from pipeline.attribution.lrp.relevance import lrp
-from pipeline.attribution.lrp.rules import EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
+from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
+from heatlas.pipeline.attribution.lrp.contributions import Rule
+from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.lrp.rules import EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
 
 LOW, HIGH = toy_volumes(2).amin(0, keepdim=True), toy_volumes(2).amax(0, keepdim=True)
 COMPOSITES = {

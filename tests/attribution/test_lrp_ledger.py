@@ -6,7 +6,7 @@ import pytest
 import torch
 from lrp_toys import lrp_beta, toy_network, toy_volumes
 
-from pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, Ledger, LedgerEntry
+from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, Ledger, LedgerEntry
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])

@@ -12,11 +12,11 @@ from lrp_brute_force import explain
 from lrp_toys import lrp_beta, plain_network, staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.graph.planner import plan_relevance
-from pipeline.attribution.graph.tape import record_forward
-from pipeline.attribution.lrp.composites import founding
-from pipeline.attribution.lrp.propagation import propagate
-from pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.attribution.graph.planner import plan_relevance
+from heatlas.pipeline.attribution.graph.tape import record_forward
+from heatlas.pipeline.attribution.lrp.composites import founding
+from heatlas.pipeline.attribution.lrp.propagation import propagate
+from heatlas.pipeline.models.families.founding import FoundingCNN
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 DATA = Path(__file__).parent / "data"

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from lrp_toys import lrp_beta, staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.gradient.guided_backprop import guided_backprop
-from pipeline.attribution.graph.planner import plan_relevance
-from pipeline.attribution.graph.pooling import scatter
-from pipeline.models.contract import StagedModel
-from pipeline.run.errors import BadInputError, HeatlasError, UsageError
+from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
+from heatlas.pipeline.attribution.graph.planner import plan_relevance
+from heatlas.pipeline.attribution.graph.pooling import scatter
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.errors import BadInputError, HeatlasError, UsageError
 
 
 def with_layer(index: int, module: nn.Module) -> nn.Sequential:

@@ -11,9 +11,9 @@ from lrp_brute_force import conv_matrix, share
 from lrp_toys import CONVOLUTIONS, lrp_beta
 from torch import nn
 
-from pipeline.attribution.graph.linear_maps import Convolution
-from pipeline.attribution.lrp.contributions import Rule, contribution_floor, merge_copies, products
-from pipeline.attribution.lrp.rules import (
+from heatlas.pipeline.attribution.graph.linear_maps import Convolution
+from heatlas.pipeline.attribution.lrp.contributions import Rule, contribution_floor, merge_copies, products
+from heatlas.pipeline.attribution.lrp.rules import (
     BetaRule,
     EpsilonRule,
     GammaRule,

@@ -25,16 +25,16 @@ from lrp_rules_brute_force import (
 from lrp_toys import CONVOLUTIONS, SHAPE, staged, toy_network, toy_volumes
 from torch import nn
 
-from pipeline.attribution.lrp.composites import Composite, composite, focus, founding
-from pipeline.attribution.lrp.relevance import lrp
-from pipeline.attribution.lrp.rules import (
+from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
+from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.lrp.rules import (
     BetaRule,
     EpsilonRule,
     GammaRule,
     ZBoxRule,
     ZPlusRule,
 )
-from pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.records import Attribution
 
 LOSSES = {"bias": "absorbed_by_bias", "stabiliser": "stabiliser", "lost": "lost_no_contribution"}
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.gradient.gradients import InputTimesGradient
-from pipeline.attribution.lrp.composites import Composite, composite, focus, founding
-from pipeline.attribution.lrp.contributions import Rule
-from pipeline.attribution.lrp.relevance import lrp
-from pipeline.attribution.lrp.rules import BetaRule, EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
-from pipeline.attribution.methods import attribute
-from pipeline.models.contract import StagedModel
+from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
+from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
+from heatlas.pipeline.attribution.lrp.contributions import Rule
+from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.lrp.rules import BetaRule, EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.models.contract import StagedModel
 
 
 def everywhere(rule: Rule) -> Composite:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.perturbation.masking import Masking, mixed
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 
 def volumes(dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -13,15 +13,19 @@ from gradient_toys import LinearScore, network, volumes
 from model_snapshot import snapshot
 from torch import Tensor
 
-from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
-from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.gradient.smoothing import SmoothGrad, SmoothInputTimesGradient, SmoothIntegratedGradients
-from pipeline.attribution.method_settings import build_record, settable
-from pipeline.attribution.methods import Method, attribute
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.perturbation.occlusion import RegionLabels
-from pipeline.attribution.registry import METHODS as REGISTERED
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.smoothing import (
+    SmoothGrad,
+    SmoothInputTimesGradient,
+    SmoothIntegratedGradients,
+)
+from heatlas.pipeline.attribution.method_settings import build_record, settable
+from heatlas.pipeline.attribution.methods import Method, attribute
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.registry import METHODS as REGISTERED
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 METHODS: list[Method] = [
     Gradient(),

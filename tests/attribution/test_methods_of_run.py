@@ -12,24 +12,24 @@ import pytest
 import torch
 from outside_contrast import ATLAS, CONFIG, LABELLED, SPLIT, OutsideRun, make_run
 
-from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.registry import ENTRIES, METHODS
-from pipeline.explaining.explained_scan import explain_scan
-from pipeline.explaining.requested import explanations_of_run
-from pipeline.explaining.stage import explain_scans
-from pipeline.models.families.registry import FAMILIES
-from pipeline.models.inputs import from_network, read_network_volume
-from pipeline.models.storage import load_model
-from pipeline.regions.stage import aggregate_relevance
-from pipeline.run.config.settings import AttributionConfig, Config
-from pipeline.run.errors import UsageError
-from pipeline.run.layout.map_names import map_names
-from pipeline.run.tables import read_table
-from pipeline.run.work import digests
-from pipeline.run.work.digests import DigestCache, code_digest
-from pipeline.statistics.comparison.rankings import rankings_of_run
-from pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.registry import ENTRIES, METHODS
+from heatlas.pipeline.explaining.explained_scan import explain_scan
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.stage import explain_scans
+from heatlas.pipeline.models.families.registry import FAMILIES
+from heatlas.pipeline.models.inputs import from_network, read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.regions.stage import aggregate_relevance
+from heatlas.pipeline.run.config.settings import AttributionConfig, Config
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work import digests
+from heatlas.pipeline.run.work.digests import DigestCache, code_digest
+from heatlas.pipeline.statistics.comparison.rankings import rankings_of_run
+from heatlas.pipeline.statistics.data.values import RelevanceValues
 
 NAME = "integratedGradientsSteps8"
 
@@ -136,20 +136,20 @@ def test_names_in_settings_are_those_of_the_maps(config: Config) -> None:
 
 
 CHANGED = {
-    "pipeline.attribution.lrp.rules": {"lrp"},
-    "pipeline.attribution.lrp.propagation": {"lrp"},
-    "pipeline.attribution.graph.tape": {"lrp", "guided-backpropagation", "deeplift"},
-    "pipeline.attribution.gradient.guided_backprop": {"guided-backpropagation"},
-    "pipeline.attribution.perturbation.rise": {"rise"},
-    "pipeline.attribution.perturbation.lime": {"lime"},
-    "pipeline.attribution.cam.gap_head": {"cam"},
-    "pipeline.attribution.network_view": set(METHODS),
-    "pipeline.regions.region_sums": set(METHODS),
-    "pipeline.attribution.registry": set(),
-    "pipeline.explaining.requested": set(),
-    "pipeline.explaining.stage": set(),
-    "pipeline.run.work.jobs": set(),
-    "pipeline.run.tables": set(),
+    "heatlas.pipeline.attribution.lrp.rules": {"lrp"},
+    "heatlas.pipeline.attribution.lrp.propagation": {"lrp"},
+    "heatlas.pipeline.attribution.graph.tape": {"lrp", "guided-backpropagation", "deeplift"},
+    "heatlas.pipeline.attribution.gradient.guided_backprop": {"guided-backpropagation"},
+    "heatlas.pipeline.attribution.perturbation.rise": {"rise"},
+    "heatlas.pipeline.attribution.perturbation.lime": {"lime"},
+    "heatlas.pipeline.attribution.cam.gap_head": {"cam"},
+    "heatlas.pipeline.attribution.network_view": set(METHODS),
+    "heatlas.pipeline.regions.region_sums": set(METHODS),
+    "heatlas.pipeline.attribution.registry": set(),
+    "heatlas.pipeline.explaining.requested": set(),
+    "heatlas.pipeline.explaining.stage": set(),
+    "heatlas.pipeline.run.work.jobs": set(),
+    "heatlas.pipeline.run.tables": set(),
 }
 
 

@@ -7,10 +7,10 @@ import torch
 from gradient_toys import network, volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.linear_maps import run_layer
-from pipeline.attribution.network_view import explaining, open_parts, split_layers
-from pipeline.models.contract import StagedModel
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.graph.linear_maps import run_layer
+from heatlas.pipeline.attribution.network_view import explaining, open_parts, split_layers
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 NAMES = [name for name, _ in open_parts(network())]
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perturbation_toys import GRID, Score, linear, random_volumes, random_weight, small_network, unchanged
 
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.perturbation.masking import Masking
-from pipeline.attribution.perturbation.occlusion import Occlusion, RegionLabels, RegionOcclusion, boxes, painted
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.perturbation.masking import Masking
+from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion, RegionLabels, RegionOcclusion, boxes, painted
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 
 def brute_force(score, x: torch.Tensor, baseline: torch.Tensor, size, stride) -> torch.Tensor:

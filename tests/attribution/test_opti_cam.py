@@ -10,14 +10,14 @@ import torch
 from cam_toys import GRID, SHAPE, STAGE, network, view, volumes
 from torch import Tensor, nn
 
-from pipeline.attribution.cam.map_range import normalised
-from pipeline.attribution.cam.opti_cam import OptiCam, mixture, optimised_weights
-from pipeline.attribution.cam.score_cam import ScoreCam
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.perturbation.masking import Masking
-from pipeline.attribution.upsampling import to_input_grid
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.cam.map_range import normalised
+from heatlas.pipeline.attribution.cam.opti_cam import OptiCam, mixture, optimised_weights
+from heatlas.pipeline.attribution.cam.score_cam import ScoreCam
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.perturbation.masking import Masking
+from heatlas.pipeline.attribution.upsampling import to_input_grid
+from heatlas.pipeline.run.errors import UsageError
 
 SETTINGS = [(n, o) for n in ("range", "max", "sigmoid") for o in ("mask", "diff")]
 ROWS = torch.arange(3)

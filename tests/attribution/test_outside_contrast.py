@@ -15,22 +15,22 @@ import torch
 from lrp_toys import lrp_beta
 from outside_contrast import CONFIG, CONVERTER, LABELLED, SPLIT, STRANGER, OutsideRun, make_run
 
-from atlases.brain_box import Box
-from pipeline.attribution.gradient.guided_backprop import guided_backprop
-from pipeline.attribution.lrp.ledger import LOSSES
-from pipeline.attribution.records import Attribution
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.people.unseen import networks_for, require_unseen
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.explaining import explained_scan
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.models.inputs import NetworkInput, from_network, read_network_volume
-from pipeline.models.storage import load_model, save_model
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.training.application import _not_of_backbone, mean_over_networks
-from pipeline.training.pretraining.stage import _without
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
+from heatlas.pipeline.attribution.lrp.ledger import LOSSES
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.unseen import networks_for, require_unseen
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.explaining import explained_scan
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.inputs import NetworkInput, from_network, read_network_volume
+from heatlas.pipeline.models.storage import load_model, save_model
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.training.application import _not_of_backbone, mean_over_networks
+from heatlas.pipeline.training.pretraining.stage import _without
 
 CPU = torch.device("cpu")
 

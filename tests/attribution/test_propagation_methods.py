@@ -6,12 +6,12 @@ import pytest
 import torch
 from lrp_toys import staged, toy_network, toy_volumes
 
-from pipeline.attribution.gradient.guided_backprop import GuidedBackprop, guided_backprop
-from pipeline.attribution.lrp.composites import composite, focus, founding
-from pipeline.attribution.lrp.methods import Lrp
-from pipeline.attribution.lrp.relevance import lrp
-from pipeline.attribution.methods import attribute
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop, guided_backprop
+from heatlas.pipeline.attribution.lrp.composites import composite, focus, founding
+from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.run.errors import UsageError
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, "stages.1.1"])

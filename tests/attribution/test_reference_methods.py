@@ -17,23 +17,23 @@ from model_snapshot import snapshot
 from reference_toys import branches, controls, four_regions
 from torch import nn
 
-from pipeline.attribution.gradient.integrated_gradients import path_integral
-from pipeline.attribution.methods import attribute, require_defined
-from pipeline.attribution.perturbation.occlusion import RegionLabels
-from pipeline.attribution.reference import expected_gradients
-from pipeline.attribution.reference.deeplift import DeepLift, deeplift
-from pipeline.attribution.reference.expected_gradients import (
+from heatlas.pipeline.attribution.gradient.integrated_gradients import path_integral
+from heatlas.pipeline.attribution.methods import attribute, require_defined
+from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.reference import expected_gradients
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift, deeplift
+from heatlas.pipeline.attribution.reference.expected_gradients import (
     ExpectedGradients,
     IntegratedGradientsFromMean,
     PathSample,
     sample_paths,
     stratified_alphas,
 )
-from pipeline.attribution.reference.references import Reference
-from pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
-from pipeline.attribution.reference.rescale import ACTIVATIONS
-from pipeline.attribution.targets import start_values
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
+from heatlas.pipeline.attribution.reference.rescale import ACTIVATIONS
+from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 BY_VOXEL: list[Any] = [
     ExpectedGradients(),
@@ -393,7 +393,7 @@ def test_deeplift_refuses_by_name_what_the_rule_is_not_defined_for(model: nn.Mod
 
 
 def test_deeplift_refuses_the_probability_and_lrp_the_evidence() -> None:
-    from pipeline.attribution.lrp.methods import Lrp
+    from heatlas.pipeline.attribution.lrp.methods import Lrp
 
     with pytest.raises(UsageError, match="the softmax has no rescale rule"):
         attribute(network(), volumes(), 0, given_to(DeepLift()), start="probability")

@@ -10,14 +10,14 @@ from gradient_toys import network, volumes
 from reference_toys import branches, controls
 from torch import Tensor, nn
 
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.reference.deeplift import DeepLift
-from pipeline.attribution.reference.expected_gradients import (
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift
+from heatlas.pipeline.attribution.reference.expected_gradients import (
     ExpectedGradients,
     IntegratedGradientsFromMean,
     stratified_alphas,
 )
-from pipeline.attribution.targets import start_values
+from heatlas.pipeline.attribution.targets import start_values
 
 pytestmark = pytest.mark.oracle
 TARGET = 1

@@ -17,15 +17,15 @@ from perturbation_toys import Score
 from reference_toys import branches, controls, four_regions
 from torch import Tensor, nn
 
-from atlases.regions import neuromorphometrics
-from pipeline.attribution.ensembles import RunningMean
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.reference import region_swap
-from pipeline.attribution.reference.references import Reference
-from pipeline.attribution.reference.region_swap import REST, RegionEvidence, RegionShapley, RegionSwap
-from pipeline.attribution.targets import start_values
-from pipeline.regions.tables import scan_rows
+from heatlas.atlases.regions import neuromorphometrics
+from heatlas.pipeline.attribution.ensembles import RunningMean
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.reference import region_swap
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.reference.region_swap import REST, RegionEvidence, RegionShapley, RegionSwap
+from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.regions.tables import scan_rows
 
 LABELS = four_regions().labels
 

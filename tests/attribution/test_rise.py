@@ -8,10 +8,10 @@ import torch
 from perturbation_toys import GRID, Score, linear, random_volumes, random_weight, small_network, unchanged
 from torch.nn import functional
 
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.perturbation.masking import Masking
-from pipeline.attribution.perturbation.rise import Rise, interpolation, random_masks
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.perturbation.masking import Masking
+from heatlas.pipeline.attribution.perturbation.rise import Rise, interpolation, random_masks
+from heatlas.pipeline.run.errors import UsageError
 
 LIKE = torch.zeros((), dtype=torch.float64)
 

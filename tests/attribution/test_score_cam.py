@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipeline.attribution.cam.map_range import by_max, by_range, normalised
-from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam, drop_of_score, increase_of_score
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.perturbation.masking import Masking
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.cam.map_range import by_max, by_range, normalised
+from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam, drop_of_score, increase_of_score
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.perturbation.masking import Masking
+from heatlas.pipeline.run.errors import UsageError
 
 
 def brought_up(feature: np.ndarray) -> np.ndarray:

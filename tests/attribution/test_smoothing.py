@@ -11,9 +11,9 @@ from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
-from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.gradient.smoothing import (
+from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.smoothing import (
     SmoothGrad,
     SmoothInputTimesGradient,
     SmoothIntegratedGradients,
@@ -22,8 +22,8 @@ from pipeline.attribution.gradient.smoothing import (
     noise_pattern,
     smooth_gradient,
 )
-from pipeline.attribution.methods import attribute
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.run.errors import UsageError
 
 
 def random_maps(count: int = 2, sides: tuple[int, int, int] = (7, 11, 9)) -> Tensor:

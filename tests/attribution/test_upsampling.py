@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.attribution.gradient.gradients import Gradient
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining, open_parts
-from pipeline.attribution.upsampling import receptive_centres, to_input_grid
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.gradient.gradients import Gradient
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining, open_parts
+from heatlas.pipeline.attribution.upsampling import receptive_centres, to_input_grid
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.run.errors import UsageError
 
 SIDES = (17, 23, 20)
 

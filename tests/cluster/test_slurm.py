@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cohort.demo.cohort import write_demo_cohort
-from pipeline.run.config.cluster import ClusterConfig
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.executors import open_executor
-from pipeline.run.work.jobs import Job, run_jobs
+from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
+from heatlas.pipeline.run.config.cluster import ClusterConfig
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.jobs import Job, run_jobs
 
 pytestmark = pytest.mark.cluster
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ class Command:
         self.settings.write_text(CONFIG + CLUSTER.format(time=time, partition=partition))
         words = ["run", str(cohort), str(out), "--config", str(self.settings), *options]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "workflows.adni", *words],
+            [sys.executable, "-m", "heatlas.workflows.adni", *words],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 

@@ -10,10 +10,10 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from pipeline.cohort.reading import InputCohort, read_cohort
-from pipeline.cohort.records import Scan
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 ROW = {"AGE": "74.3", "PTGENDER": "Female", "SITE": "11", "APOE4": "1", "MMSE": "27", "FLDSTRENG": "1.5 Tesla MRI"}
 

@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape
 import nibabel as nib
 import numpy as np
 
-from pipeline.cohort.reading import InputCohort, read_cohort
-from pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
+from heatlas.pipeline.run.config.settings import CohortConfig
 
 CROSS = ("ID", "M/F", "Hand", "Age", "Educ", "SES", "MMSE", "CDR", "eTIV", "nWBV", "ASF", "Delay")
 LONGITUDINAL = (

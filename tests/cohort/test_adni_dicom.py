@@ -8,7 +8,7 @@ import pytest
 from dicom_series import SECRET_WORDS, volume, write_series
 from input_trees import AdniTree
 
-from pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.records import Scan
 
 P = "002_S_0295"
 FOLDER = f"ADNI/{P}/MPRAGE/2006-04-18_08_20_30.0/I1001"

@@ -6,11 +6,11 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree
 
-from pipeline.cohort.adni.files import newest_tables
-from pipeline.cohort.people.splits import make_split
-from pipeline.cohort.reading import read_cohort
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.adni.files import newest_tables
+from heatlas.pipeline.cohort.people.splits import make_split
+from heatlas.pipeline.cohort.reading import read_cohort
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 P, Q = "002_S_0295", "002_S_0300"
 HEADER = "RID,PTID,VISCODE,EXAMDATE,DX,Hippocampus,ICV,SITE\n"

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, image_bytes
 
-from pipeline.cohort.adni.images import parse_image
-from pipeline.cohort.adni.visit_tables import VisitRow, match_visit
-from pipeline.cohort.people.visits import visit_of
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.adni.images import parse_image
+from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, match_visit
+from heatlas.pipeline.cohort.people.visits import visit_of
+from heatlas.pipeline.run.errors import BadInputError
 
 P = "002_S_0295"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.reading import Selection, read_cohort
-from pipeline.cohort.records import Scan
-from pipeline.cohort.sharing.anonymise import Disguise, capped_ages, open_disguise, shifted_dates
-from pipeline.run.config.settings import CohortConfig, PrivacyConfig
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.cohort.reading import Selection, read_cohort
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.sharing.anonymise import Disguise, capped_ages, open_disguise, shifted_dates
+from heatlas.pipeline.run.config.settings import CohortConfig, PrivacyConfig
+from heatlas.pipeline.run.errors import UsageError
 
 KEY = "0123456789abcdef" * 4
 

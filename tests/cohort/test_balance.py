@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.cohort.people.balance import balance_sentence, balanced, features_of, imbalance
-from pipeline.cohort.people.splits import Fold, Split, make_split, split_balance
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.cohort.people.balance import balance_sentence, balanced, features_of, imbalance
+from heatlas.pipeline.cohort.people.splits import Fold, Split, make_split, split_balance
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.run.config.settings import CohortConfig
 
 EVERYTHING = ("sex", "age", "site")
 

@@ -10,10 +10,10 @@ import pytest
 from input_trees import BidsTree
 from other_user import nobody
 
-from pipeline.cohort.reading import read_cohort
-from pipeline.cohort.records import Scan
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.reading import read_cohort
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
 

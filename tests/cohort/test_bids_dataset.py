@@ -5,8 +5,8 @@ import gzip
 import pytest
 from input_trees import BidsTree, image_bytes
 
-from pipeline.cohort.records import Scan
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.errors import BadInputError
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
 

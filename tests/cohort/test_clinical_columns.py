@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.people.clinical import Clinical, clinical_table
-from pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
-from pipeline.cohort.people.progression import follow_up
-from pipeline.cohort.reading import InputCohort, Selection, read_cohort
-from pipeline.cohort.sharing.anonymise import Disguise
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
+from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
+from heatlas.pipeline.cohort.people.progression import follow_up
+from heatlas.pipeline.cohort.reading import InputCohort, Selection, read_cohort
+from heatlas.pipeline.cohort.sharing.anonymise import Disguise
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import read_table, write_table
 
 KEY = "0123456789abcdef" * 4
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.people.contrast import participant_strata, shuffled_labels, with_labels
-from pipeline.cohort.people.tasks import task_of
-from pipeline.cohort.records import Scan
-from pipeline.run.config.files import config_to_toml, load_config, read_config
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.people.contrast import participant_strata, shuffled_labels, with_labels
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.files import config_to_toml, load_config, read_config
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 
 def candidate(person: int, known: str | None = None, kept: bool = True, **columns: str) -> Candidate:

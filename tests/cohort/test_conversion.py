@@ -14,12 +14,12 @@ import pydicom
 import pytest
 from dicom_series import SECRET_WORDS, volume, write_series
 
-from pipeline.cohort.images import conversion
-from pipeline.cohort.images.conversion import convert_scans
-from pipeline.cohort.records import Scan
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.jobs import Outcome
+from heatlas.pipeline.cohort.images import conversion
+from heatlas.pipeline.cohort.images.conversion import convert_scans
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.jobs import Outcome
 
 
 def scan(image: str, participant: str = "sub-01") -> Scan:

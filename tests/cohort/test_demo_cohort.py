@@ -11,16 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.demo import cohort as demo_cohort
-from pipeline.cohort.demo.cohort import SEVERITY_COLUMNS, write_demo_cohort
-from pipeline.cohort.demo.disease import PLANTED_GROUPS
-from pipeline.cohort.demo.effects import EFFECTS
-from pipeline.cohort.reading import read_cohort
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import ResumableError, UsageError
-from pipeline.run.tables import read_table
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.demo import cohort as demo_cohort
+from heatlas.pipeline.cohort.demo.cohort import SEVERITY_COLUMNS, write_demo_cohort
+from heatlas.pipeline.cohort.demo.disease import PLANTED_GROUPS
+from heatlas.pipeline.cohort.demo.effects import EFFECTS
+from heatlas.pipeline.cohort.reading import read_cohort
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import ResumableError, UsageError
+from heatlas.pipeline.run.tables import read_table
 
 SEED, PEOPLE, RESOLUTION = 7, 6, 4.0
 

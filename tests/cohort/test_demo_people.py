@@ -7,13 +7,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.demo.adnimerge import adnimerge_csv, adnimerge_row
-from pipeline.cohort.demo.anatomy import ATLAS
-from pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS, SEVERITY_RANGE, draw_course
-from pipeline.cohort.demo.effects import EFFECTS, SCORES
-from pipeline.cohort.demo.people import SITES, draw_people
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.demo.adnimerge import adnimerge_csv, adnimerge_row
+from heatlas.pipeline.cohort.demo.anatomy import ATLAS
+from heatlas.pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS, SEVERITY_RANGE, draw_course
+from heatlas.pipeline.cohort.demo.effects import EFFECTS, SCORES
+from heatlas.pipeline.cohort.demo.people import SITES, draw_people
 
 
 def test_planted_groups_are_those_of_the_contract() -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from atlases.labels import load_atlas
-from atlases.templates import load_template
-from pipeline.cohort.demo.anatomy import (
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.demo.anatomy import (
     ATLAS,
     SPACING_MM,
     PersonShape,
@@ -17,11 +17,11 @@ from pipeline.cohort.demo.anatomy import (
     draw_shape,
     reference_anatomy,
 )
-from pipeline.cohort.demo.disease import CHANGES
-from pipeline.cohort.demo.effects import COIL_SITE, coil_log_gain_per_mm
-from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
-from pipeline.cohort.demo.people import SITES
-from pipeline.cohort.demo.scanner import ORIENTATIONS, draw_acquisition, nifti_bytes, nifti_image, scan
+from heatlas.pipeline.cohort.demo.disease import CHANGES
+from heatlas.pipeline.cohort.demo.effects import COIL_SITE, coil_log_gain_per_mm
+from heatlas.pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
+from heatlas.pipeline.cohort.demo.people import SITES
+from heatlas.pipeline.cohort.demo.scanner import ORIENTATIONS, draw_acquisition, nifti_bytes, nifti_image, scan
 
 HEALTHY = (0.0,) * len(CHANGES)
 SEVERE = (1.0,) * len(CHANGES)

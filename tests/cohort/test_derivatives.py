@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from input_trees import BidsTree
 
-from atlases.spaces import Grid, template_grid
-from pipeline.cohort.bids.derivatives import template_space_problem
-from pipeline.cohort.reading import InputCohort
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.pipeline.cohort.bids.derivatives import template_space_problem
+from heatlas.pipeline.cohort.reading import InputCohort
 
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
 SPACE = "space-MNI152NLin2009cAsym_res-4_desc-preproc"

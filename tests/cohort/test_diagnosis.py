@@ -6,9 +6,9 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree
 
-from pipeline.cohort.adni.visit_tables import VisitRow
-from pipeline.cohort.people.diagnosis import cdr_diagnosis, diagnosis_at, diagnosis_history, dxsum_value
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.adni.visit_tables import VisitRow
+from heatlas.pipeline.cohort.people.diagnosis import cdr_diagnosis, diagnosis_at, diagnosis_history, dxsum_value
+from heatlas.pipeline.run.errors import BadInputError
 
 P, Q = "002_S_0295", "002_S_0300"
 

@@ -12,10 +12,10 @@ import pytest
 from dicom_series import SECRET_WORDS, write_series
 from input_trees import AdniTree
 
-from atlases.templates import load_template
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from workflows.command_line import main
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.workflows.command_line import main
 
 P = "002_S_0295"
 SETTINGS = """

@@ -10,7 +10,7 @@ import pytest
 from input_trees import image_bytes
 from other_user import nobody
 
-from pipeline.cohort.images.headers import check_header
+from heatlas.pipeline.cohort.images.headers import check_header
 
 MAX_VOXEL_MM = 5.0
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree
 
-from pipeline.cohort.adni.image_records import ImageRecord
-from pipeline.cohort.adni.image_xml import MAX_BYTES, parse_image_xml, read_image_xmls
-from pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.adni.image_records import ImageRecord
+from heatlas.pipeline.cohort.adni.image_xml import MAX_BYTES, parse_image_xml, read_image_xmls
+from heatlas.pipeline.cohort.records import Scan
 
 P = "002_S_0295"
 HEADER = "Image Data ID,Subject,Group,Sex,Age,Visit,Modality,Description,Type,Acq Date,Format,Downloaded"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.people.inclusion import included, steps
-from pipeline.cohort.people.splits import make_split
-from pipeline.cohort.records import FollowUp, Scan
-from pipeline.run.config.files import load_config
-from pipeline.run.config.inclusion import read_rule
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.people.inclusion import included, steps
+from heatlas.pipeline.cohort.people.splits import make_split
+from heatlas.pipeline.cohort.records import FollowUp, Scan
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.inclusion import read_rule
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 AGES = {"a": 55.0, "b": 60.0, "c": 75.0, "d": None, "e": 95.0}
 CDRS = {"a": 0.0, "b": 0.5, "c": None, "d": 1.0, "e": 0.0}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from input_trees import BidsTree, image_bytes
 
-from pipeline.cohort.reading import InputCohort, Selection, read_cohort
-from pipeline.cohort.sharing.manifest import Manifest, image_digest, make_manifest
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.reading import InputCohort, Selection, read_cohort
+from heatlas.pipeline.cohort.sharing.manifest import Manifest, image_digest, make_manifest
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 SEX = CohortConfig(contrast_column="sex", negative="F", positive="M")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from input_trees import BidsTree
 
-from pipeline.cohort.people.persons import roll_over_notes, same_person
+from heatlas.pipeline.cohort.people.persons import roll_over_notes, same_person
 
 
 def test_only_names_of_adni_are_joined() -> None:

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.bids.facts import BASELINE_COLUMNS, COLUMNS
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.cells.ranges import RANGES, plain_name, possible_cells, possible_scans
-from pipeline.cohort.people.clinical import MEASURES
-from pipeline.cohort.reading import InputCohort
-from pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.bids.facts import BASELINE_COLUMNS, COLUMNS
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.cells.ranges import RANGES, plain_name, possible_cells, possible_scans
+from heatlas.pipeline.cohort.people.clinical import MEASURES
+from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.cohort.records import Scan
 
 OF_ADNIMERGE = {
     "age": "AGE", "field_strength": "FLDSTRENG", "apoe4": "APOE4", "mmse": "MMSE", "cdr": "CDGLOBAL", "tiv_mm3": "ICV",

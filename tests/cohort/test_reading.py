@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, BidsTree, image_bytes
 
-from pipeline.cohort.people.splits import make_split
-from pipeline.cohort.reading import read_cohort
-from pipeline.cohort.records import ScanTable
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.people.splits import make_split
+from heatlas.pipeline.cohort.reading import read_cohort
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 OLD_YOUNG = CohortConfig(contrast_column="age_group", negative="young", positive="old")
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.cohort.records import SCAN_COLUMNS, Scan, ScanTable
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.records import SCAN_COLUMNS, Scan, ScanTable
+from heatlas.pipeline.run.errors import BadInputError
 
 
 def scan(**changes):

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.reading import InputCohort
-from pipeline.cohort.segmented.aseg import read_aseg
-from pipeline.cohort.sharing.anonymise import open_disguise
-from pipeline.cohort.sharing.manifest import Manifest
-from pipeline.run.config.settings import PrivacyConfig
-from pipeline.run.errors import BadInputError, HeatlasError
-from pipeline.run.regular_files import read_regular
+from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.cohort.segmented.aseg import read_aseg
+from heatlas.pipeline.cohort.sharing.anonymise import open_disguise
+from heatlas.pipeline.cohort.sharing.manifest import Manifest
+from heatlas.pipeline.run.config.settings import PrivacyConfig
+from heatlas.pipeline.run.errors import BadInputError, HeatlasError
+from heatlas.pipeline.run.regular_files import read_regular
 
 P = "002_S_0295"
 SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}

@@ -6,10 +6,10 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree
 
-from pipeline.cohort.adni.image_quality import ImageFacts, read_image_tables
-from pipeline.cohort.adni.scan_preference import CRITERIA, preference
-from pipeline.cohort.records import Scan
-from pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.cohort.adni.image_quality import ImageFacts, read_image_tables
+from heatlas.pipeline.cohort.adni.scan_preference import CRITERIA, preference
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.settings import CohortConfig
 
 P = "002_S_0295"
 MAYO = "loni_image,loni_series,series_type,series_selected,series_quality\n"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cohort.people.splits import Fold, Split, make_split, require_disjoint
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.people.splits import Fold, Split, make_split, require_disjoint
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 
 def table(negatives: int, positives: int, both: int = 0, unlabelled: int = 0) -> ScanTable:

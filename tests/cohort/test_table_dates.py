@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cohort.cells.dates import read_date, with_iso_dates
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.cells.dates import read_date, with_iso_dates
+from heatlas.pipeline.run.errors import BadInputError
 
 PATH = Path("somewhere/DXSUM.csv")
 

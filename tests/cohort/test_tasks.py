@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.people.contrast import with_labels
-from pipeline.cohort.people.splits import make_split, require_labels
-from pipeline.cohort.people.tasks import quantiles, task_of
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.people.contrast import with_labels
+from heatlas.pipeline.cohort.people.splits import make_split, require_labels
+from heatlas.pipeline.cohort.people.tasks import quantiles, task_of
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 SEVERAL = CohortConfig(classes=("CN", "MCI", "AD"))
 AGE = CohortConfig(target="age")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cohort.cells.text_tables import header_separator, read_header, read_text_table
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.cells.text_tables import header_separator, read_header, read_text_table
+from heatlas.pipeline.run.errors import BadInputError
 
 
 def table(folder: Path, content: str, encoding: str = "utf-8", **options: object) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells import values
 
 
 @pytest.mark.parametrize(

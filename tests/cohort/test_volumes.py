@@ -6,10 +6,10 @@ import pytest
 from adni_csv import write_csv
 from input_trees import AdniTree, BidsTree
 
-from pipeline.cohort.records import Scan
-from pipeline.cohort.segmented.aseg import read_aseg
-from pipeline.cohort.segmented.volumes import checked, joined
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.segmented.aseg import read_aseg
+from heatlas.pipeline.cohort.segmented.volumes import checked, joined
+from heatlas.pipeline.run.errors import BadInputError
 
 P = "002_S_0295"
 ASEG = """# Title Segmentation Statistics

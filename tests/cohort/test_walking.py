@@ -9,10 +9,10 @@ from dicom_series import write_series
 from input_trees import AdniTree, BidsTree, image_bytes
 from other_user import nobody
 
-from pipeline.cohort.reading import read_cohort
-from pipeline.cohort.walking import walk_input
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.cohort.reading import read_cohort
+from heatlas.pipeline.cohort.walking import walk_input
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 
 def test_each_kind_of_file_is_told_by_its_name_or_its_first_bytes(tmp_path: Path) -> None:

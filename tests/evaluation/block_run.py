@@ -7,20 +7,20 @@ import itertools
 import nibabel as nib
 import numpy as np
 
-from atlases.labels import Atlas
-from atlases.regions import Region, RegionTable
-from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
-from pipeline.models.inputs import configured_input
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.config.networks import FoundingConfig
-from pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import run_jobs
-from pipeline.training.stage import fold_job, registered_versions
+from heatlas.atlases.labels import Atlas
+from heatlas.atlases.regions import Region, RegionTable
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.networks import FoundingConfig
+from heatlas.pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import run_jobs
+from heatlas.pipeline.training.stage import fold_job, registered_versions
 from tests.training.run_of_folds import Inline
 
 GRID = template_grid(4.0)

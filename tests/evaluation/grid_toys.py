@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.evaluation.grids.layout import Layout
-from pipeline.evaluation.grids.settings import grid_maps
-from pipeline.models.contract import StagedModel
+from heatlas.pipeline.evaluation.grids.layout import Layout
+from heatlas.pipeline.evaluation.grids.settings import grid_maps
+from heatlas.pipeline.models.contract import StagedModel
 
 CELL = (16, 8, 12)
 LAYOUT = Layout((2, 2, 1))

@@ -12,31 +12,31 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.answers import LEVEL, UNKNOWN
-from pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
-from pipeline.evaluation.bench.densities import LEAST_SPREAD, Rows, density_ratio
-from pipeline.evaluation.bench.distractors import distractor_table
-from pipeline.evaluation.bench.judging import Extent, Judge, those_judged
-from pipeline.evaluation.bench.map_row import Places, map_row
-from pipeline.evaluation.bench.request import Request, with_methods
-from pipeline.evaluation.bench.stage import Bench, with_earlier
-from pipeline.evaluation.bench.table import evaluation_table, ranking_columns
-from pipeline.evaluation.bench.verdicts import COLUMNS, numbers_of, sentence, verdict_table
-from pipeline.evaluation.nulls.labels import with_swapped_labels
-from pipeline.evaluation.nulls.networks import shuffled_name
-from pipeline.evaluation.planting.copies import paired_folds, people_to_plant
-from pipeline.evaluation.scores.chance import at_least, chance_of_order, wins_in_random_order
-from pipeline.explaining.requested import explanations_of_run
-from pipeline.regions.effect_size import hedges_g
-from pipeline.run.config.files import load_config
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job, Outcome
-from workflows.evaluate import WIDTH, request_of, verdict_lines
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.answers import LEVEL, UNKNOWN
+from heatlas.pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
+from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD, Rows, density_ratio
+from heatlas.pipeline.evaluation.bench.distractors import distractor_table
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, those_judged
+from heatlas.pipeline.evaluation.bench.map_row import Places, map_row
+from heatlas.pipeline.evaluation.bench.request import Request, with_methods
+from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
+from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns
+from heatlas.pipeline.evaluation.bench.verdicts import COLUMNS, numbers_of, sentence, verdict_table
+from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
+from heatlas.pipeline.evaluation.nulls.networks import shuffled_name
+from heatlas.pipeline.evaluation.planting.copies import paired_folds, people_to_plant
+from heatlas.pipeline.evaluation.scores.chance import at_least, chance_of_order, wins_in_random_order
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Job, Outcome
+from heatlas.workflows.evaluate import WIDTH, request_of, verdict_lines
 
 CONFIG = load_config()
 GROUPS = ("a", "b", "c", "d", "e", "f")
@@ -153,7 +153,7 @@ def test_controls_are_those_the_network_was_trained_with(
     layout.fold(0).folder.mkdir(parents=True)
     layout.fold(0).weights.touch()
     packed = SimpleNamespace(regions=SimpleNamespace(groups={"a": (1,)}))
-    monkeypatch.setattr("pipeline.evaluation.bench.stage.PackedAtlas", SimpleNamespace(of=lambda atlas: packed))
+    monkeypatch.setattr("heatlas.pipeline.evaluation.bench.stage.PackedAtlas", SimpleNamespace(of=lambda atlas: packed))
     digests = DigestCache(layout.digests)
     bench = Bench(
         layout, Request(), scans, Split(tuple(folds)), CONFIG, None, None, digests  # type: ignore[arg-type]

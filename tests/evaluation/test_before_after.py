@@ -10,25 +10,25 @@ import pytest
 import torch
 from torch import nn
 
-from atlases.spaces import template_grid
-from pipeline.evaluation.planting.marker_groups import Places
-from pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
-from pipeline.evaluation.retraining.before_after import before_and_after, require_maps
-from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS, before_after_table
-from pipeline.evaluation.retraining.before_after_unit import measured
-from pipeline.evaluation.scores.overlap import energy_share
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import configured_input
-from pipeline.regions.maps import read_map
-from pipeline.run.config.networks import BcosSimpleConfig
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.errors import UsageError
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.training.objectives.map_settings import MapSettings
-from pipeline.training.objectives.maps_in_training import explained_batch
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.evaluation.planting.marker_groups import Places
+from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
+from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps
+from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS, before_after_table
+from heatlas.pipeline.evaluation.retraining.before_after_unit import measured
+from heatlas.pipeline.evaluation.scores.overlap import energy_share
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.run.config.networks import BcosSimpleConfig
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.training.objectives.map_settings import MapSettings
+from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
 from tests.evaluation.block_run import CONFIG, block_cohort, split, train_run
 from tests.training.run_of_folds import Inline
 

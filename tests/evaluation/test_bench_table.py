@@ -10,20 +10,20 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench.cohorts import Distractor, Judged, Truth
-from pipeline.evaluation.bench.densities import Rows, class_difference, densities
-from pipeline.evaluation.bench.distractors import distractor_table
-from pipeline.evaluation.bench.judging import Extent, Judge
-from pipeline.evaluation.bench.map_row import Places, map_row
-from pipeline.evaluation.bench.table import evaluation_table
-from pipeline.evaluation.bench.verdicts import verdict_table
-from pipeline.evaluation.scores.map_scores import score_map, set_scores
-from pipeline.evaluation.scores.rank_correlation import rank_correlation
-from pipeline.regions.effect_size import hedges_g
-from pipeline.run.config.files import load_config
-from pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.cohorts import Distractor, Judged, Truth
+from heatlas.pipeline.evaluation.bench.densities import Rows, class_difference, densities
+from heatlas.pipeline.evaluation.bench.distractors import distractor_table
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
+from heatlas.pipeline.evaluation.bench.map_row import Places, map_row
+from heatlas.pipeline.evaluation.bench.table import evaluation_table
+from heatlas.pipeline.evaluation.bench.verdicts import verdict_table
+from heatlas.pipeline.evaluation.scores.map_scores import score_map, set_scores
+from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
+from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 
 GROUPS = tuple(f"group {letter}" for letter in "abcdefghijklmnopqrst")
 PLANTED = GROUPS[:2]
@@ -242,7 +242,7 @@ def test_masked_recognition_has_an_interval_over_people() -> None:
 
 @pytest.mark.parametrize(("asked", "thorough"), [(0, 6), (1, 2), (2, 4)])
 def test_how_many_scans_are_judged_thoroughly(asked, thorough, monkeypatch) -> None:
-    monkeypatch.setattr("pipeline.evaluation.bench.judging.controls_of", lambda *_: None)
+    monkeypatch.setattr("heatlas.pipeline.evaluation.bench.judging.controls_of", lambda *_: None)
     config = load_config(overrides={"evaluation": {"scans": asked}})
     judge = Judge(dataclasses.replace(cohort(None), config=config), (), Extent(), None)
     assert (len(judge._thorough), len(judge._first)) == (thorough, 2)

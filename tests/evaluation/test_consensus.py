@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pipeline.evaluation.bench.request import with_methods
-from pipeline.evaluation.consensus.agreement import (
+from heatlas.pipeline.evaluation.bench.request import with_methods
+from heatlas.pipeline.evaluation.consensus.agreement import (
     agreement,
     consensus,
     in_first,
@@ -19,9 +19,14 @@ from pipeline.evaluation.consensus.agreement import (
     shared_first,
     trend,
 )
-from pipeline.evaluation.consensus.networks import family_settings, powers_of_two, require_different, sets_of_networks
-from pipeline.evaluation.consensus.stage import agree
-from pipeline.evaluation.consensus.tables import (
+from heatlas.pipeline.evaluation.consensus.networks import (
+    family_settings,
+    powers_of_two,
+    require_different,
+    sets_of_networks,
+)
+from heatlas.pipeline.evaluation.consensus.stage import agree
+from heatlas.pipeline.evaluation.consensus.tables import (
     NETWORK_COLUMNS,
     Evidence,
     better_line,
@@ -29,12 +34,12 @@ from pipeline.evaluation.consensus.tables import (
     pair_rows,
     region_rows,
 )
-from pipeline.explaining.requested import explanations_of_run
-from pipeline.run.config.files import load_config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
 from tests.evaluation.block_run import CONFIG, INFORMATIVE, block_cohort, train_run
 from tests.training.run_of_folds import Inline
 

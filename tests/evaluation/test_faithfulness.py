@@ -12,11 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, Faithfulness
-from pipeline.evaluation.scores.masked_recognition import adcc, average_drop, average_gain, average_increase, coherency
-from pipeline.evaluation.scores.removal import Curve, part_numbers, removal_curve
-from pipeline.evaluation.scores.stability import infidelity, max_sensitivity, random_sets
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, Faithfulness
+from heatlas.pipeline.evaluation.scores.masked_recognition import (
+    adcc,
+    average_drop,
+    average_gain,
+    average_increase,
+    coherency,
+)
+from heatlas.pipeline.evaluation.scores.removal import Curve, part_numbers, removal_curve
+from heatlas.pipeline.evaluation.scores.stability import infidelity, max_sensitivity, random_sets
+from heatlas.pipeline.run.errors import BadInputError
 
 SHAPE = (3, 4, 5)
 GENERATOR = torch.Generator().manual_seed(1)

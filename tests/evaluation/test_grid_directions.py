@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.evaluation.grids.directions import (
+from heatlas.pipeline.evaluation.grids.directions import (
     DIRECTION_COLUMNS,
     NEAR,
     SUMMARY_COLUMNS,
@@ -17,7 +17,7 @@ from pipeline.evaluation.grids.directions import (
     directions,
     summary_of_grids,
 )
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError
 
 GRIDS = 24
 PEOPLE = {scan: f"p{scan // 2}" for scan in range(GRIDS)}

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.evaluation.grids.composition import KINDS, Candidates, Kind, confident, draw_grids
-from pipeline.evaluation.grids.layout import Layout
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.evaluation.grids.composition import KINDS, Candidates, Kind, confident, draw_grids
+from heatlas.pipeline.evaluation.grids.layout import Layout
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 LAYOUTS = [Layout((2, 1, 1)), Layout((1, 2, 2)), Layout((2, 2, 1)), Layout((2, 3, 2))]
 CELL = (3, 5, 4)

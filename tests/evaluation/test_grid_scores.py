@@ -14,23 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipeline.attribution.cam.weighted_maps import GradCam
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
-from pipeline.attribution.gradient.guided_backprop import GuidedBackprop
-from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.lrp.methods import Lrp
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.perturbation.occlusion import Occlusion
-from pipeline.attribution.perturbation.rise import Rise
-from pipeline.attribution.reference.references import Reference
-from pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
-from pipeline.evaluation.grids.composition import Grid
-from pipeline.evaluation.grids.directions import SUMMARY_COLUMNS, summary_of_grids
-from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
-from pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
-from pipeline.evaluation.grids.job import picture
-from pipeline.evaluation.grids.studies import (
+from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
+from heatlas.pipeline.attribution.perturbation.rise import Rise
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
+from heatlas.pipeline.evaluation.grids.composition import Grid
+from heatlas.pipeline.evaluation.grids.directions import SUMMARY_COLUMNS, summary_of_grids
+from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
+from heatlas.pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
+from heatlas.pipeline.evaluation.grids.job import picture
+from heatlas.pipeline.evaluation.grids.studies import (
     KERNEL_SHARES,
     asked_in_grids,
     depths,
@@ -39,11 +39,11 @@ from pipeline.evaluation.grids.studies import (
     smoothing_kernels,
     spearman_matrix,
 )
-from pipeline.evaluation.grids.tables import invariance_table
-from pipeline.explaining.requested import explanations_of_run
-from pipeline.run.config.files import load_config
-from pipeline.run.config.grids import GridsConfig
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.evaluation.grids.tables import invariance_table
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.grids import GridsConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 SCANS = scans(8)
 GRIDS = (

@@ -7,26 +7,26 @@ import torch
 from grid_toys import CELL, CLASSES, LAYOUT, flattened, grid_map, pooled, scans
 from torch import Tensor, nn
 
-from pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
-from pipeline.attribution.cam.weighted_maps import GradCam, LayerCam
-from pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
-from pipeline.attribution.gradient.guided_backprop import GuidedBackprop
-from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.lrp.methods import Lrp
-from pipeline.attribution.methods import Method, attribute
-from pipeline.attribution.perturbation.occlusion import Occlusion
-from pipeline.attribution.reference.deeplift import DeepLift
-from pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
-from pipeline.attribution.reference.references import Reference
-from pipeline.evaluation.grids.heads import convolved, looking_at_cell
-from pipeline.evaluation.grids.layout import Layout
-from pipeline.evaluation.grids.locality import filled_up, local_layers, reach
-from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps, is_local, network_of
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.files import load_config
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.cam.score_cam import AblationCam, ScoreCam
+from heatlas.pipeline.attribution.cam.weighted_maps import GradCam, LayerCam
+from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
+from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.methods import Method, attribute
+from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift
+from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.evaluation.grids.heads import convolved, looking_at_cell
+from heatlas.pipeline.evaluation.grids.layout import Layout
+from heatlas.pipeline.evaluation.grids.locality import filled_up, local_layers, reach
+from heatlas.pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps, is_local, network_of
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import UsageError
 
 NETWORKS = {"pooled": pooled, "flattened": flattened, "instance norm": lambda: pooled(norm=nn.InstanceNorm3d)}
 LOCAL: dict[str, Method] = {
@@ -373,7 +373,7 @@ def test_promises_of_locality_are_kept(network: str, setting: Setting, kept: boo
 def test_a_broken_promise_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     model = pooled()
     leaky = StagedModel([Leaky(), *model.stages]).eval()
-    monkeypatch.setattr("pipeline.evaluation.grids.settings.network_of", lambda *_: leaky)
+    monkeypatch.setattr("heatlas.pipeline.evaluation.grids.settings.network_of", lambda *_: leaky)
     for setting in ("DiFull", "DiPart"):
         assert not is_local(model, LAYOUT, scans(), 1, setting)
 

@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.evaluation.bench.densities import Rows
-from pipeline.evaluation.interactions.sides import (
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.evaluation.bench.densities import Rows
+from heatlas.pipeline.evaluation.interactions.sides import (
     SCAN_COLUMNS,
     interaction,
     interaction_table,
     sided_groups,
 )
-from pipeline.evaluation.interactions.sources import source_table, standardised_slopes
-from pipeline.run.tables import write_table
+from heatlas.pipeline.evaluation.interactions.sources import source_table, standardised_slopes
+from heatlas.pipeline.run.tables import write_table
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from pipeline.evaluation.scores.boxes import (
+from heatlas.pipeline.evaluation.scores.boxes import (
     DELTAS,
     THRESHOLDS,
     attended_box,
@@ -25,10 +25,10 @@ from pipeline.evaluation.scores.boxes import (
     saliency_metric,
     threshold_ious,
 )
-from pipeline.evaluation.scores.concentration import entropy, gini
-from pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, pointing
-from pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, score_map, set_scores
-from pipeline.evaluation.scores.overlap import (
+from heatlas.pipeline.evaluation.scores.concentration import entropy, gini
+from heatlas.pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, pointing
+from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, score_map, set_scores
+from heatlas.pipeline.evaluation.scores.overlap import (
     IOU_THRESHOLDS,
     best_threshold,
     energy_share,
@@ -37,7 +37,7 @@ from pipeline.evaluation.scores.overlap import (
     intersection_over_union,
     iou_curve,
 )
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError
 
 SHAPE = (5, 7, 4)
 MAPS = hnp.arrays(np.float64, SHAPE, elements=st.floats(-4, 4, width=16))

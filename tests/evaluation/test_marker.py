@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from atlases.templates import load_template
-from pipeline.evaluation.planting.marked import (
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.evaluation.planting.marked import (
     CONTROL,
     GUIDED,
     MARKED,
@@ -26,15 +26,15 @@ from pipeline.evaluation.planting.marked import (
     places_of,
     recipe_of,
 )
-from pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
-from pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row
-from pipeline.models.inputs import configured_input
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.training.objectives.explanations import mask_of
-from pipeline.training.objectives.map_settings import MapSettings, map_settings
+from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
+from heatlas.pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.training.objectives.explanations import mask_of
+from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
 from tests.evaluation.block_run import CONFIG, block_cohort, scans, split
 from tests.training.run_of_folds import Inline
 

@@ -9,22 +9,22 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline.attribution.inherent.contributions import Inherent
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.registry import METHODS
-from pipeline.cohort.people.splits import Fold
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.nulls.image_maps import DIFFERENCE, FAKE_CAM, IMAGE_MAPS, UNIFORM, image_maps
-from pipeline.evaluation.nulls.labels import swapped, with_swapped_labels
-from pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import NetworkInput
-from pipeline.models.storage import LoadedModel
-from pipeline.run.config.networks import BcosSimpleConfig
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.layout.map_names import map_label
-from pipeline.training.batch_statistics import take_constants
+from heatlas.pipeline.attribution.inherent.contributions import Inherent
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.nulls.image_maps import DIFFERENCE, FAKE_CAM, IMAGE_MAPS, UNIFORM, image_maps
+from heatlas.pipeline.evaluation.nulls.labels import swapped, with_swapped_labels
+from heatlas.pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.models.storage import LoadedModel
+from heatlas.pipeline.run.config.networks import BcosSimpleConfig
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.layout.map_names import map_label
+from heatlas.pipeline.training.batch_statistics import take_constants
 
 
 def people(first: int, second: int) -> tuple[list[str], list[str]]:

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.evaluation.planted import (
+from heatlas.pipeline.evaluation.planted import (
     RECOVERY_COLUMNS,
     evaluate_planted,
     localisation,
     planted_recovery,
     read_planted,
 )
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
 
 VOXELS = {"Hippocampus": 10, "Amygdala": 4, "Cuneus": 6, "Precuneus": 20}
 

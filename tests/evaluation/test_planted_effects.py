@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.cohort.demo.effects import EFFECTS
-from pipeline.evaluation.planted_effects import EFFECTS_COLUMNS, QUESTIONS, evaluate_effects, read_effects
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.statistics.stage import ANALYSES
+from heatlas.pipeline.cohort.demo.effects import EFFECTS
+from heatlas.pipeline.evaluation.planted_effects import EFFECTS_COLUMNS, QUESTIONS, evaluate_effects, read_effects
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.statistics.stage import ANALYSES
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def test_every_planted_effect_has_a_question_and_every_question_a_table_that_is_
 
 
 def test_questions_name_columns_that_the_tables_have() -> None:
-    from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS
-    from pipeline.statistics.associations.main_effects import MAIN_EFFECTS_COLUMNS
-    from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS
-    from pipeline.statistics.harmonisation.tables import EFFECT_COLUMNS
-    from pipeline.statistics.progression.prediction import PROGRESSION_COLUMNS
+    from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS
+    from heatlas.pipeline.statistics.associations.main_effects import MAIN_EFFECTS_COLUMNS
+    from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS
+    from heatlas.pipeline.statistics.harmonisation.tables import EFFECT_COLUMNS
+    from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_COLUMNS
 
     columns = {
         "associations": ASSOCIATIONS_COLUMNS, "group_comparisons": COMPARISONS_COLUMNS, "site_effects": EFFECT_COLUMNS,

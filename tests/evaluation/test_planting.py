@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from atlases.templates import load_template
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.planting.copies import (
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.planting.copies import (
     BOTH_CLASSES,
     FEWEST,
     SEVERITIES,
@@ -22,9 +22,9 @@ from pipeline.evaluation.planting.copies import (
     planted_changes,
     truth_of,
 )
-from pipeline.evaluation.planting.correlated import strongest
-from pipeline.evaluation.planting.loss import PlantingSite, marker, planted_copy, planting_site, with_marker
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.evaluation.planting.correlated import strongest
+from heatlas.pipeline.evaluation.planting.loss import PlantingSite, marker, planted_copy, planting_site, with_marker
+from heatlas.pipeline.run.errors import BadInputError
 
 ATLAS = "neuromorphometrics-cat12"
 GRID = template_grid(4.0)

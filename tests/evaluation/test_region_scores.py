@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.evaluation.scores.dose_response import dose_response
-from pipeline.evaluation.scores.hits import hits_in_first
-from pipeline.evaluation.scores.region_scores import REGION_SCORES, region_scores
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.evaluation.scores.dose_response import dose_response
+from heatlas.pipeline.evaluation.scores.hits import hits_in_first
+from heatlas.pipeline.evaluation.scores.region_scores import REGION_SCORES, region_scores
+from heatlas.pipeline.run.errors import BadInputError
 
 REGIONS = 67
 PLANTED = np.isin(np.arange(REGIONS), [3, 17, 18, 40, 66])

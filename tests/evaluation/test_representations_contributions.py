@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from pipeline.evaluation.representations.contributions import CENTRES, contributions, effective_negatives, peak
-from pipeline.evaluation.representations.coverage import alignments, neighbours_agree, uniformity
-from pipeline.evaluation.representations.points import points_of
-from pipeline.evaluation.representations.site_signal import predicted_sites, within
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.evaluation.representations.contributions import CENTRES, contributions, effective_negatives, peak
+from heatlas.pipeline.evaluation.representations.coverage import alignments, neighbours_agree, uniformity
+from heatlas.pipeline.evaluation.representations.points import points_of
+from heatlas.pipeline.evaluation.representations.site_signal import predicted_sites, within
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.seeds import generator
 
 TEMPERATURES = (0.03, 0.07, 0.1, 0.2, 0.5, 1.0, 5.0)
 

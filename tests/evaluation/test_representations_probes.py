@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
-from pipeline.evaluation.representations.points import Points, one_per_person, points_of
-from pipeline.evaluation.representations.probes import PROBES, Parts, linear_votes, neighbour_votes, probed
-from pipeline.evaluation.representations.recognised import draws_within, scored, shares_recognised
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
+from heatlas.pipeline.evaluation.representations.points import Points, one_per_person, points_of
+from heatlas.pipeline.evaluation.representations.probes import PROBES, Parts, linear_votes, neighbour_votes, probed
+from heatlas.pipeline.evaluation.representations.recognised import draws_within, scored, shares_recognised
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 SIZES = {"CN": 44, "MCI": 36, "AD": 28}
 

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
-from pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
-from pipeline.evaluation.representations.points import points_of
-from pipeline.evaluation.representations.table import COLUMNS, MEASURES, REPRESENTATIONS_TABLE, judged
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
+from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
+from heatlas.pipeline.evaluation.representations.points import points_of
+from heatlas.pipeline.evaluation.representations.table import COLUMNS, MEASURES, REPRESENTATIONS_TABLE, judged
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 CLASSES = ("CN", "MCI", "AD")
 

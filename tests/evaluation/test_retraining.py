@@ -11,24 +11,24 @@ import pandas as pd
 import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.request import with_methods
-from pipeline.evaluation.retraining import rankings
-from pipeline.evaluation.retraining.rankings import require_controls, training_part
-from pipeline.evaluation.retraining.removal import FULL, by_value, random_orders, removed, require_fillable
-from pipeline.evaluation.retraining.stage import remove_and_retrain
-from pipeline.evaluation.retraining.table import AT_RANDOM, Removed, removal_lines, retraining_table
-from pipeline.evaluation.scores.accuracy import People, auc, balanced_accuracy, rank_p, scored
-from pipeline.explaining.controls import controls_of
-from pipeline.explaining.requested import explanations_of_run
-from pipeline.models.inputs import configured_input, read_network_volume
-from pipeline.models.replaced_tissue import with_tissue, write_tissue
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.request import with_methods
+from heatlas.pipeline.evaluation.retraining import rankings
+from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_part
+from heatlas.pipeline.evaluation.retraining.removal import FULL, by_value, random_orders, removed, require_fillable
+from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
+from heatlas.pipeline.evaluation.retraining.table import AT_RANDOM, Removed, removal_lines, retraining_table
+from heatlas.pipeline.evaluation.scores.accuracy import People, auc, balanced_accuracy, rank_p, scored
+from heatlas.pipeline.explaining.controls import controls_of
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.models.inputs import configured_input, read_network_volume
+from heatlas.pipeline.models.replaced_tissue import with_tissue, write_tissue
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
 from tests.evaluation.block_run import CONFIG, INFORMATIVE, block_cohort, scans, split, train_run
 from tests.training.run_of_folds import Inline
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.evaluation.bench import scan_job
-from pipeline.evaluation.scores.faithfulness import Faithfulness
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.evaluation.bench import scan_job
+from heatlas.pipeline.evaluation.scores.faithfulness import Faithfulness
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 VOLUME = torch.rand(1, 1, 4, 5, 6, generator=torch.Generator().manual_seed(1))
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.evaluation.scores.concentration import entropy, gini
-from pipeline.evaluation.scores.map_scores import score_map
-from pipeline.evaluation.scores.stability import infidelity, max_sensitivity
+from heatlas.pipeline.evaluation.scores.concentration import entropy, gini
+from heatlas.pipeline.evaluation.scores.map_scores import score_map
+from heatlas.pipeline.evaluation.scores.stability import infidelity, max_sensitivity
 
 pytestmark = pytest.mark.oracle
 

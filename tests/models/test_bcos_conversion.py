@@ -5,13 +5,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.bias_guard import bias_terms
-from pipeline.models.families.bcos.conversion import converted
-from pipeline.models.families.bcos.layers import BcosConv3d
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import BcosResNetConfig, BcosSimpleConfig, EfficientNetConfig, ResNetConfig
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.bias_guard import bias_terms
+from heatlas.pipeline.models.families.bcos.conversion import converted
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import BcosResNetConfig, BcosSimpleConfig, EfficientNetConfig, ResNetConfig
+from heatlas.pipeline.run.errors import UsageError
 
 SHAPE = (6, 7, 5)
 

@@ -5,17 +5,17 @@ import torch
 from explicit_matrices import matrix_of, product
 from torch import Tensor
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.bias_guard import require_bias_free
-from pipeline.models.dynamic.calibration import calibrate
-from pipeline.models.dynamic.encoding import InputEncoding
-from pipeline.models.dynamic.explanation_mode import explanation_mode, forget
-from pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
-from pipeline.models.dynamic.logits import LogitLayer
-from pipeline.models.families.bcos.records import BCOS_FAMILIES
-from pipeline.models.families.bcos.vit import Positions, sines_of_places
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import (
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.bias_guard import require_bias_free
+from heatlas.pipeline.models.dynamic.calibration import calibrate
+from heatlas.pipeline.models.dynamic.encoding import InputEncoding
+from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget
+from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
+from heatlas.pipeline.models.families.bcos.vit import Positions, sines_of_places
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import (
     BcosConfig,
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
@@ -25,7 +25,7 @@ from pipeline.run.config.networks import (
     BcosVggConfig,
     BcosViTConfig,
 )
-from pipeline.training.batch_statistics import prepare_step
+from heatlas.pipeline.training.batch_statistics import prepare_step
 
 TINY: dict[str, BcosConfig] = {
     "bcos-simple": BcosSimpleConfig(channels=(3, 4), strides=(2, 1), norm="none", max_out=2),

@@ -10,9 +10,9 @@ from explicit_matrices import matrix_of, patches
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.dynamic.explanation_mode import explanation_mode
-from pipeline.models.families.bcos.layers import BcosConv3d, BcosLinear, bcos_scale, unit_rows
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d, BcosLinear, bcos_scale, unit_rows
+from heatlas.pipeline.run.errors import UsageError
 
 EXPONENTS = [1.0, 1.5, 2.0, 2.5]
 

@@ -12,23 +12,23 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.attribution.attention.rollout import RawAttention
-from pipeline.attribution.cam.score_cam import drop_of_score, increase_of_score
-from pipeline.attribution.cam.weighted_maps import feature_gradient
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.perturbation.masking import Masking
-from pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
-from pipeline.attribution.reference.references import Reference
-from pipeline.attribution.registry import METHODS
-from pipeline.attribution.upsampling import receptive_centres, to_input_grid
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.probes.ca_stream import attended, attention, attention_scores
-from pipeline.models.families.probes.network import backbone_of
-from pipeline.models.families.registry import build_network, family_of
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.errors import UsageError
-from pipeline.training.objectives.maps_in_training import explained_batch
+from heatlas.pipeline.attribution.attention.rollout import RawAttention
+from heatlas.pipeline.attribution.cam.score_cam import drop_of_score, increase_of_score
+from heatlas.pipeline.attribution.cam.weighted_maps import feature_gradient
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.perturbation.masking import Masking
+from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.attribution.upsampling import receptive_centres, to_input_grid
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.probes.ca_stream import attended, attention, attention_scores
+from heatlas.pipeline.models.families.probes.network import backbone_of
+from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
 
 SHAPE = (16, 14, 20)
 BODY = json.dumps({"architecture": "founding", "channels": [3, 4, 5], "pools": [1, 2, 1], "hidden_units": 4})

@@ -8,26 +8,30 @@ import torch
 from explicit_matrices import matrix_of, product
 from torch import Tensor, nn
 
-from pipeline.attribution.inherent.contributions import Inherent
-from pipeline.attribution.methods import attribute
-from pipeline.cohort.people.tasks import task_of
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.bias_guard import require_bias_free
-from pipeline.models.dynamic.calibration import calibrate, needs_calibration
-from pipeline.models.dynamic.explanation_mode import explanation_mode, forget
-from pipeline.models.dynamic.linear_map import dynamic_weights
-from pipeline.models.dynamic.logits import LogitLayer
-from pipeline.models.families.coda.embedding import require_voxel_level
-from pipeline.models.families.coda.network import PUBLISHED, Layers, stack
-from pipeline.models.families.family import Shape
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import CodaConfig, CodaSConfig, CodaSWbConfig
-from pipeline.run.config.settings import CohortConfig, TrainingConfig
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.training.objectives.classification import classification
-from pipeline.training.objectives.of_task import objective_of
-from pipeline.training.objectives.records import Batch, Context
-from pipeline.training.objectives.weight_penalty import mean_absolute_weights, with_weight_penalty, wrong_classes
+from heatlas.pipeline.attribution.inherent.contributions import Inherent
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.bias_guard import require_bias_free
+from heatlas.pipeline.models.dynamic.calibration import calibrate, needs_calibration
+from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget
+from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.families.coda.embedding import require_voxel_level
+from heatlas.pipeline.models.families.coda.network import PUBLISHED, Layers, stack
+from heatlas.pipeline.models.families.family import Shape
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import CodaConfig, CodaSConfig, CodaSWbConfig
+from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.training.objectives.classification import classification
+from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.training.objectives.weight_penalty import (
+    mean_absolute_weights,
+    with_weight_penalty,
+    wrong_classes,
+)
 
 NARROW = {"units": (3, 4), "ranks": (2, 3, 2), "kernels": (3, 3, 1), "strides": (2, 1, 1)}
 TINY: dict[str, CodaConfig] = {

@@ -7,12 +7,12 @@ import torch
 from explicit_matrices import matrix_of, patches
 from torch import Tensor
 
-from pipeline.models.dynamic.bias_guard import bias_terms
-from pipeline.models.dynamic.explanation_mode import explanation_mode
-from pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
-from pipeline.models.families.coda.dau import CodaConv3d, bounding_scale
-from pipeline.models.families.coda.network import PUBLISHED, stack
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.dynamic.bias_guard import bias_terms
+from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
+from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
+from heatlas.pipeline.models.families.coda.dau import CodaConv3d, bounding_scale
+from heatlas.pipeline.models.families.coda.network import PUBLISHED, stack
+from heatlas.pipeline.run.errors import UsageError
 
 BOUNDS = ["l2", "sq", "wb"]
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.founding import FoundingCNN
 
 SHAPE = (23, 26, 24)
 POOLS = (2, 1, 2, 1)

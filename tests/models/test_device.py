@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.models.device import chosen_device
-from pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.run.config.settings import TrainingConfig
 
 
 @pytest.mark.parametrize(

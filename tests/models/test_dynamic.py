@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.dynamic.encoding import InputEncoding, decoded
-from pipeline.models.dynamic.explanation_mode import DynamicLinear, explanation_mode
-from pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
-from pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.models.dynamic.encoding import InputEncoding, decoded
+from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear, explanation_mode
+from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
+from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 
 def volume() -> Tensor:

@@ -8,15 +8,15 @@ import torch
 from explicit_matrices import matrix_of
 from torch import Tensor, nn
 
-from pipeline.models.dynamic.bias_guard import bias_of, bias_terms, require_bias_free
-from pipeline.models.dynamic.calibration import Scaled, calibrate, needs_calibration, root_mean_square
-from pipeline.models.dynamic.explanation_mode import explanation_mode
-from pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
-from pipeline.models.dynamic.logits import LogitLayer
-from pipeline.models.dynamic.norms import DynamicNorm
-from pipeline.models.families.bcos.layers import BcosConv3d
-from pipeline.run.errors import UsageError
-from pipeline.training.batch_statistics import prepare_step
+from heatlas.pipeline.models.dynamic.bias_guard import bias_of, bias_terms, require_bias_free
+from heatlas.pipeline.models.dynamic.calibration import Scaled, calibrate, needs_calibration, root_mean_square
+from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
+from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.dynamic.norms import DynamicNorm
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.batch_statistics import prepare_step
 
 OWN = ["layer", "instance", "group", "position"]
 

@@ -7,14 +7,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from pipeline.cohort.people.splits import Fold
-from pipeline.models.families.exchange import from_file, to_monai
-from pipeline.models.families.probes.body import with_body
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import NetworkInput
-from pipeline.run.config.networks import BcosSimpleConfig, DenseNetConfig, ProbeConfig, ResNetConfig
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.training.objectives.known_networks import backbone_weights
+from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.models.families.exchange import from_file, to_monai
+from heatlas.pipeline.models.families.probes.body import with_body
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.run.config.networks import BcosSimpleConfig, DenseNetConfig, ProbeConfig, ResNetConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.training.objectives.known_networks import backbone_weights
 
 SHAPE = (33, 35, 34)
 RESNET = ResNetConfig("resnet10", width=0.125, stem_stride=1)

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.models.families.bcos.records import BCOS_FAMILIES
-from pipeline.models.families.coda.records import CODA_FAMILIES
-from pipeline.models.families.registry import FAMILIES, build_network, parameter_count
-from pipeline.models.inputs import configured_input
-from pipeline.run.config.networks import NETWORKS, FoundingConfig
-from pipeline.run.config.settings import Config, RegistrationConfig
-from pipeline.run.errors import BadInputError
-from reports.words.methods import _CITATION
-from reports.words.references import REFERENCES
+from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
+from heatlas.pipeline.models.families.coda.records import CODA_FAMILIES
+from heatlas.pipeline.models.families.registry import FAMILIES, build_network, parameter_count
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.config.networks import NETWORKS, FoundingConfig
+from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.reports.words.methods import _CITATION
+from heatlas.reports.words.references import REFERENCES
 
 THREE_D = {"spatial_dims": 3, "in_channels": 1}
 MONAI = {

@@ -4,11 +4,11 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from atlases.brain_box import Box
-from atlases.spaces import template_grid
-from atlases.templates import load_template
-from pipeline.models.families.founding_geometry import seen_shape
-from pipeline.models.inputs import (
+from heatlas.atlases.brain_box import Box
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.models.families.founding_geometry import seen_shape
+from heatlas.pipeline.models.inputs import (
     NetworkInput,
     configured_input,
     covering_box,
@@ -17,10 +17,10 @@ from pipeline.models.inputs import (
     scale_in_mask,
     to_network,
 )
-from pipeline.run.config.networks import FoundingConfig
-from pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.config.networks import FoundingConfig
+from heatlas.pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
 COARSE = 4.0
 BOX = Box((3, 8, 5), (31, 40, 33))

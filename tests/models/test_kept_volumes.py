@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from atlases.brain_box import Box
-from atlases.spaces import template_grid
-from pipeline.models import kept_volumes
-from pipeline.models.inputs import NetworkInput, read_network_volume
-from pipeline.models.kept_volumes import keep_volumes
-from pipeline.run.layout.scan_files import ScanFiles
+from heatlas.atlases.brain_box import Box
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.models import kept_volumes
+from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.models.kept_volumes import keep_volumes
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
 CPU = torch.device("cpu")
 SPEC = NetworkInput(8.0, Box((2, 3, 1), (7, 9, 8)))

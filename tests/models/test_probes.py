@@ -9,25 +9,25 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.attribution.gradient.gradients import InputTimesGradient
-from pipeline.attribution.inherent.contributions import Inherent
-from pipeline.attribution.inherent.depths import contributions_by_depth
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.registry import METHODS
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.calibration import Gain, calibrate, needs_calibration
-from pipeline.models.dynamic.logits import LogitLayer
-from pipeline.models.families.bcos.layers import BcosConv3d
-from pipeline.models.families.probes.backbone import Backbone, kept_stages
-from pipeline.models.families.probes.body import body_of, with_body
-from pipeline.models.families.probes.network import UnitProjection
-from pipeline.models.families.registry import build_network, family_of
-from pipeline.models.inputs import NetworkInput
-from pipeline.models.storage import save_model
-from pipeline.run.config.networks import BcosSimpleConfig, FoundingConfig, ProbeConfig, ResNetConfig
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
+from heatlas.pipeline.attribution.inherent.contributions import Inherent
+from heatlas.pipeline.attribution.inherent.depths import contributions_by_depth
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.calibration import Gain, calibrate, needs_calibration
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
+from heatlas.pipeline.models.families.probes.body import body_of, with_body
+from heatlas.pipeline.models.families.probes.network import UnitProjection
+from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.models.storage import save_model
+from heatlas.pipeline.run.config.networks import BcosSimpleConfig, FoundingConfig, ProbeConfig, ResNetConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 
 SHAPE = (18, 17, 19)
 RESNET = json.dumps({"architecture": "resnet10", "width": 0.05, "stem_stride": 1})

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from atlases.brain_box import Box
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.models.families.registry import FAMILIES, build_network
-from pipeline.models.inputs import NetworkInput
-from pipeline.models.storage import load_model, require_family, save_model
-from pipeline.run.config.networks import (
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.families.registry import FAMILIES, build_network
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.models.storage import load_model, require_family, save_model
+from heatlas.pipeline.run.config.networks import (
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
     BcosResNetConfig,
@@ -31,8 +31,8 @@ from pipeline.run.config.networks import (
     SFCNConfig,
     ViTConfig,
 )
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import FoldFiles
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
 
 SPEC = NetworkInput(4.0, Box((3, 8, 5), (31, 40, 33)))
 POOLS = (2, 2, 1, 1)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.models.attention import attention_layers, kept_attention
-from pipeline.models.families.registry import FAMILIES, build_network
-from pipeline.run.config.files import load_config
-from pipeline.run.config.networks import ViTConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.models.attention import attention_layers, kept_attention
+from heatlas.pipeline.models.families.registry import FAMILIES, build_network
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.networks import ViTConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 SETTINGS = ViTConfig(patch=4, dim=12, depth=3, heads=2)
 SHAPE = (8, 12, 17)

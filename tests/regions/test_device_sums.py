@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from atlases.brain_box import Box
-from pipeline.regions.packed_labels import pack_labels
-from pipeline.regions.region_sums import ROW, device_labels, device_region_sums, lay_out_labels, ordered_total
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.regions.packed_labels import pack_labels
+from heatlas.pipeline.regions.region_sums import ROW, device_labels, device_region_sums, lay_out_labels, ordered_total
+from heatlas.pipeline.run.errors import BadInputError
 
 CPU = torch.device("cpu")
 NUMBERS = (2, 5, 7, 300)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cosine
 
-from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table, most_different_pair
-from pipeline.regions.metrics import gain, negative_class_reference
-from pipeline.regions.overlap import overlap_table, top_overlap
-from pipeline.regions.ranking import mean_over_participants, top_groups
+from heatlas.pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table, most_different_pair
+from heatlas.pipeline.regions.metrics import gain, negative_class_reference
+from heatlas.pipeline.regions.overlap import overlap_table, top_overlap
+from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
 
 
 def rows(densities, **scan):

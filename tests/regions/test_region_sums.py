@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from toy_run import GRID, REGIONS, toy_labels
 
-from pipeline.regions.packed_labels import pack_labels, unpack_rows
-from pipeline.regions.region_sums import device_region_sums, lay_out_labels
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.regions.packed_labels import pack_labels, unpack_rows
+from heatlas.pipeline.regions.region_sums import device_region_sums, lay_out_labels
+from heatlas.pipeline.run.errors import BadInputError
 
 NUMBERS = (2, 5, 7, 300)
 CPU = torch.device("cpu")

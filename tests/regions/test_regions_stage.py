@@ -25,14 +25,14 @@ from toy_run import (
     write_toy_table,
 )
 
-from atlases.brain_box import Box
-from pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
-from pipeline.regions.stage import aggregate_relevance
-from pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import _execute_all
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
+from heatlas.pipeline.regions.stage import aggregate_relevance
+from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import _execute_all
 
 
 @pytest.fixture(scope="module")

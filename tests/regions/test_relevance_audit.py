@@ -15,8 +15,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.ndimage import distance_transform_edt
 from toy_run import GRID, SCANS, toy_atlas, toy_brain, toy_maps, write_toy_run
 
-from atlases.images import write_template_image
-from pipeline.regions.audit import (
+from heatlas.atlases.images import write_template_image
+from heatlas.pipeline.regions.audit import (
     AUDIT_COLUMNS,
     Compartments,
     audit_rows,
@@ -26,9 +26,9 @@ from pipeline.regions.audit import (
     within_reach,
     write_audit_table,
 )
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import read_table
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import read_table
 
 SHAPE = (5, 6, 7)
 BALL_SHAPE = (31, 33, 35)

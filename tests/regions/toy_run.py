@@ -11,15 +11,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from atlases.labels import Atlas
-from atlases.regions import Region, RegionTable
-from atlases.spaces import Grid
-from pipeline.cohort.records import Scan
-from pipeline.regions.audit import write_audit_table
-from pipeline.regions.packed_atlas import PackedAtlas, write_region_table
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.run_layout import RunLayout
+from heatlas.atlases.labels import Atlas
+from heatlas.atlases.regions import Region, RegionTable
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.regions.audit import write_audit_table
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas, write_region_table
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 
 # PSR: first axis to posterior, second to superior, third to right; unequal sides and spacings.
 PSR = np.array([[0, 0, 2.0, -8], [-1.5, 0, 0, 6], [0, 1.0, 0, -4], [0, 0, 0, 1]])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from atlases.spaces import Grid
-from pipeline.registration.ants_transform import Transforms, Volume, resample
-from pipeline.registration.images.t1w import load_labels
-from pipeline.run.layout.scan_files import ScanFiles
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.registration.ants_transform import Transforms, Volume, resample
+from heatlas.pipeline.registration.images.t1w import load_labels
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
 
 def warp_labels(labels_path: Path, files: ScanFiles, grid: Grid) -> np.ndarray:

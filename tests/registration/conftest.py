@@ -11,9 +11,9 @@ import pytest
 import scipy.ndimage
 from registration_phantom import BALL_MM, BALL_RADIUS_MM, TEMPLATE_TO_SCAN
 
-from atlases.spaces import template_grid
-from atlases.templates import Template, load_template
-from pipeline.registration.ants_transform import THREADS_VARIABLE
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import Template, load_template
+from heatlas.pipeline.registration.ants_transform import THREADS_VARIABLE
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 import scipy.ndimage
 from registration_phantom import BALL_MM, BALL_RADIUS_MM, TEMPLATE_TO_SCAN
 
-from atlases.brain_box import brain_box
-from atlases.templates import Template
-from pipeline.registration import ants_transform
-from pipeline.registration.ants_transform import (
+from heatlas.atlases.brain_box import brain_box
+from heatlas.atlases.templates import Template
+from heatlas.pipeline.registration import ants_transform
+from heatlas.pipeline.registration.ants_transform import (
     AFFINE,
     BOTH_METRICS,
     LEVELS_MM,
@@ -29,9 +29,9 @@ from pipeline.registration.ants_transform import (
     require_one_thread,
     resample,
 )
-from pipeline.registration.images.preparation import coarsen, correct_bias_field
-from pipeline.registration.scan import RegisteredScan, register_image
-from pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.registration.images.preparation import coarsen, correct_bias_field
+from heatlas.pipeline.registration.scan import RegisteredScan, register_image
+from heatlas.pipeline.run.config.settings import RegistrationConfig
 
 QUICK = "antsRegistrationSyNQuick[s]"
 CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False, transform=QUICK)

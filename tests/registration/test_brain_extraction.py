@@ -8,10 +8,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from pipeline.registration.images import brain_extraction
-from pipeline.registration.images.brain_extraction import find_brain, is_stripped, nonzero_brain
-from pipeline.registration.images.t1w import T1wImage, load_t1w
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.registration.images import brain_extraction
+from heatlas.pipeline.registration.images.brain_extraction import find_brain, is_stripped, nonzero_brain
+from heatlas.pipeline.registration.images.t1w import T1wImage, load_t1w
+from heatlas.pipeline.run.errors import BadInputError
 
 AFFINE = np.diag([-3.0, 3.0, 4.0, 1.0])
 SHAPE = (80, 90, 65)

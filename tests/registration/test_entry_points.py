@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from registration_phantom import BALL_MM
 
-from atlases.spaces import template_grid
-from atlases.templates import Template, load_template
-from pipeline.cohort.records import Scan
-from pipeline.registration.entry_points import place_in_template, stated_brain
-from pipeline.registration.images.t1w import load_t1w
-from pipeline.registration.scan import register_image
-from pipeline.registration.stage import register_scans
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.executors import open_executor
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import Template, load_template
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.entry_points import place_in_template, stated_brain
+from heatlas.pipeline.registration.images.t1w import load_t1w
+from heatlas.pipeline.registration.scan import register_image
+from heatlas.pipeline.registration.stage import register_scans
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.executors import open_executor
 
 CONFIG = RegistrationConfig(resolution_mm=4.0, bias_correction=False)
 

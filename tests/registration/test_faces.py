@@ -11,16 +11,16 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from pipeline.cohort.images import conversion
-from pipeline.cohort.records import Scan
-from pipeline.registration.images import faces
-from pipeline.registration.images.brain_extraction import find_brain
-from pipeline.registration.images.faces import MARGIN_MM, near, without_face
-from pipeline.registration.images.t1w import load_t1w
-from pipeline.run.config.settings import PrivacyConfig, RegistrationConfig
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome
+from heatlas.pipeline.cohort.images import conversion
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.images import faces
+from heatlas.pipeline.registration.images.brain_extraction import find_brain
+from heatlas.pipeline.registration.images.faces import MARGIN_MM, near, without_face
+from heatlas.pipeline.registration.images.t1w import load_t1w
+from heatlas.pipeline.run.config.settings import PrivacyConfig, RegistrationConfig
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome
 
 SHAPE, SIDES = (60, 44, 50), (3.0, 5.0, 4.0)
 AFFINE = np.diag([*SIDES, 1.0])
@@ -91,7 +91,7 @@ def test_registration_takes_the_same_brain_though_the_image_has_an_empty_backgro
     scan, _ = convert(place)
     assert scan is not None
     files = place.layout.scan("sub-01", "ses-M000", 4.0)
-    from pipeline.registration.images.given_masks import mask_path
+    from heatlas.pipeline.registration.images.given_masks import mask_path
 
     beside = mask_path(place.root, scan)
     assert beside == files.converted_brain

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.registration.quality.decisions import decide, dropped_reason, require_decisions
-from pipeline.registration.quality.flags import MIN_COHORT, flag_reasons, robust_distance
-from pipeline.registration.settled import RELIABILITY, settle_scans
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.run.errors import BadInputError, ResumableError
-from pipeline.run.tables import read_table
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.registration.quality.decisions import decide, dropped_reason, require_decisions
+from heatlas.pipeline.registration.quality.flags import MIN_COHORT, flag_reasons, robust_distance
+from heatlas.pipeline.registration.settled import RELIABILITY, settle_scans
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.errors import BadInputError, ResumableError
+from heatlas.pipeline.run.tables import read_table
 
 GOOD = {
     "correlation": 0.71, "normalised_mutual_information": 1.06, "dice": 0.98, "min_jacobian": 0.45,

@@ -10,14 +10,14 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from pipeline.cohort.records import Scan
-from pipeline.registration.images import brain_extraction
-from pipeline.registration.images.brain_extraction import find_brain
-from pipeline.registration.images.given_masks import mask_path, read_mask
-from pipeline.registration.images.synthstrip import require_synthstrip
-from pipeline.registration.images.t1w import T1wImage
-from pipeline.run.config.files import load_config
-from pipeline.run.errors import BadInputError, MissingDataError, UsageError
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.images import brain_extraction
+from heatlas.pipeline.registration.images.brain_extraction import find_brain
+from heatlas.pipeline.registration.images.given_masks import mask_path, read_mask
+from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
+from heatlas.pipeline.registration.images.t1w import T1wImage
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import BadInputError, MissingDataError, UsageError
 
 AFFINE = np.array([[-3.0, 0, 0, 110], [0, 3, 0, -120], [0, 0, 4, -100], [0, 0, 0, 1]])
 SHAPE = (76, 88, 61)

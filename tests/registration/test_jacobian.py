@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.registration.ants_transform import read_displacement
-from pipeline.registration.volumes.jacobian import SMALLEST_DETERMINANT, jacobian_determinant, log_jacobian
+from heatlas.pipeline.registration.ants_transform import read_displacement
+from heatlas.pipeline.registration.volumes.jacobian import SMALLEST_DETERMINANT, jacobian_determinant, log_jacobian
 
 SHAPE = (7, 9, 11)
 OBLIQUE = np.array([[-1.9, 0.2, 0.1, 30], [0.3, 0.1, 2.4, -20], [0.1, -1.4, 0.2, 9], [0, 0, 0, 1.0]])

@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
-from pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
-from pipeline.registration.volumes.tables import VOLUME_COLUMNS, hippocampal_volumes, retest_table, volume_stability
+from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
+from heatlas.pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
+from heatlas.pipeline.registration.volumes.tables import (
+    VOLUME_COLUMNS,
+    hippocampal_volumes,
+    retest_table,
+    volume_stability,
+)
 
 SHAPE = (7, 9, 11)
 AFFINE = np.diag([-2.0, 2.0, 2.0, 1.0])
@@ -150,8 +155,8 @@ def test_hippocampi_keep_their_sides() -> None:
 
 
 def test_dark_volume_counts_a_hole_and_no_shift(tmp_path: Path) -> None:
-    from atlases.templates import load_template
-    from pipeline.registration.quality.measures import dark_volume
+    from heatlas.atlases.templates import load_template
+    from heatlas.pipeline.registration.quality.measures import dark_volume
 
     template = load_template(4.0)
     indices = np.stack(np.meshgrid(*[np.arange(n) for n in template.grid.shape], indexing="ij"), -1)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.registration.quality.flags import MIN_COHORT
-from pipeline.registration.quality.local_outliers import (
+from heatlas.pipeline.registration.quality.flags import MIN_COHORT
+from heatlas.pipeline.registration.quality.local_outliers import (
     LARGEST_INVERSE_ERROR_MM,
     LOWEST_CORRELATION,
     outlying_distance,
@@ -15,7 +15,7 @@ from pipeline.registration.quality.local_outliers import (
     region_reasons,
     worst_regions,
 )
-from pipeline.registration.quality.local_quality import (
+from heatlas.pipeline.registration.quality.local_quality import (
     inverse_error,
     local_correlation,
     region_means,

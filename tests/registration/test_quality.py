@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from pipeline.registration.quality.measures import (
+from heatlas.pipeline.registration.quality.measures import (
     QUALITY_COLUMNS,
     assess,
     correlation,

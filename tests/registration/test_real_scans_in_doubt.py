@@ -11,13 +11,13 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from pipeline.cohort.records import Scan
-from pipeline.registration.stage import register_scans
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.executors import open_executor
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.stage import register_scans
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.executors import open_executor
 
 HEADS = ("chris_t1.nii.gz", "IXI012-HH-1211_T1.nii.gz", "pycortex-S1_raw.nii.gz")
 

@@ -16,16 +16,16 @@ import pytest
 from carried_labels import dice_per_label, warp_labels
 from registration_phantom import TEMPLATE_TO_SCAN
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from atlases.templates import load_template
-from pipeline.cohort.records import Scan
-from pipeline.registration.stage import REGISTRATION_COLUMNS, register_scans
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.executors import open_executor
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.stage import REGISTRATION_COLUMNS, register_scans
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.executors import open_executor
 
 QUICK = "antsRegistrationSyNQuick[s]"
 CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False, transform=QUICK)

@@ -4,8 +4,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from pipeline.registration.ants_transform import Volume
-from pipeline.registration.images.preparation import around_brain, closest_ras, coarsen
+from heatlas.pipeline.registration.ants_transform import Volume
+from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen
 
 AFFINE = np.array([[0, 0, 1.2, -30], [-1.0, 0, 0, 40], [0, 0.8, 0, -25], [0, 0, 0, 1.0]])  # PSR, 1 x .8 x 1.2 mm
 SHAPE = (41, 53, 37)

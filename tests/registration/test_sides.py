@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from atlases.spaces import Grid
-from atlases.templates import load_template
-from pipeline.registration.quality.flags import MIN_COHORT
-from pipeline.registration.quality.side_images import sides_of, without_warp, write_asymmetry
-from pipeline.registration.quality.sides import Halves, asymmetry, compare_sides, halves_of, side_scores
+from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.registration.quality.flags import MIN_COHORT
+from heatlas.pipeline.registration.quality.side_images import sides_of, without_warp, write_asymmetry
+from heatlas.pipeline.registration.quality.sides import Halves, asymmetry, compare_sides, halves_of, side_scores
 
 TEMPLATE = load_template(4.0)
 HALVES = halves_of(np.asarray(TEMPLATE.brain_mask), TEMPLATE.grid.affine)

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atlases.images import write_template_image
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.records import Scan
-from pipeline.registration.volumes.tables import VOLUME_COLUMNS, measure_volumes
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_json
-from pipeline.run.work.digests import DigestCache
+from heatlas.atlases.images import write_template_image
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.volumes.tables import VOLUME_COLUMNS, measure_volumes
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_json
+from heatlas.pipeline.run.work.digests import DigestCache
 
 ATLAS = "neuromorphometrics-cat12"
 GRID = template_grid(4.0)

@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 from run_factory import RESOLUTION, RunPlan, make_run
 
-from atlases.regions import neuromorphometrics
-from atlases.spaces import template_grid
-from pipeline.regions.tables import RELEVANCE_COLUMNS
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from reports.explorer.of_run import region_explorer
-from reports.page.material import Material
-from reports.page.pages import Frame, render
-from reports.viewer.component import group_viewer, shared_data
+from heatlas.atlases.regions import neuromorphometrics
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.regions.tables import RELEVANCE_COLUMNS
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.reports.explorer.of_run import region_explorer
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.pages import Frame, render
+from heatlas.reports.viewer.component import group_viewer, shared_data
 
 HOSTILE_CLASS = '=C"N</script><b>'
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 from component_pages import make_component_page
 
-from reports.content.relevance import maps as group_maps
-from reports.figures.style import new_figure
-from reports.page import parts
+from heatlas.reports.content.relevance import maps as group_maps
+from heatlas.reports.figures.style import new_figure
+from heatlas.reports.page import parts
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = (

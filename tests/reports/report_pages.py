@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.run.layout.run_layout import RunLayout
-from reports.page.chapters import CHAPTERS, anchors_of
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.reports.page.chapters import CHAPTERS, anchors_of
 
 
 def chapter_files(layout: RunLayout) -> list[Path]:

@@ -13,28 +13,28 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 
-from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import SPLIT_COLUMNS
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.evaluation.planted import evaluate_planted
-from pipeline.explaining.stage import CONSERVATION_COLUMNS, EVIDENCE_COLUMNS
-from pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
-from pipeline.regions.metrics import negative_class_reference
-from pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
-from pipeline.regions.tables import BILATERAL_COLUMNS
-from pipeline.registration.stage import REGISTRATION_COLUMNS
-from pipeline.run.config.files import config_to_toml, load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.map_names import map_names
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_json, write_table, write_text
-from pipeline.run.work.jobs import FAILURE_COLUMNS
-from pipeline.run.work.provenance import write_provenance
-from pipeline.statistics.images.measures import COLUMNS as IMAGE_COLUMNS
-from pipeline.statistics.stage import analyse
-from pipeline.training.metrics import outcome
-from pipeline.training.prediction import PREDICTION_COLUMNS
-from pipeline.training.stage import HISTORY_COLUMNS
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.splits import SPLIT_COLUMNS
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.evaluation.planted import evaluate_planted
+from heatlas.pipeline.explaining.stage import CONSERVATION_COLUMNS, EVIDENCE_COLUMNS
+from heatlas.pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
+from heatlas.pipeline.regions.metrics import negative_class_reference
+from heatlas.pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
+from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS
+from heatlas.pipeline.registration.stage import REGISTRATION_COLUMNS
+from heatlas.pipeline.run.config.files import config_to_toml, load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.map_names import map_names
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_json, write_table, write_text
+from heatlas.pipeline.run.work.jobs import FAILURE_COLUMNS
+from heatlas.pipeline.run.work.provenance import write_provenance
+from heatlas.pipeline.statistics.images.measures import COLUMNS as IMAGE_COLUMNS
+from heatlas.pipeline.statistics.stage import analyse
+from heatlas.pipeline.training.metrics import outcome
+from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS
+from heatlas.pipeline.training.stage import HISTORY_COLUMNS
 
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics")
 PLANTED = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus", "Lateral ventricle")

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from component_pages import HOSTILE_CLASS
 
-from pipeline.run.tables import read_table
-from reports.words.numbers import number, p_cell
+from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.words.numbers import number, p_cell
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,14 @@ import pytest
 from report_pages import chapter_files, page_with
 from run_factory import RESOLUTION
 
-from atlases.templates import load_template
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from reports.page.build import build_report
-from reports.page.links import participant_file
-from reports.page.overviews import write_overview
-from reports.people.scan_pictures import draw_scans
-from reports.read.run_record import read_run
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.page.build import build_report
+from heatlas.reports.page.links import participant_file
+from heatlas.reports.page.overviews import write_overview
+from heatlas.reports.people.scan_pictures import draw_scans
+from heatlas.reports.read.run_record import read_run
 
 EVERY_PAGE = True
 LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")

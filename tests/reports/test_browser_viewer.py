@@ -11,9 +11,9 @@ from component_pages import HOSTILE_CLASS
 from PIL import Image
 from run_factory import RESOLUTION
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from reports.words.numbers import number
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.reports.words.numbers import number
 
 BRIGHT = """(canvas) => {
   const { width, height } = canvas, half = Math.floor(width / 2);

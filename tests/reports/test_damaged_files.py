@@ -18,22 +18,22 @@ import pytest
 from report_pages import page_with
 from run_factory import RunPlan, make_run
 
-from pipeline.run.cells import REMEDY
-from pipeline.run.columns import Form
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import write_json
-from pipeline.run.work.digests import stamp_of
-from reports.cautions.all_cautions import find_cautions
-from reports.content.run.summary import summarise
-from reports.explorer.of_run import _relevance
-from reports.figures import gallery
-from reports.page.links import Links
-from reports.page.material import Material
-from reports.page.parts import PARTS, finished_sections, people_pages, region_pages
-from reports.page.sections import SECTIONS
-from reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunRecord, read_run, read_usable
-from reports.read.written_tables import TABLES
-from workflows.command_line import main
+from heatlas.pipeline.run.cells import REMEDY
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.work.digests import stamp_of
+from heatlas.reports.cautions.all_cautions import find_cautions
+from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.explorer.of_run import _relevance
+from heatlas.reports.figures import gallery
+from heatlas.reports.page.links import Links
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.parts import PARTS, finished_sections, people_pages, region_pages
+from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.read.run_record import FOUNDATIONS, WRITTEN_BEFORE, RunRecord, read_run, read_usable
+from heatlas.reports.read.written_tables import TABLES
+from heatlas.workflows.command_line import main
 
 PLAN = RunPlan(people=3, betas=(0.0, 0.5), preset="demo")
 
@@ -354,7 +354,8 @@ def test_a_lost_group_map_leaves_its_place_empty_and_named(finished, record, tmp
     MAPS[way](path)
     drawn = []
     monkeypatch.setattr(
-        "reports.content.relevance.maps.draw_map_grid", lambda rows, *rest: drawn.append(rows) or gallery.Figure()
+        "heatlas.reports.content.relevance.maps.draw_map_grid",
+        lambda rows, *rest: drawn.append(rows) or gallery.Figure(),
     )
     try:
         material = fast_material(record, monkeypatch)
@@ -443,7 +444,7 @@ def test_a_part_that_ends_in_an_unforeseen_error_is_replaced_by_its_reason(recor
 
 def test_the_command_says_so_in_its_exit_code_and_log_and_makes_the_rest(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gallery, "rendered", lambda figure, form, dpi=0, reduce=False: b"")
-    monkeypatch.setattr("workflows.adni.open_executor", lambda *arguments: nullcontext(None))
+    monkeypatch.setattr("heatlas.workflows.adni.open_executor", lambda *arguments: nullcontext(None))
     monkeypatch.delitem(PARTS, "regions")  # dozens of pages
     layout = make_run(tmp_path / "run", replace(PLAN, betas=(0.0,), guided=False))
     path = layout.statistics("performance")

@@ -9,16 +9,16 @@ import pytest
 from declared_tables import require_as_declared, tables_of_run
 from run_factory import RunPlan, make_run
 
-from pipeline.cohort.people.tasks import KINDS
-from pipeline.run.columns import Form, column_of, unit_of
-from pipeline.run.config.files import load_config
-from pipeline.run.declared import CORRECTIONS, Table
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.statistics.stage import ANALYSES
-from reports.analyses.columns import FORMS
-from reports.read.table_documentation import documentation
-from reports.read.table_faults import _allowed, bad_cell
-from reports.read.written_tables import DECLARED, HISTORIES_OF, PREDICTIONS_OF, tables_of
+from heatlas.pipeline.cohort.people.tasks import KINDS
+from heatlas.pipeline.run.columns import Form, column_of, unit_of
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.declared import CORRECTIONS, Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.statistics.stage import ANALYSES
+from heatlas.reports.analyses.columns import FORMS
+from heatlas.reports.read.table_documentation import documentation
+from heatlas.reports.read.table_faults import _allowed, bad_cell
+from heatlas.reports.read.written_tables import DECLARED, HISTORIES_OF, PREDICTIONS_OF, tables_of
 
 NAMES = {table.name: table for table in DECLARED}
 
@@ -105,7 +105,7 @@ def test_there_are_no_classes_where_a_number_is_predicted():
 
 def test_the_documentation_is_that_of_the_declarations():
     written = Path(__file__).parents[2] / "docs" / "tables.md"
-    remedy = "run: python -m reports.read.table_documentation > docs/tables.md"
+    remedy = "run: python -m heatlas.reports.read.table_documentation > docs/tables.md"
     assert written.read_text(encoding="utf-8") == documentation(), remedy
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.evaluation.bench.distractors import COLUMNS as DISTRACTORS
-from pipeline.evaluation.consensus.tables import PAIR_COLUMNS, REGION_COLUMNS
-from pipeline.evaluation.grids.directions import DIRECTION_COLUMNS
-from pipeline.evaluation.grids.tables import GRID_TABLE_COLUMNS, INVARIANCE_COLUMNS
-from pipeline.evaluation.interactions.sides import COLUMNS as SIDES
-from pipeline.evaluation.interactions.sources import COLUMNS as SOURCES
-from pipeline.evaluation.representations.table import COLUMNS as REPRESENTATIONS
-from pipeline.evaluation.retraining.table import COLUMNS as RETRAINING
-from reports.content.relevance.evaluation_parts import NAMED, PARTS, ROWS, Part, _part, applies
+from heatlas.pipeline.evaluation.bench.distractors import COLUMNS as DISTRACTORS
+from heatlas.pipeline.evaluation.consensus.tables import PAIR_COLUMNS, REGION_COLUMNS
+from heatlas.pipeline.evaluation.grids.directions import DIRECTION_COLUMNS
+from heatlas.pipeline.evaluation.grids.tables import GRID_TABLE_COLUMNS, INVARIANCE_COLUMNS
+from heatlas.pipeline.evaluation.interactions.sides import COLUMNS as SIDES
+from heatlas.pipeline.evaluation.interactions.sources import COLUMNS as SOURCES
+from heatlas.pipeline.evaluation.representations.table import COLUMNS as REPRESENTATIONS
+from heatlas.pipeline.evaluation.retraining.table import COLUMNS as RETRAINING
+from heatlas.reports.content.relevance.evaluation_parts import NAMED, PARTS, ROWS, Part, _part, applies
 
 GROUPS = [f"Region {place}" for place in range(20)]
 

@@ -12,27 +12,27 @@ import pytest
 from report_pages import all_pages, page_with
 from run_factory import EVIDENCE, PLANTED, RunPlan, make_run
 
-from pipeline.evaluation.bench.distractors import COLUMNS as DISTRACTORS
-from pipeline.evaluation.bench.table import COLUMNS as SCORES
-from pipeline.evaluation.bench.verdicts import COLUMNS as VERDICTS
-from pipeline.evaluation.bench.verdicts import verdict_table
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from reports.analyses.evaluation_verdict import NOT_EVALUATED, bench_sentence
-from reports.analyses.planted_verdict import recovery
-from reports.analyses.verdicts import comparisons
-from reports.cautions.all_cautions import find_cautions
-from reports.cautions.evidence import evidence_differences, sum_error
-from reports.content.relevance import evaluation, regions
-from reports.content.run.summary import summarise
-from reports.page.build import report_inputs, write_report
-from reports.page.material import Material
-from reports.people.cohort import People
-from reports.people.page import person_content
-from reports.read.leading_map import leading_map
-from reports.read.run_record import RunRecord, read_run
-from reports.region_pages.page import RegionMaterial, region_content
-from reports.words.numbers import fixed, signed
+from heatlas.pipeline.evaluation.bench.distractors import COLUMNS as DISTRACTORS
+from heatlas.pipeline.evaluation.bench.table import COLUMNS as SCORES
+from heatlas.pipeline.evaluation.bench.verdicts import COLUMNS as VERDICTS
+from heatlas.pipeline.evaluation.bench.verdicts import verdict_table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED, bench_sentence
+from heatlas.reports.analyses.planted_verdict import recovery
+from heatlas.reports.analyses.verdicts import comparisons
+from heatlas.reports.cautions.all_cautions import find_cautions
+from heatlas.reports.cautions.evidence import evidence_differences, sum_error
+from heatlas.reports.content.relevance import evaluation, regions
+from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.page.build import report_inputs, write_report
+from heatlas.reports.page.material import Material
+from heatlas.reports.people.cohort import People
+from heatlas.reports.people.page import person_content
+from heatlas.reports.read.leading_map import leading_map
+from heatlas.reports.read.run_record import RunRecord, read_run
+from heatlas.reports.region_pages.page import RegionMaterial, region_content
+from heatlas.reports.words.numbers import fixed, signed
 
 VOXELS = 100  # of every region of the made-up runs
 SHOWN = 5e-6  # six significant digits

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from run_factory import RunPlan, make_run
 
-from atlases.regions import neuromorphometrics
-from pipeline.run.tables import read_table
-from pipeline.statistics.groups.region_explorer import EXPLORER_COLUMNS, explorer_table
+from heatlas.atlases.regions import neuromorphometrics
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.statistics.groups.region_explorer import EXPLORER_COLUMNS, explorer_table
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +106,8 @@ def test_without_single_regions_or_tests_the_rest_is_there(tables):
 
 
 def test_a_run_without_statistics_has_no_explorer(tmp_path):
-    from reports.explorer.of_run import region_explorer
-    from reports.page.material import Material
+    from heatlas.reports.explorer.of_run import region_explorer
+    from heatlas.reports.page.material import Material
 
     material = Material.of(make_run(tmp_path / "run", RunPlan(until="training", people=2)))
     assert region_explorer(material) is None

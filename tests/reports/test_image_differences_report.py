@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from run_factory import PLANTED, RunPlan, make_run
 
-from atlases.images import write_template_image
-from atlases.spaces import template_grid
-from pipeline.run.tables import write_table
-from pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
-from reports.content.relevance import differences, voxelwise
-from reports.figures.differences import draw_differences, named
-from reports.page.material import Material
+from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
+from heatlas.reports.content.relevance import differences, voxelwise
+from heatlas.reports.figures.differences import draw_differences, named
+from heatlas.reports.page.material import Material
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import re
 import pandas as pd
 import pytest
 
-from reports.analyses.charts import Intervals, chart_of
-from reports.vector.intervals import BAND, IntervalRow, draw_intervals
+from heatlas.reports.analyses.charts import Intervals, chart_of
+from heatlas.reports.vector.intervals import BAND, IntervalRow, draw_intervals
 
 SPEC = Intervals(("group", "scan_group", "map"), "r", "low", "high", "correlation")
 ROWS = pd.DataFrame({

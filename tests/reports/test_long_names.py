@@ -12,13 +12,13 @@ import pytest
 from report_pages import chapter_files, page_with
 from run_factory import RunPlan, make_run
 
-from pipeline.run.tables import read_table
-from reports.figures import gallery
-from reports.page.build import write_report
-from reports.page.parts import PARTS
-from reports.page.tables import LONGEST_CELL, Column, page_table
-from reports.words.numbers import LONGEST_NAME, LONGEST_TEXT, mid_sentence, shortened
-from reports.words.wording import (
+from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.figures import gallery
+from heatlas.reports.page.build import write_report
+from heatlas.reports.page.parts import PARTS
+from heatlas.reports.page.tables import LONGEST_CELL, Column, page_table
+from heatlas.reports.words.numbers import LONGEST_NAME, LONGEST_TEXT, mid_sentence, shortened
+from heatlas.reports.words.wording import (
     contrast_in_words,
     covariates_in_words,
     level_in_words,

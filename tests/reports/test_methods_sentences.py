@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.run.config.files import load_config
-from pipeline.run.layout.folder import RunInput
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.statistics.associations.volume_association import WITHIN
-from reports.read.run_record import RunRecord
-from reports.words import methods, methods_statistics
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.layout.folder import RunInput
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.statistics.associations.volume_association import WITHIN
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words import methods, methods_statistics
 
 FOLDER = Path("nowhere")
 

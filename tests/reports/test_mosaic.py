@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from reports.figures.mosaic import LINE, Tile, draw_mosaic
-from reports.figures.pictures import shown_in
-from reports.figures.slices import PERSON_PERCENTILES, BrainImage, ColourScale, MapView, coloured
-from reports.people.portrait import (
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.reports.figures.mosaic import LINE, Tile, draw_mosaic
+from heatlas.reports.figures.pictures import shown_in
+from heatlas.reports.figures.slices import PERSON_PERCENTILES, BrainImage, ColourScale, MapView, coloured
+from heatlas.reports.people.portrait import (
     BAR,
     BAR_HEIGHT,
     CUTS,

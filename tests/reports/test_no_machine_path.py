@@ -8,10 +8,10 @@ import pytest
 from report_pages import all_pages, chapter_files
 from run_factory import RunPlan, make_run
 
-from pipeline.run.layout.private_paths import without_folders
-from reports.figures import gallery
-from reports.page.build import write_report
-from reports.page.parts import PARTS
+from heatlas.pipeline.run.layout.private_paths import without_folders
+from heatlas.reports.figures import gallery
+from heatlas.reports.page.build import write_report
+from heatlas.reports.page.parts import PARTS
 
 EVERY_PAGE = True
 FOLDER = "/data/secret-trial/people"

@@ -11,11 +11,11 @@ import pytest
 from run_factory import EVIDENCE, RunPlan, make_run
 
 import heatlas
-from pipeline.regions.tables import RELEVANCE_COLUMNS
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from reports.read.written_tables import DECLARED
+from heatlas.pipeline.regions.tables import RELEVANCE_COLUMNS
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.reports.read.written_tables import DECLARED
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from pipeline.cohort.people.tasks import task_of
-from pipeline.run.config.settings import CohortConfig
-from reports.people.cohort import People
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.reports.people.cohort import People
 
 
 def test_both_names_of_a_person_find_their_fingerprint() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.run.config.files import load_config
-from pipeline.run.layout.folder import RunInput
-from pipeline.run.layout.run_layout import RunLayout
-from reports.analyses.planted_verdict import planted_effects
-from reports.read.run_record import RunRecord
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.layout.folder import RunInput
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.reports.analyses.planted_verdict import planted_effects
+from heatlas.reports.read.run_record import RunRecord
 
 FOLDER = Path("nowhere")
 

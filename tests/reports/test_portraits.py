@@ -11,25 +11,25 @@ import pandas as pd
 import pytest
 from run_factory import EVIDENCE, RESOLUTION, RunPlan, make_run
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from atlases.templates import load_template
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from reports.content.relevance import patients
-from reports.figures.pictures import shown_in
-from reports.figures.slices import BrainImage, ColourScale, smoothed
-from reports.page.build import build_report
-from reports.page.links import participant_file
-from reports.page.material import Material
-from reports.people.cohort import People
-from reports.people.evidence import evidence_sentences
-from reports.people.pictures import portraits_of
-from reports.people.portrait import FAINT, MAPS, REGIONS, region_row
-from reports.people.regions import regions_of_scans
-from reports.people.scan_pictures import draw_scans
-from reports.read.run_record import read_run
-from reports.words.numbers import fixed, mid_sentence, signed
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.content.relevance import patients
+from heatlas.reports.figures.pictures import shown_in
+from heatlas.reports.figures.slices import BrainImage, ColourScale, smoothed
+from heatlas.reports.page.build import build_report
+from heatlas.reports.page.links import participant_file
+from heatlas.reports.page.material import Material
+from heatlas.reports.people.cohort import People
+from heatlas.reports.people.evidence import evidence_sentences
+from heatlas.reports.people.pictures import portraits_of
+from heatlas.reports.people.portrait import FAINT, MAPS, REGIONS, region_row
+from heatlas.reports.people.regions import regions_of_scans
+from heatlas.reports.people.scan_pictures import draw_scans
+from heatlas.reports.read.run_record import read_run
+from heatlas.reports.words.numbers import fixed, mid_sentence, signed
 
 PERSON = "sub-AD000"
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from run_factory import EVIDENCE, RunPlan, make_run
 
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from reports.analyses import catalogue
-from reports.analyses.verdicts import primary
-from reports.content.run.summary import summarise
-from reports.page.chapters import CHAPTERS, INDEX
-from reports.page.material import Material
-from reports.read.run_record import RunRecord, read_run
-from reports.read.written_tables import TABLES
-from reports.words.methods_statistics import analyses_text
-from reports.words.numbers import fixed, p_value
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.analyses import catalogue
+from heatlas.reports.analyses.verdicts import primary
+from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.page.chapters import CHAPTERS, INDEX
+from heatlas.reports.page.material import Material
+from heatlas.reports.read.run_record import RunRecord, read_run
+from heatlas.reports.read.written_tables import TABLES
+from heatlas.reports.words.methods_statistics import analyses_text
+from heatlas.reports.words.numbers import fixed, p_value
 
 
 @pytest.fixture(scope="module")

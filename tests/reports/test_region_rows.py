@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from reports.figures.gallery import Gallery
-from reports.figures.regions import draw_regions
-from reports.vector.drawing import Axis
+from heatlas.reports.figures.gallery import Gallery
+from heatlas.reports.figures.regions import draw_regions
+from heatlas.reports.vector.drawing import Axis
 
 
 def region_values(factor: float) -> pd.DataFrame:

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from run_factory import RESOLUTION
 
-from reports.page.tables import Column, footnote, numeric, page_table
-from reports.region_pages.tables import side_means
-from reports.region_pages.viewer import MARGIN_MM, part_of, region_box
-from reports.viewer.component import viewing_space
+from heatlas.reports.page.tables import Column, footnote, numeric, page_table
+from heatlas.reports.region_pages.tables import side_means
+from heatlas.reports.region_pages.viewer import MARGIN_MM, part_of, region_box
+from heatlas.reports.viewer.component import viewing_space
 
 
 @pytest.fixture(scope="module")

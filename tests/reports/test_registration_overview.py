@@ -12,14 +12,14 @@ from PIL import Image
 from report_pages import page_with
 from run_factory import RunPlan, make_run
 
-from atlases.images import write_template_image
-from atlases.templates import load_template
-from pipeline.cohort.records import ScanTable
-from pipeline.run.layout.run_layout import RunLayout
-from reports.figures.pictures import NIGHT
-from reports.figures.slices import BrainImage
-from reports.page.build import build_report
-from reports.page.overviews import (
+from heatlas.atlases.images import write_template_image
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.reports.figures.pictures import NIGHT
+from heatlas.reports.figures.slices import BrainImage
+from heatlas.reports.page.build import build_report
+from heatlas.reports.page.overviews import (
     BAR_PIXELS,
     MASK_COLOUR,
     MAX_BYTES,

@@ -16,22 +16,22 @@ import pytest
 from report_pages import chapter_files, page_with
 from run_factory import PLANTED, RESOLUTION, STAGES, RunPlan, make_run
 
-from atlases.templates import load_template
-from pipeline.cohort.people.tasks import TWO_CLASSES
-from pipeline.run.config.files import read_config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from reports.cautions.all_cautions import find_cautions
-from reports.cautions.method_cautions import UNSEEN_SHARE
-from reports.content.run.summary import summarise
-from reports.page.build import build_report, report_inputs, written_files
-from reports.page.chapters import CHAPTERS
-from reports.page.material import Material
-from reports.page.sections import SECTIONS
-from reports.people.cohort import People
-from reports.people.page import person_content
-from reports.read.run_record import read_run
-from reports.words.numbers import fixed, number, percent
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
+from heatlas.pipeline.run.config.files import read_config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.reports.cautions.all_cautions import find_cautions
+from heatlas.reports.cautions.method_cautions import UNSEEN_SHARE
+from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.page.build import build_report, report_inputs, written_files
+from heatlas.reports.page.chapters import CHAPTERS
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.people.cohort import People
+from heatlas.reports.people.page import person_content
+from heatlas.reports.read.run_record import read_run
+from heatlas.reports.words.numbers import fixed, number, percent
 
 HOSTILE = "<script>alert('x')</script>"
 VOID = {"meta", "img", "br", "input", "link"}

@@ -5,16 +5,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.run.config.files import load_config
-from pipeline.run.layout.folder import RunInput
-from pipeline.run.layout.run_layout import RunLayout
-from reports.cautions.findings import ranking
-from reports.content.relevance.evidence import _table
-from reports.content.run.cohort import _demographics, _split
-from reports.figures.gallery import Gallery
-from reports.page.material import Material
-from reports.page.sections import SECTIONS, build_section
-from reports.read.run_record import RunRecord
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.layout.folder import RunInput
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.reports.cautions.findings import ranking
+from heatlas.reports.content.relevance.evidence import _table
+from heatlas.reports.content.run.cohort import _demographics, _split
+from heatlas.reports.figures.gallery import Gallery
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.sections import SECTIONS, build_section
+from heatlas.reports.read.run_record import RunRecord
 
 TASKS = {
     "two": {"positive": "AD", "negative": "CN"},

@@ -14,18 +14,18 @@ import pytest
 from PIL import Image
 from run_factory import RunPlan, make_run
 
-from atlases.spaces import template_grid
-from pipeline.run.layout.run_layout import RunLayout
-from reports.content.relevance.maps import class_difference, group_map, surface_pictures
-from reports.figures.gallery import FORMATS, Gallery, rendered
-from reports.figures.slices import GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, coloured, view_of
-from reports.figures.style import house_style, new_figure
-from reports.figures.surfaces import VIEWS, GroupMap, _fsaverage, draw_group_maps, surface_values
-from reports.page import publication
-from reports.page.material import Material
-from reports.page.publication import draw_maps, write_figures
-from reports.read.run_record import read_run
-from workflows.command_line import main
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.reports.content.relevance.maps import class_difference, group_map, surface_pictures
+from heatlas.reports.figures.gallery import FORMATS, Gallery, rendered
+from heatlas.reports.figures.slices import GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, coloured, view_of
+from heatlas.reports.figures.style import house_style, new_figure
+from heatlas.reports.figures.surfaces import VIEWS, GroupMap, _fsaverage, draw_group_maps, surface_values
+from heatlas.reports.page import publication
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.publication import draw_maps, write_figures
+from heatlas.reports.read.run_record import read_run
+from heatlas.workflows.command_line import main
 
 GRID = template_grid(4.0)
 PLACES = {"right": (38.0, -22.0, 58.0), "left": (-56.0, -20.0, 2.0)}

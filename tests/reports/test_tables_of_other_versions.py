@@ -9,15 +9,15 @@ import pytest
 from report_pages import page_with
 from run_factory import RunPlan, make_run
 
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from reports.analyses.catalogue import ANALYSES
-from reports.cautions.all_cautions import find_cautions, missing_stages
-from reports.content.run.summary import summarise
-from reports.page.build import build_report
-from reports.page.sections import SECTIONS
-from reports.read.run_record import RunRecord, read_run
-from reports.read.written_tables import TABLES, of_another_version
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.reports.analyses.catalogue import ANALYSES
+from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
+from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.page.build import build_report
+from heatlas.reports.page.sections import SECTIONS
+from heatlas.reports.read.run_record import RunRecord, read_run
+from heatlas.reports.read.written_tables import TABLES, of_another_version
 
 PLAN = RunPlan(people=3, betas=(0.0,), preset="demo", overrides={"attribution": {"keep_maps": "none"}})
 REMEDY = "another version of Heatlas wrote it. Repeat the command that made this run"

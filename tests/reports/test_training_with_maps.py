@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.planting.marker_table import COLUMNS as MARKER
-from pipeline.evaluation.retraining.before_after_table import COLUMNS
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.config.settings import Config
-from reports.content.relevance.before_after import applies, build
+from heatlas.pipeline.evaluation.planting.marker_table import COLUMNS as MARKER
+from heatlas.pipeline.evaluation.retraining.before_after_table import COLUMNS
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.reports.content.relevance.before_after import applies, build
 
 
 def material(objective: ObjectiveConfig, **tables: pd.DataFrame) -> SimpleNamespace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from pipeline.run.work import digests, imports
+from heatlas.pipeline.run.work import digests, imports
 
 
 def forget_code() -> None:

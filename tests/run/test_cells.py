@@ -3,9 +3,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from pipeline.run.cells import require_numbers
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.cells import require_numbers
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import read_table, write_table
 
 
 @pytest.mark.parametrize("note", ["plain", "two\nlines", 'three\n"quoted"\nlines'])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from other_user import nobody
 
-from pipeline.run.config.files import (
+from heatlas.pipeline.run.config.files import (
     PRESETS,
     config_to_toml,
     load_config,
@@ -20,10 +20,10 @@ from pipeline.run.config.files import (
     usual_sentence,
     with_section,
 )
-from pipeline.run.config.networks import NETWORKS, ModelConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import UsageError
-from pipeline.run.layout.folder import RunInput, prepare_run_folder
+from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder
 
 
 @pytest.mark.parametrize("preset", ["default", "bohle2019", "demo"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from code_caches import forget_code
 
-from pipeline.run.work.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
+from heatlas.pipeline.run.work.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
 
 
 def test_file_digest_is_sha256(tmp_path):
@@ -21,7 +21,7 @@ def test_cache_reads_a_file_again_only_when_it_changed(tmp_path, monkeypatch):
     cache = DigestCache(tmp_path / "digests.json")
     one = cache.digest(path)
     cache.save()
-    monkeypatch.setattr("pipeline.run.work.digests.file_digest", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr("heatlas.pipeline.run.work.digests.file_digest", lambda _: pytest.fail("read again"))
     cache = DigestCache(tmp_path / "digests.json")
     assert cache.digest(path) == one
     monkeypatch.undo()
@@ -80,9 +80,9 @@ def test_code_digest_is_blind_to_text_below_constants_and_fields(package):
 
 def test_key_depends_on_inputs_parameters_and_code():
     keys = {
-        unit_key({"a": "1"}, Record(1, ()), "pipeline.run"),
-        unit_key({"a": "2"}, Record(1, ()), "pipeline.run"),
-        unit_key({"a": "1"}, Record(2, ()), "pipeline.run"),
-        unit_key({"a": "1"}, Record(1, ()), "pipeline.cohort.records"),
+        unit_key({"a": "1"}, Record(1, ()), "heatlas.pipeline.run"),
+        unit_key({"a": "2"}, Record(1, ()), "heatlas.pipeline.run"),
+        unit_key({"a": "1"}, Record(2, ()), "heatlas.pipeline.run"),
+        unit_key({"a": "1"}, Record(1, ()), "heatlas.pipeline.cohort.records"),
     }
     assert len(keys) == 4

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from pipeline.run.errors import ResumableError, UsageError
-from pipeline.run.work import executors
-from pipeline.run.work.executors import SINGLE_THREAD, open_executor
+from heatlas.pipeline.run.errors import ResumableError, UsageError
+from heatlas.pipeline.run.work import executors
+from heatlas.pipeline.run.work.executors import SINGLE_THREAD, open_executor
 
 
 def test_workers_use_one_thread_and_the_parent_keeps_its_environment():
@@ -32,7 +32,7 @@ def test_an_error_before_any_work_waits_for_nothing(monkeypatch):
 
 PARENT = """
 import os, sys, time
-from pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.executors import open_executor
 if __name__ == "__main__":
     with open_executor(1) as executor:
         print(executor.submit(os.getpid).result(), flush=True)
@@ -78,7 +78,7 @@ def test_workers_find_imported_what_was_asked_for_ahead():
     """In a process of its own: a server that runs already imports nothing more."""
     code = (
         "import os, sys\n"
-        "from pipeline.run.work.executors import import_ahead, open_executor\n"
+        "from heatlas.pipeline.run.work.executors import import_ahead, open_executor\n"
         "if __name__ == '__main__':\n"
         "    import_ahead(['colorsys'])\n"
         "    with open_executor(1) as executor:\n"
@@ -94,7 +94,7 @@ def test_workers_find_imported_what_was_asked_for_ahead():
 def test_an_interrupt_while_the_server_imports_leaves_no_traceback():
     code = (
         "import os, signal, time\n"
-        "from pipeline.run.work.executors import import_ahead\n"
+        "from heatlas.pipeline.run.work.executors import import_ahead\n"
         "import_ahead(['pandas'])\n"
         "time.sleep(0.2)\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
@@ -107,7 +107,7 @@ def test_an_interrupt_while_the_server_imports_leaves_no_traceback():
 
 INTERRUPTED = """
 import os, signal, time
-from pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.executors import open_executor
 if __name__ == "__main__":
     try:
         with open_executor(1) as executor:

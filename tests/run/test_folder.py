@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.run.config.files import read_config
-from pipeline.run.config.settings import Config, PrivacyConfig
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.folder import RunInput, is_fingerprint_of, prepare_run_folder, read_run_config, read_run_input
+from heatlas.pipeline.run.config.files import read_config
+from heatlas.pipeline.run.config.settings import Config, PrivacyConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.folder import (
+    RunInput,
+    is_fingerprint_of,
+    prepare_run_folder,
+    read_run_config,
+    read_run_input,
+)
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from code_caches import forget_code
 
-from pipeline.run.work import digests, imports
+from heatlas.pipeline.run.work import digests, imports
 
 MODULES = {
     "work": "from __future__ import annotations\n"
     "from parted.formula import value\n"
     "from parted.record import Record\n"
-    "from pipeline.run.tables import write_table\n"
-    "from pipeline.run.work.seeds import generator\n"
+    "from heatlas.pipeline.run.tables import write_table\n"
+    "from heatlas.pipeline.run.work.seeds import generator\n"
     "def do(one: Record) -> Record:\n"
     "    from .lazy import late\n"
     "    write_table(generator)\n"
@@ -44,12 +44,12 @@ def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_closure_holds_what_is_computed_with(parted: Path) -> None:
     assert imports.import_closure(["parted.work"]) == {
-        "parted.work", "parted.formula", "parted.deeper", "parted.lazy", "pipeline.run.work.seeds",
+        "parted.work", "parted.formula", "parted.deeper", "parted.lazy", "heatlas.pipeline.run.work.seeds",
     }  # fmt: skip
 
 
 def test_a_package_stands_for_all_its_modules(parted: Path) -> None:
-    names = {f"parted.{name}" for name in MODULES} | {"parted", "pipeline.run.work.seeds"}
+    names = {f"parted.{name}" for name in MODULES} | {"parted", "heatlas.pipeline.run.work.seeds"}
     assert imports.import_closure(["parted"]) == names
 
 
@@ -78,7 +78,7 @@ def test_a_new_module_in_the_registry_changes_no_key(parted: Path) -> None:
 
 
 def test_a_function_stands_for_its_module() -> None:
-    assert digests.code_digest(imports.import_closure) == digests.code_digest("pipeline.run.work.imports")
+    assert digests.code_digest(imports.import_closure) == digests.code_digest("heatlas.pipeline.run.work.imports")
 
 
 def test_a_module_without_source_is_named() -> None:

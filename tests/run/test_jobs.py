@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.errors import BadInputError, ResumableError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work import disk
-from pipeline.run.work.digests import file_digest
-from pipeline.run.work.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
+from heatlas.pipeline.run.errors import BadInputError, ResumableError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work import disk
+from heatlas.pipeline.run.work.digests import file_digest
+from heatlas.pipeline.run.work.jobs import Job, clear_stale_scratch, execute, is_done, receipt_key, run_jobs
 
 CALLS: list[str] = []
 
@@ -127,7 +127,9 @@ def test_a_copied_run_is_read_once_and_not_made_again(layout, executor, tmp_path
     copy = RunLayout(tmp_path / "copy")
     shutil.copytree(layout.root, copy.root, copy_function=shutil.copyfile)
     read = []
-    monkeypatch.setattr("pipeline.run.work.digests.file_digest", lambda path: read.append(path) or file_digest(path))
+    monkeypatch.setattr(
+        "heatlas.pipeline.run.work.digests.file_digest", lambda path: read.append(path) or file_digest(path)
+    )
     for _ in range(3):
         assert is_done(copy, job(copy, "one")) == {"length": 3}
     assert read == [copy.root / "a" / "u.txt"]

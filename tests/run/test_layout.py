@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 
 
 @pytest.mark.parametrize("group", ["AD", "CN/SMC", "../up", "≥65", "a b"])

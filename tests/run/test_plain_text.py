@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.plain_text import PlainStream, plain
-from pipeline.run.work.jobs import Job, Outcome, record_failures
-from pipeline.run.work.log import open_log
-from workflows.command_line import main
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plain_text import PlainStream, plain
+from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures
+from heatlas.pipeline.run.work.log import open_log
+from heatlas.workflows.command_line import main
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = {
@@ -84,7 +84,7 @@ def test_a_stream_that_fails_costs_nothing_but_its_text():
 
 TALKS = """
 import logging, sys
-from workflows import interrupts
+from heatlas.workflows import interrupts
 class Home:
     def check_command(arguments):
         log = logging.getLogger("test")
@@ -96,7 +96,7 @@ class Home:
             log.warning("talks – " * 100)
         arguments.input.touch()
         return 3
-sys.modules["workflows.check"] = Home
+sys.modules["heatlas.workflows.check"] = Home
 sys.argv = ["heatlas", "check", *sys.argv[1:]]
 sys.exit(interrupts.start())
 """

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work import progress
-from pipeline.run.work.jobs import Job, run_jobs
-from pipeline.run.work.log import open_log
-from pipeline.run.work.progress import Progress, progress_line
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work import progress
+from heatlas.pipeline.run.work.jobs import Job, run_jobs
+from heatlas.pipeline.run.work.log import open_log
+from heatlas.pipeline.run.work.progress import Progress, progress_line
 
 
 @pytest.fixture

@@ -8,17 +8,17 @@ import time
 
 import pytest
 
-from pipeline.run import documents
-from pipeline.run.config.files import load_config
-from pipeline.run.config.typed_values import from_text
-from pipeline.run.documents import DEEPEST, json_object, known_json, read_json, toml_document
-from pipeline.run.errors import BadInputError, ResumableError, UsageError
-from pipeline.run.layout.folder import read_run_input
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.digests import DigestCache, file_digest
-from pipeline.run.work.lock import run_lock
-from pipeline.run.work.receipts import read_receipt
-from pipeline.run.work.steps import step_outputs
+from heatlas.pipeline.run import documents
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.typed_values import from_text
+from heatlas.pipeline.run.documents import DEEPEST, json_object, known_json, read_json, toml_document
+from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
+from heatlas.pipeline.run.layout.folder import read_run_input
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache, file_digest
+from heatlas.pipeline.run.work.lock import run_lock
+from heatlas.pipeline.run.work.receipts import read_receipt
+from heatlas.pipeline.run.work.steps import step_outputs
 
 DEEP = '{"a": ' * 100_000 + "1" + "}" * 100_000
 BAD = {

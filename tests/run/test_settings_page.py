@@ -9,9 +9,9 @@ from typing import get_type_hints
 
 import pytest
 
-from pipeline.run.config.documentation import documentation, help_texts
-from pipeline.run.config.networks import NETWORKS
-from pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.documentation import documentation, help_texts
+from heatlas.pipeline.run.config.networks import NETWORKS
+from heatlas.pipeline.run.config.settings import Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -25,7 +25,7 @@ def records(record: type) -> Iterator[type]:
 
 
 def test_the_page_is_made_from_the_declarations() -> None:
-    remedy = "run: python -m pipeline.run.config.documentation > docs/settings.md"
+    remedy = "run: python -m heatlas.pipeline.run.config.documentation > docs/settings.md"
     assert PAGE.read_text(encoding="utf-8") == documentation(), remedy
 
 

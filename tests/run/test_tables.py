@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import MISSING, guarded, read_table, unguarded, write_table, write_text
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import MISSING, guarded, read_table, unguarded, write_table, write_text
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.statistics.data.inputs import AppliedScans, StatisticsInputs
-from pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.statistics.data.inputs import AppliedScans, StatisticsInputs
+from heatlas.pipeline.statistics.data.values import RelevanceValues
 
 MAPS = ("lrpB050", "gb")
 GROUPS = ("Amygdala", "Hippocampus", "Putamen", "Precuneus", "Lateral ventricle", "Thalamus")

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.records import Scan
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import write_table
-from pipeline.statistics.data.inputs import VOLUME_COLUMNS, AppliedScans, StatisticsInputs
-from pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.statistics.data.inputs import VOLUME_COLUMNS, AppliedScans, StatisticsInputs
+from heatlas.pipeline.statistics.data.values import RelevanceValues
 
 MAPS = ("lrpB000", "lrpB100", "gb")
 GROUPS = ("Third ventricle", "Amygdala", "Hippocampus", "Lateral ventricle")

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 from made_up import FAST, predictions_of
 
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.records import Scan
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.statistics.data.inputs import AppliedScans, StatisticsInputs
-from pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.statistics.data.inputs import AppliedScans, StatisticsInputs
+from heatlas.pipeline.statistics.data.values import RelevanceValues
 
 MAPS = ("lrpB000", "gb")
 GROUPS = ("Hippocampus", "Cuneus", "Empty")

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
 
-from pipeline.cohort.records import Scan
-from pipeline.statistics.data.inputs import AppliedScans
-from pipeline.statistics.data.region_features import FoldedScans
-from pipeline.statistics.data.values import RelevanceValues
-from pipeline.statistics.data.visits import course_of, first_visits
-from pipeline.statistics.groups.fairness import fairness_tables
-from pipeline.statistics.groups.interactions import subgroup_levels
-from pipeline.statistics.groups.subgroups import subgroups_tables
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.statistics.data.inputs import AppliedScans
+from heatlas.pipeline.statistics.data.region_features import FoldedScans
+from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.statistics.data.visits import course_of, first_visits
+from heatlas.pipeline.statistics.groups.fairness import fairness_tables
+from heatlas.pipeline.statistics.groups.interactions import subgroup_levels
+from heatlas.pipeline.statistics.groups.subgroups import subgroups_tables
 
 NOTHING = pd.DataFrame(index=pd.Index([], name="scan_id"))
 

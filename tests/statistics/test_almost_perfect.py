@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.linear.design import Design
-from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from pipeline.statistics.linear.partial_correlation import partial_correlation
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.linear.design import Design
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
 
 M = 500
 Test = Callable[[Floats, Design, Exchangeability, np.random.Generator], PermutationTest]

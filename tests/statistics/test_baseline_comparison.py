@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
 
 SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pipeline.statistics.resampling.bootstrap import (
+from heatlas.pipeline.statistics.resampling.bootstrap import (
     bca_bounds,
     bootstrap_intervals,
     participant_draws,

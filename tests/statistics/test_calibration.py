@@ -8,11 +8,15 @@ import pytest
 from scipy.stats import binomtest, fisher_exact, t, ttest_ind
 from sklearn.metrics import average_precision_score
 
-from pipeline.cohort.records import Scan
-from pipeline.run.config.settings import CohortConfig
-from pipeline.statistics.performance.calibration import calibration_table, precision_recall_table, wilson_interval
-from pipeline.statistics.performance.classification import weighted_average_precision
-from pipeline.statistics.performance.demographics import demographic_tests
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.statistics.performance.calibration import (
+    calibration_table,
+    precision_recall_table,
+    wilson_interval,
+)
+from heatlas.pipeline.statistics.performance.classification import weighted_average_precision
+from heatlas.pipeline.statistics.performance.demographics import demographic_tests
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 7), (3, 10), (10, 10), (50, 210)])

@@ -8,16 +8,16 @@ import pytest
 import sklearn.metrics
 from made_up import FAST, people, predictions_of
 
-from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.run.config.settings import CohortConfig
-from pipeline.statistics.performance.classification import (
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.statistics.performance.classification import (
     LEAVES_OUT_RETRAINING,
     metrics,
     performance_table,
     roc_table,
     weighted_auc_within,
 )
-from pipeline.statistics.performance.repeats import CORRECTED, corrected_interval, repeats_table
+from heatlas.pipeline.statistics.performance.repeats import CORRECTED, corrected_interval, repeats_table
 
 
 def test_weighted_metrics_equal_sklearn_with_sample_weights():

@@ -8,7 +8,7 @@ from scipy.cluster.hierarchy import linkage
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 
-from pipeline.statistics.normative.clustering import (
+from heatlas.pipeline.statistics.normative.clustering import (
     adjusted_rand,
     consensus,
     gap_statistic,

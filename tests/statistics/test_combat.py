@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.harmonisation.combat import POOL
-from pipeline.statistics.harmonisation.combat_fit import fit
-from pipeline.statistics.harmonisation.empirical_bayes import inverse_gamma_prior, posterior
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.harmonisation.combat import POOL
+from heatlas.pipeline.statistics.harmonisation.combat_fit import fit
+from heatlas.pipeline.statistics.harmonisation.empirical_bayes import inverse_gamma_prior, posterior
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "neurocombat.json").read_text())
 COVARIATES = np.column_stack([GOLDEN["age"], GOLDEN["sex"]])

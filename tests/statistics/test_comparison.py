@@ -13,16 +13,16 @@ from made_up import FAST, fast, people, predictions_of
 from mci_cohort import inputs_of, relevance_table
 from scipy.stats import binomtest, friedmanchisquare, hypergeom
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.comparison.agreement import agreement, kendall_w, mean_overlap, tops
-from pipeline.statistics.comparison.rankings import (
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.comparison.agreement import agreement, kendall_w, mean_overlap, tops
+from heatlas.pipeline.statistics.comparison.rankings import (
     AGREEMENT_COLUMNS,
     Rankings,
     agreement_table,
     ranking_agreement_tables,
     rankings_of_run,
 )
-from pipeline.statistics.comparison.runs import (
+from heatlas.pipeline.statistics.comparison.runs import (
     MCNEMAR_COLUMNS,
     Run,
     common_scans,
@@ -31,7 +31,7 @@ from pipeline.statistics.comparison.runs import (
     votes,
     with_one_name_per_person,
 )
-from pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.statistics.data.values import RelevanceValues
 
 
 def test_one_person_under_two_names_has_one_vote() -> None:

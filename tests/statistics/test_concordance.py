@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from pipeline.statistics.progression.concordance import class_pairs, comparable_pairs, concordance, permuted_concordance
+from heatlas.pipeline.statistics.progression.concordance import (
+    class_pairs,
+    comparable_pairs,
+    concordance,
+    permuted_concordance,
+)
 
 ROWS = st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.integers(0, 4)), min_size=2, max_size=12)
 

@@ -17,15 +17,15 @@ from made_up import people, predictions_of
 from scipy.stats import norm
 from statsmodels.duration.hazard_regression import PHReg
 
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.people.clinical import clinical_table
-from pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
-from pipeline.cohort.people.progression import follow_up, progression
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.run.config.files import load_config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.statistics import stage
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.people.clinical import clinical_table
+from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
+from heatlas.pipeline.cohort.people.progression import follow_up, progression
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.statistics import stage
 
 N = 80
 MAPS = ("lrpB000", "lrpB100")

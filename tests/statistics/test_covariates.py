@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.linear.covariates import CovariateColumns, refuse_class
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.linear.covariates import CovariateColumns, refuse_class
 
 TRAINING = pd.DataFrame(
     {

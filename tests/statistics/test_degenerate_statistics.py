@@ -10,17 +10,17 @@ from made_up import GROUPS, inputs_of, people, predictions_of, relevance_of, set
 from mci_cohort import applied_to, mci_people
 from scipy.stats import beta
 
-from pipeline.regions.effect_size import hedges_g
-from pipeline.statistics.groups.comparisons import comparisons_tables
-from pipeline.statistics.groups.fairness import FLAT_ERROR, fairness_tables
-from pipeline.statistics.groups.members import reported_g
-from pipeline.statistics.groups.region_effects import region_effects
-from pipeline.statistics.groups.subgroups import subgroups_tables
-from pipeline.statistics.progression.conversion import conversions
-from pipeline.statistics.progression.prediction import progression_table
-from pipeline.statistics.resampling.bootstrap import FLAT, Intervals
-from pipeline.statistics.resampling.means import ALIKE, HALL
-from pipeline.statistics.resampling.proportions import with_exact_shares
+from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
+from heatlas.pipeline.statistics.groups.fairness import FLAT_ERROR, fairness_tables
+from heatlas.pipeline.statistics.groups.members import reported_g
+from heatlas.pipeline.statistics.groups.region_effects import region_effects
+from heatlas.pipeline.statistics.groups.subgroups import subgroups_tables
+from heatlas.pipeline.statistics.progression.conversion import conversions
+from heatlas.pipeline.statistics.progression.prediction import progression_table
+from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, Intervals
+from heatlas.pipeline.statistics.resampling.means import ALIKE, HALL
+from heatlas.pipeline.statistics.resampling.proportions import with_exact_shares
 
 FEW = "no Hedges' g: fewer than 8 degrees of freedom"
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.linear.design import design_of
-from pipeline.statistics.linear.exchangeability import Exchangeability, p_value
-from pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.linear.design import design_of
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, p_value
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 
 CODES = st.lists(st.integers(0, 5), min_size=1, max_size=14).map(lambda raw: np.unique(raw, return_inverse=True)[1])
 

@@ -12,16 +12,16 @@ import statsmodels.formula.api as smf
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
 from made_up import of_one_spread
 
-from pipeline.regions.effect_size import hedges_g
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.associations.associations import associations_tables
-from pipeline.statistics.associations.main_effects import main_effects_tables
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.groups.members import difference_within
-from pipeline.statistics.groups.region_effects import region_effects
-from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.fold_effect import centred_within, model_within_folds
-from pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.associations.associations import associations_tables
+from heatlas.pipeline.statistics.associations.main_effects import main_effects_tables
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.groups.members import difference_within
+from heatlas.pipeline.statistics.groups.region_effects import region_effects
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.fold_effect import centred_within, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 
 DATA_SETS, PERMUTATIONS = 400, 199
 

@@ -10,12 +10,12 @@ import statsmodels.api as sm
 from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, predictions_of, relevance_of, settings
 from statsmodels.stats.meta_analysis import combine_effects
 
-from pipeline.regions.effect_size import hedges_g
-from pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
-from pipeline.statistics.groups.log_gain import between_variance, gain_floor, log_gain, shrink
-from pipeline.statistics.groups.members import TwoGroups
-from pipeline.statistics.groups.region_effects import region_effects
-from pipeline.statistics.linear.skewness import OF_FAMILY, OF_P, SMALL_GROUPS
+from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
+from heatlas.pipeline.statistics.groups.log_gain import between_variance, gain_floor, log_gain, shrink
+from heatlas.pipeline.statistics.groups.members import TwoGroups
+from heatlas.pipeline.statistics.groups.region_effects import region_effects
+from heatlas.pipeline.statistics.linear.skewness import OF_FAMILY, OF_P, SMALL_GROUPS
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 

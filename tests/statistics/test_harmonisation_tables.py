@@ -9,18 +9,18 @@ import pandas as pd
 import pytest
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of, with_applied
 
-from pipeline.cohort.records import Scan
-from pipeline.run.config.statistics import SubgroupsConfig
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.data.inputs import one_name_per_person
-from pipeline.statistics.data.region_features import FoldedScans
-from pipeline.statistics.groups.levels import levels_of
-from pipeline.statistics.harmonisation.fold_wise import fold_model, harmonise
-from pipeline.statistics.harmonisation.site_effect import site_effect
-from pipeline.statistics.harmonisation.spread_effect import spread_test
-from pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
-from pipeline.statistics.linear.covariates import CovariateColumns
-from pipeline.statistics.linear.design import design_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.statistics import SubgroupsConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.data.inputs import one_name_per_person
+from heatlas.pipeline.statistics.data.region_features import FoldedScans
+from heatlas.pipeline.statistics.groups.levels import levels_of
+from heatlas.pipeline.statistics.harmonisation.fold_wise import fold_model, harmonise
+from heatlas.pipeline.statistics.harmonisation.site_effect import site_effect
+from heatlas.pipeline.statistics.harmonisation.spread_effect import spread_test
+from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
+from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
+from heatlas.pipeline.statistics.linear.design import design_of
 
 
 def site_cohort(n=90, shift=2.0, stretch=2.0, config=None, seed=5):

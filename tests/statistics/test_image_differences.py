@@ -11,16 +11,16 @@ import pytest
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
 from scipy import stats
 
-from atlases.regions import neuromorphometrics
-from pipeline.models.inputs import NetworkInput
-from pipeline.regions.effect_size import hedges_g
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.statistics.images.adjusted import Adjusted, rank_correlation
-from pipeline.statistics.images.differences import image_differences_tables
-from pipeline.statistics.images.measures import group_means, volume_change
-from pipeline.statistics.linear.exchangeability import Permutations
-from pipeline.statistics.linear.fold_effect import model_within_folds
+from heatlas.atlases.regions import neuromorphometrics
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.statistics.images.adjusted import Adjusted, rank_correlation
+from heatlas.pipeline.statistics.images.differences import image_differences_tables
+from heatlas.pipeline.statistics.images.measures import group_means, volume_change
+from heatlas.pipeline.statistics.linear.exchangeability import Permutations
+from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 
 SCANS = scans_of(60)
 IS_FIRST = np.array([scan.label == "AD" for scan in SCANS])

@@ -8,8 +8,8 @@ import pytest
 import statsmodels.formula.api as smf
 from numpy.testing import assert_allclose
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.linear.design import design_of
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.linear.design import design_of
 
 
 def scans():

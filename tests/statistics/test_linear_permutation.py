@@ -15,14 +15,14 @@ from numpy.testing import assert_allclose
 from sklearn.utils import check_random_state
 from statsmodels.stats.oneway import anova_oneway
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.linear.design import design_of
-from pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
-from pipeline.statistics.linear.fold_effect import model_within_folds
-from pipeline.statistics.linear.freedman_lane import LinearModel, freedman_lane, permutation_test
-from pipeline.statistics.linear.homoscedastic import HomoscedasticModel, plain_counts
-from pipeline.statistics.linear.partial_correlation import partial_correlation
-from pipeline.statistics.linear.studentised import StudentisedModel
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.linear.design import design_of
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
+from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import LinearModel, freedman_lane, permutation_test
+from heatlas.pipeline.statistics.linear.homoscedastic import HomoscedasticModel, plain_counts
+from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
+from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
 
 
 def table(n=60, seed=0):
@@ -378,7 +378,7 @@ def test_chunks_do_not_change_the_result(monkeypatch):
         return freedman_lane(values, design, Exchangeability.free(30), 100, np.random.default_rng(9), groups)
 
     before = [run(), run(frame["sex"])]
-    monkeypatch.setattr("pipeline.statistics.linear.freedman_lane.CHUNK_BYTES", 3000)
+    monkeypatch.setattr("heatlas.pipeline.statistics.linear.freedman_lane.CHUNK_BYTES", 3000)
     for whole, chunked in zip(before, [run(), run(frame["sex"])], strict=True):
         assert (whole.p == chunked.p).all()
         assert (whole.p_fwe == chunked.p_fwe).all()

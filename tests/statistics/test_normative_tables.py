@@ -10,11 +10,11 @@ import pytest
 from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of, with_applied
 from sklearn.metrics import adjusted_rand_score
 
-from pipeline.cohort.records import Scan
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.linear.skewness import OF_P, SMALL_GROUPS
-from pipeline.statistics.normative.subtypes import Subtypes, _compared
-from pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.linear.skewness import OF_P, SMALL_GROUPS
+from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
+from heatlas.pipeline.statistics.normative.tables import NORMATIVE_TABLES, normative_tables
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")
 

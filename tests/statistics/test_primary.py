@@ -10,13 +10,13 @@ import pytest
 import statsmodels.api as sm
 from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, relevance_of, settings
 
-from pipeline.run.columns import Form
-from pipeline.run.config.files import load_config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.statistics.associations.associations import associations_tables
-from pipeline.statistics.associations.primary import EXCHANGED, PRIMARY_COLUMNS, primary_tables
-from pipeline.statistics.requested import require_names
-from pipeline.statistics.stage import STATISTICS_TABLES
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.statistics.associations.associations import associations_tables
+from heatlas.pipeline.statistics.associations.primary import EXCHANGED, PRIMARY_COLUMNS, primary_tables
+from heatlas.pipeline.statistics.requested import require_names
+from heatlas.pipeline.statistics.stage import STATISTICS_TABLES
 
 NUMBERS = ["r", "ci_low", "ci_high", "p", "slope", "n_participants", "n_scans", "n_permutations"]
 

@@ -13,20 +13,20 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import chi2, mannwhitneyu, norm
 from statsmodels.duration.hazard_regression import PHReg
 
-from pipeline.run.config.files import load_config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.statistics.data.visits import log_odds, years_since_first
-from pipeline.statistics.linear.exchangeability import two_sided_p
-from pipeline.statistics.progression.conversion import conversions
-from pipeline.statistics.progression.cox import cox_table
-from pipeline.statistics.progression.hazards import (
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.statistics.data.visits import log_odds, years_since_first
+from heatlas.pipeline.statistics.linear.exchangeability import two_sided_p
+from heatlas.pipeline.statistics.progression.conversion import conversions
+from heatlas.pipeline.statistics.progression.cox import cox_table
+from heatlas.pipeline.statistics.progression.hazards import (
     hazard_per_sd,
     martingale_residuals,
     proportionality,
     schoenfeld,
     score_statistics,
 )
-from pipeline.statistics.progression.prediction import progression_table, progression_tables
+from heatlas.pipeline.statistics.progression.prediction import progression_table, progression_tables
 
 NONE = np.zeros((40, 0))
 

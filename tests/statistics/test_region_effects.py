@@ -10,8 +10,8 @@ import scipy.stats
 from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
 from statsmodels.stats.meta_analysis import effectsize_smd
 
-from pipeline.regions.effect_size import hedges_g
-from pipeline.statistics.groups.region_effects import region_effects
+from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.statistics.groups.region_effects import region_effects
 
 
 def effects(scans, relevance=None, predictions=None, **changes):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_up import FAST, GROUPS, MAPS, people, predictions_of, relevance_of
 
-from pipeline.statistics.data.values import RelevanceValues, participant_means
-from pipeline.statistics.groups.region_summary import region_summary
-from pipeline.statistics.resampling.means import FEW, HALL
+from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_means
+from heatlas.pipeline.statistics.groups.region_summary import region_summary
+from heatlas.pipeline.statistics.resampling.means import FEW, HALL
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ import scipy.stats
 import statsmodels.api as sm
 from made_up import GROUPS, MAPS, inputs_of, means_in_one_spread, people, relevance_of, settings
 
-from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED, RELIABILITY, not_measured
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, associations_tables
-from pipeline.statistics.associations.matched import matched_test
-from pipeline.statistics.data.relevance_columns import shares
-from pipeline.statistics.linear.design import Design
-from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.freedman_lane import LinearModel, permutation_test
-from pipeline.statistics.linear.partial_correlation import correlation_interval
+from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED, RELIABILITY, not_measured
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, associations_tables
+from heatlas.pipeline.statistics.associations.matched import matched_test
+from heatlas.pipeline.statistics.data.relevance_columns import shares
+from heatlas.pipeline.statistics.linear.design import Design
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.freedman_lane import LinearModel, permutation_test
+from heatlas.pipeline.statistics.linear.partial_correlation import correlation_interval
 
 
 def table_of(inputs):

@@ -15,16 +15,16 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.cohort.records import Scan
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.tables import write_table
-from pipeline.statistics.data.inputs import StatisticsInputs, files_read
-from pipeline.statistics.data.values import RelevanceValues
-from pipeline.statistics.linear.sign_flip import sign_flip_test
-from pipeline.statistics.shortcuts.compartments import ALIKE, SIGN_FLIPS, _difference, _mean, shortcut_table
-from pipeline.statistics.shortcuts.site_prediction import (
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, files_read
+from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.statistics.linear.sign_flip import sign_flip_test
+from heatlas.pipeline.statistics.shortcuts.compartments import ALIKE, SIGN_FLIPS, _difference, _mean, shortcut_table
+from heatlas.pipeline.statistics.shortcuts.site_prediction import (
     Scans,
     assigned,
     balanced_accuracy,

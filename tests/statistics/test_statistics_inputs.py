@@ -9,16 +9,16 @@ import pandas as pd
 import pytest
 from made_up import fast, made_up_run, people, predictions_of, relevance_of
 
-import pipeline.statistics.stage as stage
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.people.tasks import TWO_CLASSES
-from pipeline.cohort.records import ScanTable
-from pipeline.run.config.files import load_config
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import read_table, write_table
-from pipeline.statistics.data.inputs import files_read, read_inputs, without_contradictions
-from pipeline.statistics.stage import Analysis, analyse
+import heatlas.pipeline.statistics.stage as stage
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.statistics.data.inputs import files_read, read_inputs, without_contradictions
+from heatlas.pipeline.statistics.stage import Analysis, analyse
 
 
 def read(folder, scans, **changes):

@@ -11,11 +11,11 @@ import pytest
 from made_up import MAPS, fast, made_up_run, people, predictions_of, relevance_of
 from scipy.special import gamma
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.statistics.performance.demographics import demographic_tests, demographics
-from pipeline.statistics.stage import analyse
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.statistics.performance.demographics import demographic_tests, demographics
+from heatlas.pipeline.statistics.stage import analyse
 
 TABLES = (
     "demographics", "performance", "roc", "region_summary", "region_effects", "volume_points", "volume_association",

@@ -12,11 +12,11 @@ import scipy.stats
 import statsmodels.formula.api as smf
 from made_up import FAST, MAPS, people, predictions_of, relevance_of
 
-from pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY, not_measured
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.statistics.associations.volume_association import WITHIN, volume_association, volume_points
-from pipeline.statistics.data.values import RelevanceValues
-from pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY, not_measured
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.statistics.associations.volume_association import WITHIN, volume_association, volume_points
+from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 KEYS = ["map", "volume", "unit", "estimator"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from pipeline.training import trainer
-from pipeline.training.numerics import repeatable
-from pipeline.training.objectives.classification import class_weights, classification
+from heatlas.pipeline.training import trainer
+from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.objectives.classification import class_weights, classification
 from tests.training.planted import QUICK, planted_volumes, small_network
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
 SHAPE = (22, 26, 24)
 QUICK = TrainingConfig(

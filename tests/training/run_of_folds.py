@@ -11,15 +11,15 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.run.config.networks import FoundingConfig
-from pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.digests import DigestCache
-from pipeline.training import trainer
-from pipeline.training.stage import train_folds
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.networks import FoundingConfig
+from heatlas.pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.training import trainer
+from heatlas.pipeline.training.stage import train_folds
 
 CONFIG = Config(
     seed=5,

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.training.augmentation.flips_and_shifts import augment, flip_and_shift
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.training.augmentation.flips_and_shifts import augment, flip_and_shift
 
 SHAPE = (7, 4, 5)
 

@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.run.config.files import load_config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.training.baselines import stage
-from pipeline.training.baselines.images import ImageFeatures, by_region, smoothed, standardised
-from pipeline.training.baselines.records import BASELINES, Seen
-from pipeline.training.baselines.ridge import predicted
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.training.baselines import stage
+from heatlas.pipeline.training.baselines.images import ImageFeatures, by_region, smoothed, standardised
+from heatlas.pipeline.training.baselines.records import BASELINES, Seen
+from heatlas.pipeline.training.baselines.ridge import predicted
 
 BY_NAME = {one.name: one for one in BASELINES}
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.training.batch_statistics import prepare_step
+from heatlas.pipeline.training.batch_statistics import prepare_step
 
 
 def test_running_mean_is_the_plain_mean_of_the_first_batches_then_exponential():

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from pipeline.cohort.people.tasks import task_of
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import CodaSWbConfig
-from pipeline.run.config.settings import CohortConfig, TrainingConfig
-from pipeline.training.objectives.of_task import objective_of
-from pipeline.training.objectives.weight_penalty import mean_absolute_weights
-from pipeline.training.trainer import Resumption, train
-from pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import CodaSWbConfig
+from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
+from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.weight_penalty import mean_absolute_weights
+from heatlas.pipeline.training.trainer import Resumption, train
+from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from tests.training.pattern_scenes import alignment, trained_coda
 
 

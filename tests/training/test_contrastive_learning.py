@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pipeline.run.config.pretraining import PretrainingConfig
-from pipeline.run.config.settings import AugmentationConfig, TrainingConfig
-from pipeline.run.errors import UsageError
-from pipeline.training.augmentation.further import FurtherAugmentation
-from pipeline.training.objectives.records import Batch, Context
-from pipeline.training.parallel import ALONE, Ranks, in_processes
-from pipeline.training.pretraining.contrast import against_keys, info_nce, nt_xent, views_of_scans
-from pipeline.training.pretraining.networks import Pretraining
-from pipeline.training.pretraining.objectives import pretraining
-from pipeline.training.pretraining.temperatures import temperature_at, temperature_of
-from pipeline.training.trainer import Resumption, train
-from pipeline.training.volumes import LabelledVolumes
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.settings import AugmentationConfig, TrainingConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.augmentation.further import FurtherAugmentation
+from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.training.parallel import ALONE, Ranks, in_processes
+from heatlas.pipeline.training.pretraining.contrast import against_keys, info_nce, nt_xent, views_of_scans
+from heatlas.pipeline.training.pretraining.networks import Pretraining
+from heatlas.pipeline.training.pretraining.objectives import pretraining
+from heatlas.pipeline.training.pretraining.temperatures import temperature_at, temperature_of
+from heatlas.pipeline.training.trainer import Resumption, train
+from heatlas.pipeline.training.volumes import LabelledVolumes
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -8,14 +8,14 @@ import json
 import numpy as np
 import pytest
 
-from atlases.brain_box import Box
-from pipeline.models.inputs import NetworkInput, configured_input, to_network
-from pipeline.models.storage import load_model
-from pipeline.run.config.files import load_config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.training.control import control_of
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, to_network
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.training.control import control_of
 from tests.training.run_of_folds import CONFIG, train_all, write_registered
 
 BINARISED = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, control="binarised"))

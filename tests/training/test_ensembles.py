@@ -11,27 +11,27 @@ import pandas as pd
 import pytest
 import torch
 
-from atlases.regions import Region, RegionTable
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.reference.deeplift import DeepLift
-from pipeline.attribution.reference.expected_gradients import ExpectedGradients
-from pipeline.attribution.reference.references import Reference
-from pipeline.attribution.registry import METHODS
-from pipeline.attribution.targets import start_values
-from pipeline.cohort.people.tasks import task_of
-from pipeline.evaluation.grids.stage import require_single
-from pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
-from pipeline.models.ensembles import Ensemble, ensemble_of, members_of
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import load_model
-from pipeline.regions.tables import SPREADS, bilateral_sums, scan_rows
-from pipeline.run.config.networks import SFCNConfig
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.seeds import derived_seed
-from pipeline.training import trainer
-from pipeline.training.prediction import prediction_columns
+from heatlas.atlases.regions import Region, RegionTable
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift
+from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.evaluation.grids.stage import require_single
+from heatlas.pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
+from heatlas.pipeline.models.ensembles import Ensemble, ensemble_of, members_of
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.regions.tables import SPREADS, bilateral_sums, scan_rows
+from heatlas.pipeline.run.config.networks import SFCNConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.training import trainer
+from heatlas.pipeline.training.prediction import prediction_columns
 from tests.training.run_of_folds import CONFIG, SPLIT, train_all, write_registered
 
 THREE = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, ensemble=3))

@@ -11,21 +11,21 @@ from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.reference.references import Reference
-from pipeline.attribution.registry import METHODS
-from pipeline.cohort.people.tasks import task_of
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.files import load_config
-from pipeline.run.config.networks import LinearConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.training import exact
-from pipeline.training.baselines import images
-from pipeline.training.baselines.ridge import fit, power_of_ten, predicted, rotation
-from pipeline.training.exact import Columns, require_plain, solved
-from pipeline.training.objectives.of_task import objective_of
-from pipeline.training.volumes import LabelledVolumes
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.networks import LinearConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.training import exact
+from heatlas.pipeline.training.baselines import images
+from heatlas.pipeline.training.baselines.ridge import fit, power_of_ten, predicted, rotation
+from heatlas.pipeline.training.exact import Columns, require_plain, solved
+from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.volumes import LabelledVolumes
 
 SHAPE = (9, 11, 10)
 COHORTS = {

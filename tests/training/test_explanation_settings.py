@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from atlases.labels import load_atlas
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.people.tasks import task_of
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import configured_input
-from pipeline.models.storage import save_model
-from pipeline.run.config.files import load_config
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.training.objectives.classification import classification
-from pipeline.training.objectives.explanations import (
+from heatlas.atlases.labels import load_atlas
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.models.storage import save_model
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.training.objectives.classification import classification
+from heatlas.pipeline.training.objectives.explanations import (
     annotated_people,
     context_of,
     distillation_of,
@@ -29,7 +29,7 @@ from pipeline.training.objectives.explanations import (
     require_explanations,
     with_explanations,
 )
-from pipeline.training.objectives.map_settings import MapSettings, map_settings
+from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
 NETWORK = {"channels": [1], "pools": [8], "hidden_units": 2}

@@ -11,29 +11,29 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.attribution.inherent.contributions import Inherent
-from pipeline.attribution.methods import attribute
-from pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
-from pipeline.attribution.reference.references import Reference
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.explanation_mode import explanation_mode
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.files import load_config
-from pipeline.run.config.networks import BcosSimpleConfig
-from pipeline.run.errors import UsageError
-from pipeline.training.objectives.classification import classification
-from pipeline.training.objectives.distillation import (
+from heatlas.pipeline.attribution.inherent.contributions import Inherent
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.networks import BcosSimpleConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.objectives.classification import classification
+from heatlas.pipeline.training.objectives.distillation import (
     Distillation,
     distillation_loss,
     distilled,
     frozen,
     multi_label_distillation_loss,
 )
-from pipeline.training.objectives.guidance import Guidance, guided
-from pipeline.training.objectives.guidance_losses import LOSSES, dilated, energy_share, explanation_distance
-from pipeline.training.objectives.maps_in_training import MAPS, evidence_of, explained_batch
-from pipeline.training.objectives.readable_gradients import DISTANCES, readable
-from pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.training.objectives.guidance import Guidance, guided
+from heatlas.pipeline.training.objectives.guidance_losses import LOSSES, dilated, energy_share, explanation_distance
+from heatlas.pipeline.training.objectives.maps_in_training import MAPS, evidence_of, explained_batch
+from heatlas.pipeline.training.objectives.readable_gradients import DISTANCES, readable
+from heatlas.pipeline.training.objectives.records import Batch, Context
 
 SHAPE = (6, 7, 5)
 TASK = classification(torch.ones(2))

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.models.families.probes.backbone import kept_stages
-from pipeline.models.families.vit import build
-from pipeline.run.config.networks import ViTConfig
-from pipeline.run.config.pretraining import PretrainingConfig
-from pipeline.training.objectives.records import Batch, Context
-from pipeline.training.pretraining.masked import MaskedAutoencoder, masked_autoencoding, standardised_patches
+from heatlas.pipeline.models.families.probes.backbone import kept_stages
+from heatlas.pipeline.models.families.vit import build
+from heatlas.pipeline.run.config.networks import ViTConfig
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.training.pretraining.masked import MaskedAutoencoder, masked_autoencoding, standardised_patches
 
 MODEL = ViTConfig(patch=4, dim=12, depth=2, heads=2)
 SHAPE = (9, 12, 8)

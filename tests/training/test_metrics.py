@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pipeline.training.metrics import balanced_accuracy, outcome, positive_probability, predicted_class
+from heatlas.pipeline.training.metrics import balanced_accuracy, outcome, positive_probability, predicted_class
 
 
 def test_balanced_accuracy_by_hand():

@@ -11,24 +11,24 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.attribution.inherent.contributions import Inherent
-from pipeline.attribution.methods import attribute
-from pipeline.cohort.people.tasks import task_of
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.logits import LogitLayer
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import BcosSimpleConfig
-from pipeline.run.config.settings import AugmentationConfig, CohortConfig, TrainingConfig
-from pipeline.training.age_gap import with_corrected_gaps
-from pipeline.training.augmentation.further import FurtherAugmentation
-from pipeline.training.numerics import repeatable
-from pipeline.training.objectives.classification import class_weights, classification
-from pipeline.training.objectives.of_task import objective_of
-from pipeline.training.objectives.records import Batch, Context
-from pipeline.training.objectives.regression import Scale, regression
-from pipeline.training.parallel import in_processes
-from pipeline.training.trainer import Resumption, train
-from pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.pipeline.attribution.inherent.contributions import Inherent
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import BcosSimpleConfig
+from heatlas.pipeline.run.config.settings import AugmentationConfig, CohortConfig, TrainingConfig
+from heatlas.pipeline.training.age_gap import with_corrected_gaps
+from heatlas.pipeline.training.augmentation.further import FurtherAugmentation
+from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.objectives.classification import class_weights, classification
+from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.training.objectives.regression import Scale, regression
+from heatlas.pipeline.training.parallel import in_processes
+from heatlas.pipeline.training.trainer import Resumption, train
+from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
 SHAPE = (12, 14, 10)
 PLAIN = TrainingConfig(learning_rate=1e-2, max_epochs=2, min_epochs=1, patience=2, batch_size=6)

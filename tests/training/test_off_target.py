@@ -8,17 +8,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.cohort.people.tasks import task_of
-from pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
-from pipeline.models.families.registry import build_network
-from pipeline.run.config.networks import BcosSimpleConfig
-from pipeline.run.config.settings import CohortConfig, TrainingConfig
-from pipeline.training.clipping import clip_units, unit_norms
-from pipeline.training.objectives.of_task import objective_of
-from pipeline.training.objectives.off_target import binary, binary_cross_entropy
-from pipeline.training.objectives.records import Batch, Context
-from pipeline.training.trainer import Resumption, learning_rate, train
-from pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import BcosSimpleConfig
+from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
+from heatlas.pipeline.training.clipping import clip_units, unit_norms
+from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.off_target import binary, binary_cross_entropy
+from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.training.trainer import Resumption, learning_rate, train
+from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
 
 class Answer(nn.Module):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.training.checkpoints import (
+from heatlas.pipeline.training.checkpoints import (
     Checkpoint,
     EpochRecord,
     checkpoint_path,
@@ -15,10 +15,10 @@ from pipeline.training.checkpoints import (
     remove_checkpoint,
     write_checkpoint,
 )
-from pipeline.training.numerics import repeatable
-from pipeline.training.objectives.classification import class_weights, classification
-from pipeline.training.selection import Selection
-from pipeline.training.trainer import Resumption, train
+from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.objectives.classification import class_weights, classification
+from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.trainer import Resumption, train
 from tests.training.planted import QUICK, planted_volumes, small_network
 
 REPOSITORY = Path(__file__).parents[2]

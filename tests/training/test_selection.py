@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.training.selection import Selection
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.training.selection import Selection
 
 
 def run(losses, accuracies, **settings):

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.people.tasks import task_of
-from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import load_model
-from pipeline.run.config.networks import FoundingConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import FoldFiles, RunLayout
-from pipeline.run.tables import read_table
-from pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part
-from pipeline.training.stage import HISTORY_COLUMNS
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.networks import FoundingConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part
+from heatlas.pipeline.training.stage import HISTORY_COLUMNS
 from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, train_all, write_registered
 
 REPOSITORY = Path(__file__).parents[2]

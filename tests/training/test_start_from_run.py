@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.people.tasks import task_of
-from pipeline.evaluation.nulls.networks import shuffled_config
-from pipeline.models.families.bcos.layers import BcosConv3d
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import configured_input
-from pipeline.models.storage import save_model
-from pipeline.run.config.files import load_config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.training.objectives.explanations import facts_of
-from pipeline.training.objectives.known_networks import people_of_backbone, require_start, weights_to_start_from
-from workflows.settings import with_backbone
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.evaluation.nulls.networks import shuffled_config
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.models.storage import save_model
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.training.objectives.explanations import facts_of
+from heatlas.pipeline.training.objectives.known_networks import people_of_backbone, require_start, weights_to_start_from
+from heatlas.workflows.settings import with_backbone
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
 WIDTH = 1 / 64

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.cohort.people.splits import Fold, Split, few_people
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.models.storage import load_model
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.errors import UsageError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.training.objectives.explanations import answered_by, require_explanations, unlabelled_scans
-from pipeline.training.volumes import LabelledVolumes
+from heatlas.pipeline.cohort.people.splits import Fold, Split, few_people
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.training.objectives.explanations import answered_by, require_explanations, unlabelled_scans
+from heatlas.pipeline.training.volumes import LabelledVolumes
 from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, train_all, write_registered
 
 

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from pipeline.models.families.bcos.convnext import LayerScale
-from pipeline.run.errors import UsageError
-from pipeline.run.work.memory import kept_memory
-from pipeline.training.checkpoints import read_checkpoint
-from pipeline.training.metrics import balanced_accuracy
-from pipeline.training.numerics import repeatable
-from pipeline.training.objectives.classification import class_weights, classification
-from pipeline.training.objectives.records import Context
-from pipeline.training.trainer import Resumption, batches, channels_last, train
+from heatlas.pipeline.models.families.bcos.convnext import LayerScale
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.training.checkpoints import read_checkpoint
+from heatlas.pipeline.training.metrics import balanced_accuracy
+from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.objectives.classification import class_weights, classification
+from heatlas.pipeline.training.objectives.records import Context
+from heatlas.pipeline.training.trainer import Resumption, batches, channels_last, train
 from tests.training.planted import QUICK, planted_volumes, small_network
 
 

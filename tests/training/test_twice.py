@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
+from heatlas.pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
 
 SHAPE = (7, 9, 8)
 

@@ -9,7 +9,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 
-from atlases.templates import load_template
+from heatlas.atlases.templates import load_template
 
 CLASSES = ("CN", "MCI", "AD")
 SPAN = slice(12, 26), slice(18, 34), slice(14, 26)

@@ -16,22 +16,22 @@ import pytest
 import torch
 from test_compare_runs import make_run
 
-import workflows.explain
-from atlases.brain_box import Box
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.cohort.sharing.manifest import Manifest
-from pipeline.models.families.founding import FoundingCNN
-from pipeline.models.inputs import NetworkInput
-from pipeline.models.storage import save_model
-from pipeline.run.config.files import load_config
-from pipeline.run.layout.folder import RunInput, prepare_run_folder
-from pipeline.run.layout.run_layout import ExplanationLayout, RunLayout
-from pipeline.run.tables import read_table, write_json
-from pipeline.run.work.digests import stamp_of
-from workflows.command_line import main
+import heatlas.workflows.explain
+from heatlas.atlases.brain_box import Box
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.cohort.sharing.manifest import Manifest
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.models.storage import save_model
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder
+from heatlas.pipeline.run.layout.run_layout import ExplanationLayout, RunLayout
+from heatlas.pipeline.run.tables import read_table, write_json
+from heatlas.pipeline.run.work.digests import stamp_of
+from heatlas.workflows.command_line import main
 
 GRID = template_grid(4.0)
 BOX = Box((5, 7, 3), (29, 31, 33))
@@ -120,9 +120,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExplanationLayout:
     shutil.copytree(finished, tmp_path / "copy")
-    monkeypatch.setattr(workflows.explain, "open_executor", lambda *_: ThreadPoolExecutor(1))
-    monkeypatch.setattr(workflows.explain, "load_atlas", _load_atlas)
-    monkeypatch.setattr("workflows.command_line.import_ahead", lambda _: None)
+    monkeypatch.setattr(heatlas.workflows.explain, "open_executor", lambda *_: ThreadPoolExecutor(1))
+    monkeypatch.setattr(heatlas.workflows.explain, "load_atlas", _load_atlas)
+    monkeypatch.setattr("heatlas.workflows.command_line.import_ahead", lambda _: None)
     return ExplanationLayout(tmp_path / "copy" / "run")
 
 

@@ -11,12 +11,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-import workflows.adni
-from pipeline.cohort.records import ScanTable
-from pipeline.run.config.files import load_config
-from pipeline.run.tables import read_table
-from workflows.command_line import STAGES, main
-from workflows.preflight import stages_until
+import heatlas.workflows.adni
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.tables import read_table
+from heatlas.workflows.command_line import STAGES, main
+from heatlas.workflows.preflight import stages_until
 
 
 @pytest.fixture
@@ -266,8 +266,8 @@ def small_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("text", "words"), [*COHORT_SETTINGS, *OTHER_SETTINGS])
 def test_check_refuses_what_run_refuses_in_the_same_words(dataset, small_settings, capsys, monkeypatch, text, words):
     """Before any work: no scan is registered, no worker is started."""
-    monkeypatch.setattr(workflows.adni, "open_executor", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr("workflows.command_line.import_ahead", lambda _: None)
+    monkeypatch.setattr(heatlas.workflows.adni, "open_executor", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("heatlas.workflows.command_line.import_ahead", lambda _: None)
     config, out = small_settings / "mine.toml", small_settings / "run"
     config.write_text(text.replace("{folder}", str(small_settings)))
     said = []

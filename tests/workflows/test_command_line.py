@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 from other_user import nobody
 
-import workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
-from pipeline.attribution.registry import METHODS
-from pipeline.models.families.registry import FAMILIES
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.folder import RunInput, prepare_run_folder
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.work.lock import run_lock
-from workflows.command_documentation import documentation
-from workflows.command_line import build_parser, main
+import heatlas.workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.models.families.registry import FAMILIES
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.lock import run_lock
+from heatlas.workflows.command_documentation import documentation
+from heatlas.workflows.command_line import build_parser, main
 
 
 def write_bids(folder, people: dict[str, str]) -> None:
@@ -144,7 +144,7 @@ def test_a_path_that_fails_anywhere_is_named(monkeypatch, capsys, number):
         code = getattr(errno, number)
         raise OSError(code, os.strerror(code), "/out/group/x.tsv")
 
-    monkeypatch.setitem(sys.modules, "workflows.check", SimpleNamespace(check_command=fail))
+    monkeypatch.setitem(sys.modules, "heatlas.workflows.check", SimpleNamespace(check_command=fail))
     assert main(["check", "in"]) == 2
     said = one_line(capsys.readouterr().err)
     assert said.startswith(f"heatlas: /out/group/x.tsv: {os.strerror(getattr(errno, number))}. ")
@@ -155,7 +155,7 @@ def test_a_full_disk_is_no_defect(monkeypatch, capsys, number):
     def fail(_arguments):
         raise OSError(getattr(errno, number), "full", "/out/x")
 
-    monkeypatch.setitem(sys.modules, "workflows.check", SimpleNamespace(check_command=fail))
+    monkeypatch.setitem(sys.modules, "heatlas.workflows.check", SimpleNamespace(check_command=fail))
     assert main(["check", "in"]) == 75
     assert "no space left" in one_line(capsys.readouterr().err)
 
@@ -177,7 +177,7 @@ def test_a_file_that_grows_over_the_limit_is_no_defect(tmp_path, monkeypatch, ca
     def write(_arguments):
         (tmp_path / "large").write_bytes(b"x" * 2**22)
 
-    monkeypatch.setitem(sys.modules, "workflows.check", SimpleNamespace(check_command=write))
+    monkeypatch.setitem(sys.modules, "heatlas.workflows.check", SimpleNamespace(check_command=write))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**21, before[1]))
     try:
@@ -192,7 +192,7 @@ def test_a_machine_without_a_temporary_folder_is_no_defect(monkeypatch, capsys):
     def fail(_arguments):
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/out']")
 
-    monkeypatch.setitem(sys.modules, "workflows.check", SimpleNamespace(check_command=fail))
+    monkeypatch.setitem(sys.modules, "heatlas.workflows.check", SimpleNamespace(check_command=fail))
     assert main(["check", "in"]) == 2
     assert "set TMPDIR" in one_line(capsys.readouterr().err)
 
@@ -227,7 +227,9 @@ WORK = {
 
 @pytest.mark.parametrize("command", WORK)
 def test_an_output_that_cannot_be_written_to_is_named(begun, command, capsys, monkeypatch):
-    monkeypatch.setattr("workflows.adni.require_settings", lambda *_, **__: None)  # nobody may not read the atlas
+    monkeypatch.setattr(
+        "heatlas.workflows.adni.require_settings", lambda *_, **__: None
+    )  # nobody may not read the atlas
     "".encode("utf-8-sig")  # loads the codec, which nobody may not read either
     with nobody(begun.root):
         assert main(WORK[command](begun)) == 2
@@ -298,9 +300,11 @@ def test_the_report_of_a_demo_is_made_again_with_the_marker(tmp_path, monkeypatc
     done = []
 
     def stage(name, code):
-        monkeypatch.setattr(f"workflows.adni.{name}", lambda *given, **_: done.append((name, given[-1])) or code)
+        monkeypatch.setattr(
+            f"heatlas.workflows.adni.{name}", lambda *given, **_: done.append((name, given[-1])) or code
+        )
 
-    monkeypatch.setattr("workflows.adni.write_demo_cohort", lambda *_, **__: None)
+    monkeypatch.setattr("heatlas.workflows.adni.write_demo_cohort", lambda *_, **__: None)
     for name, code in (("run_pipeline", 0), ("evaluate_command", 1), ("report_command", 0)):
         stage(name, code)
     assert main(["demo", str(tmp_path), "--marker"]) == 1
@@ -338,7 +342,7 @@ def test_usage_has_positional_arguments_before_options(words, usage, capsys):
 
 def test_the_page_of_commands_is_made_from_the_command_line():
     page = Path(__file__).parents[2] / "docs" / "commands.md"
-    remedy = "run: python -m workflows.command_documentation > docs/commands.md"
+    remedy = "run: python -m heatlas.workflows.command_documentation > docs/commands.md"
     assert page.read_text(encoding="utf-8") == documentation(), remedy
     for part in (
         "## `heatlas manifest import FILE INPUT`\n\nFind the images of a manifest in an input;",

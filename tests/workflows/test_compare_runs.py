@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.cohort.records import Scan
-from pipeline.run.config.files import load_config
-from pipeline.run.layout.folder import RunInput, prepare_run_folder
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from reports.words.numbers import fixed, number
-from workflows.command_line import main
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.reports.words.numbers import fixed, number
+from heatlas.workflows.command_line import main
 
 GROUPS = ("Hippocampus", "Cuneus", "Amygdala", "Insula")
 

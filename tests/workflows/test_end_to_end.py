@@ -19,12 +19,12 @@ import pandas as pd
 import pytest
 from declared_tables import require_as_declared, tables_of_run
 
-from pipeline.cohort.demo.cohort import write_demo_cohort
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from reports.page import parts
-from reports.page.build import write_report
-from workflows.command_line import main
+from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.page import parts
+from heatlas.reports.page.build import write_report
+from heatlas.workflows.command_line import main
 
 CONFIG = Path(__file__).with_name("mini.toml")
 
@@ -42,7 +42,7 @@ def words(cohort: Path, out: Path, *options: str) -> list[str]:
 
 def command(cohort: Path, out: Path) -> list[str]:
     """A run in a process of its own."""
-    return [sys.executable, "-m", "workflows.adni", *words(cohort, out)]
+    return [sys.executable, "-m", "heatlas.workflows.adni", *words(cohort, out)]
 
 
 class Answer(NamedTuple):

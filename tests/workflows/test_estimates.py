@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.run.config.files import load_config
-from workflows.estimates import (
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.workflows.estimates import (
     N4_SECONDS,
     Step,
     advice,

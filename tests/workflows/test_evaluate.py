@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.attribution.reference.deeplift import DeepLift
-from pipeline.evaluation.bench.stage import BENCH_TABLES
-from pipeline.evaluation.grids.tables import GRID_TABLES
-from pipeline.evaluation.planting.marker_table import MARKER_TABLE
-from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
-from pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
-from pipeline.run.errors import UsageError
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import read_table
+from heatlas.pipeline.attribution.reference.deeplift import DeepLift
+from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
+from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
+from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
+from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
+from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort
-from workflows.command_line import main
 
 METHODS = ["deeplift", "gradient"]
 PARTS = ["nulls,faithfulness", "interactions", "retrain,consensus"]

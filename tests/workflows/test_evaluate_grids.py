@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.evaluation.grids.tables import GRID_TABLES
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import read_table
+from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort
-from workflows.command_line import main
 
 METHODS = "deeplift,gradient,grad-cam,region-swap"
 ASKED = ["--parts", "grids", "--methods", METHODS, "--n-procs", "1"]

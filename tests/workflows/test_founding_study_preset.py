@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from atlases.templates import load_template
-from pipeline.run.config.files import load_config, read_config
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.run.config.files import load_config, read_config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
 
 PEOPLE = {"young": ("1003", "1005", "1007"), "middle": ("1110",), "old": ("1116", "1119", "1122")}
 FORCED = {
@@ -36,7 +36,7 @@ def finished(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunLa
     ]
     (folder / "few.toml").write_text("".join(lines))
     layout = RunLayout(folder / "out")
-    command = [sys.executable, "-m", "workflows.adni", "run", str(real_data / "oasis20"), str(layout.root),
+    command = [sys.executable, "-m", "heatlas.workflows.adni", "run", str(real_data / "oasis20"), str(layout.root),
                "--preset", "bohle2019", "--config", str(folder / "few.toml"), "--contrast", "age_group=young,old",
                "--participant-label", *sum(PEOPLE.values(), ()), "--n-procs", "2"]  # fmt: skip
     answer = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -10,18 +10,18 @@ import pytest
 
 STARTING = """
 import os, signal
-from workflows import interrupts
+from heatlas.workflows import interrupts
 class Main:
     def main(begin):
         os.kill(os.getpid(), signal.{name})
         print("not stopped")
 import sys
-sys.modules["workflows.command_line"] = Main
+sys.modules["heatlas.workflows.command_line"] = Main
 sys.exit(interrupts.start())
 """
 WORKING = """
 import argparse, os, signal, sys, time
-from workflows import command_line, interrupts
+from heatlas.workflows import command_line, interrupts
 class Home:
     def check_command(arguments):
         try:
@@ -31,20 +31,20 @@ class Home:
             time.sleep({pause})
             os.kill(os.getpid(), signal.{name})
             print("cleaned up")
-sys.modules["workflows.check"] = Home
+sys.modules["heatlas.workflows.check"] = Home
 sys.argv = ["heatlas", "check", "x"]
 sys.exit(interrupts.start())
 """
 ENDING = """
 import os, signal, sys
-from workflows import interrupts
+from heatlas.workflows import interrupts
 class Main:
     def main(begin):
         return 3
 class Late:
     def __del__(self, kill=os.kill, process=os.getpid(), number=signal.{name}):
         kill(process, number)
-sys.modules["workflows.command_line"] = Main
+sys.modules["heatlas.workflows.command_line"] = Main
 sys.late = Late()  # goes when Python has taken its signal handlers away
 sys.exit(interrupts.start())
 """

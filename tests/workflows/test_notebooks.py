@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cohort.demo.cohort import write_demo_cohort
+from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
 RUN = '"../../demo/run"'
@@ -38,7 +38,7 @@ def finished(tmp_path_factory) -> Path:
     write_demo_cohort(cohort, seed=5, participants=10, resolution_mm=4.0)
     out, config = cohort.with_name("run"), Path(__file__).with_name("mini.toml")
     options = ["--config", config, "--n-procs", "2", "--stop-after", "statistics"]
-    command = ["-m", "workflows.adni", "run", cohort, out, *options]
+    command = ["-m", "heatlas.workflows.adni", "run", cohort, out, *options]
     subprocess.run([sys.executable, *map(str, command)], check=True, capture_output=True)
     return out
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from declared_tables import REPEATS, require_as_declared, tables_of_run
 
-from pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
-from pipeline.run.config.files import load_config, read_config
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.folder import with_registration_seed
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
+from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
+from heatlas.pipeline.run.config.files import load_config, read_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.folder import with_registration_seed
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.workflows.command_line import main
 from tests.workflows.template_cohort import write_config, write_template_cohort
-from workflows.command_line import main
 
 
 @pytest.fixture(scope="module")

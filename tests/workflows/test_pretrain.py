@@ -9,27 +9,27 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.tasks import task_of
-from pipeline.cohort.records import ScanTable
-from pipeline.evaluation.representations.stage import diagnosed, features, require_frozen
-from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE
-from pipeline.models.families.probes.body import knows_labels
-from pipeline.models.inputs import configured_input, read_network_volume
-from pipeline.models.storage import load_model
-from pipeline.run.config.files import load_config
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import UsageError
-from pipeline.run.layout.folder import read_run_config
-from pipeline.run.layout.run_layout import EvaluationLayout, ExplanationLayout, RunLayout
-from pipeline.run.tables import read_table
-from pipeline.training.kept_backbone import on_kept_backbone
-from pipeline.training.objectives.explanations import facts_of
-from pipeline.training.objectives.known_networks import weights_to_start_from
-from pipeline.training.pretraining.stage import COLUMNS, PRETRAINING_TABLE
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.evaluation.representations.stage import diagnosed, features, require_frozen
+from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE
+from heatlas.pipeline.models.families.probes.body import knows_labels
+from heatlas.pipeline.models.inputs import configured_input, read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.folder import read_run_config
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, ExplanationLayout, RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.training.kept_backbone import on_kept_backbone
+from heatlas.pipeline.training.objectives.explanations import facts_of
+from heatlas.pipeline.training.objectives.known_networks import weights_to_start_from
+from heatlas.pipeline.training.pretraining.stage import COLUMNS, PRETRAINING_TABLE
+from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort
-from workflows.command_line import main
 
 PEOPLE = [f"{number:02d}" for number in range(27)]
 LEARNT, LABELLED = PEOPLE[:9], PEOPLE[9:]

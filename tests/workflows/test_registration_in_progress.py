@@ -13,19 +13,19 @@ import pandas as pd
 import pytest
 import scipy.io
 
-from atlases.brain_box import brain_box
-from atlases.images import write_template_image
-from atlases.templates import load_template
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.registration import scan_jobs
-from pipeline.run.config.settings import Config, RegistrationConfig
-from pipeline.run.errors import BadInputError, ResumableError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_json, write_table
-from pipeline.run.work import progress
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome
-from workflows.registration import register_and_finish
+from heatlas.atlases.brain_box import brain_box
+from heatlas.atlases.images import write_template_image
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.registration import scan_jobs
+from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
+from heatlas.pipeline.run.errors import BadInputError, ResumableError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_json, write_table
+from heatlas.pipeline.run.work import progress
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome
+from heatlas.workflows.registration import register_and_finish
 
 TEMPLATE = load_template(4.0)
 BOX = brain_box(TEMPLATE).grid(TEMPLATE.grid)
@@ -112,7 +112,7 @@ def test_tables_of_the_group_grow_while_scans_are_registered(
         seen.append((path.name, frame["participant_id"].unique().tolist()))
         write_table(path, frame, columns)
 
-    monkeypatch.setattr("pipeline.registration.stage.write_table", seen_at_first)
+    monkeypatch.setattr("heatlas.pipeline.registration.stage.write_table", seen_at_first)
     run(tmp_path / "out", scans)
     assert seen[0] == ("registration.tsv", ["sub-1"])
     assert seen[-1] == ("registration.tsv", ["sub-1", "sub-2", "sub-3"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from template_cohort import write_config, write_template_cohort
 
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from workflows.command_line import main
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.workflows.command_line import main
 
 pytest.importorskip("parsl")
 

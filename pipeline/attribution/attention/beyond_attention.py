@@ -17,10 +17,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.attention.rollout import mean_token, require_tokens
-from pipeline.attribution.network_view import NetworkView
-from pipeline.models.families.vit import Block, OnTokens
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.attention.rollout import mean_token, require_tokens
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.models.families.vit import Block, OnTokens
+from heatlas.pipeline.run.errors import UsageError
 
 SMALLEST = 1e-9
 """Sums closer to 0 than this one are replaced by it before a division."""

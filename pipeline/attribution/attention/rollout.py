@@ -13,9 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import NetworkView
-from pipeline.models.attention import attention_layers, kept_attention
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.models.attention import attention_layers, kept_attention
+from heatlas.pipeline.run.errors import UsageError
 
 
 def require_tokens(view: NetworkView, method: str) -> None:

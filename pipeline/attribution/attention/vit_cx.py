@@ -18,14 +18,14 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from pipeline.attribution.cam.channel_maps import ratio
-from pipeline.attribution.cam.map_range import by_range
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.perturbation.masking import Masking, mixed
-from pipeline.attribution.settings import require_whole
-from pipeline.attribution.upsampling import to_input_grid
-from pipeline.models.attention import attention_layers
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.cam.channel_maps import ratio
+from heatlas.pipeline.attribution.cam.map_range import by_range
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
+from heatlas.pipeline.attribution.settings import require_whole
+from heatlas.pipeline.attribution.upsampling import to_input_grid
+from heatlas.pipeline.models.attention import attention_layers
+from heatlas.pipeline.run.errors import UsageError
 
 
 def cosine_distances(masks: Tensor) -> Tensor:

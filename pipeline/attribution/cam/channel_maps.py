@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import NetworkView
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.run.errors import UsageError
 
 
 def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.network_view import NetworkView
 
 
 @dataclass(frozen=True)

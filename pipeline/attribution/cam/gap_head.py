@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from pipeline.attribution.network_view import NetworkView
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.run.errors import UsageError
 
 TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Flatten)
 """Layers that are the identity in evaluation mode."""

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.errors import UsageError
 
 Normalisation = Literal["range", "max", "sigmoid"]
 SPACE = (1, 2, 3, 4)

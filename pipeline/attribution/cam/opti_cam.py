@@ -16,13 +16,13 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from pipeline.attribution.cam.channel_maps import require_channels, require_nonnegative, weighted_sum
-from pipeline.attribution.cam.map_range import Normalisation, normalised, require_normalisation
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.perturbation.masking import Masking, mixed
-from pipeline.attribution.settings import require_whole
-from pipeline.attribution.upsampling import to_input_grid
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.cam.channel_maps import require_channels, require_nonnegative, weighted_sum
+from heatlas.pipeline.attribution.cam.map_range import Normalisation, normalised, require_normalisation
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
+from heatlas.pipeline.attribution.settings import require_whole
+from heatlas.pipeline.attribution.upsampling import to_input_grid
+from heatlas.pipeline.run.errors import UsageError
 
 Objective = Literal["mask", "diff"]
 Keep = Literal["best", "last"]

@@ -13,12 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.cam.channel_maps import channel_pairs, require_channels, weighted_sum
-from pipeline.attribution.cam.map_range import by_range
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.perturbation.masking import Masking, mixed
-from pipeline.attribution.settings import require_whole
-from pipeline.attribution.upsampling import to_input_grid
+from heatlas.pipeline.attribution.cam.channel_maps import channel_pairs, require_channels, weighted_sum
+from heatlas.pipeline.attribution.cam.map_range import by_range
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
+from heatlas.pipeline.attribution.settings import require_whole
+from heatlas.pipeline.attribution.upsampling import to_input_grid
 
 
 @torch.no_grad()

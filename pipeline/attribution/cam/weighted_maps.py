@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from pipeline.attribution.cam.channel_maps import ratio, require_channels, require_nonnegative, weighted_sum
-from pipeline.attribution.cam.gap_head import class_weights
-from pipeline.attribution.gradient.gradients import score_gradient
-from pipeline.attribution.network_view import NetworkView
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.cam.channel_maps import ratio, require_channels, require_nonnegative, weighted_sum
+from heatlas.pipeline.attribution.cam.gap_head import class_weights
+from heatlas.pipeline.attribution.gradient.gradients import score_gradient
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.run.errors import UsageError
 
 SPACE = (2, 3, 4)
 

@@ -14,8 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import NetworkView
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.run.errors import UsageError
 
 Score = Callable[[Tensor], Tensor]
 """Value of the target, (B,), of features (B, C, d, h, w); volumes of a batch do not influence each other."""

@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.planner import boundary_value, plan_forward
-from pipeline.attribution.graph.tape import Values
-from pipeline.attribution.methods import described, one_channel
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.records import Attribution
-from pipeline.attribution.targets import StartValue, require_explainable, start_values
+from heatlas.pipeline.attribution.graph.planner import boundary_value, plan_forward
+from heatlas.pipeline.attribution.graph.tape import Values
+from heatlas.pipeline.attribution.methods import described, one_channel
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
 
 
 class GuidedReLU(torch.autograd.Function):

@@ -19,11 +19,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.perturbation.masking import Masking, mixed
-from pipeline.attribution.settings import require_number, require_whole
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
+from heatlas.pipeline.attribution.settings import require_number, require_whole
+from heatlas.pipeline.run.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.gradient.gradients import InputTimesGradient, Score, channel_sum, score_gradient
-from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.settings import require_number, require_whole
-from pipeline.run.errors import UsageError
-from pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient, Score, channel_sum, score_gradient
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.settings import require_number, require_whole
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,16 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.batch_norm import folded
-from pipeline.attribution.graph.linear_maps import Averaging, Convolution, FullyConnected, LinearMap
-from pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, triple
-from pipeline.attribution.graph.supported import (
+from heatlas.pipeline.attribution.graph.batch_norm import folded
+from heatlas.pipeline.attribution.graph.linear_maps import Averaging, Convolution, FullyConnected, LinearMap
+from heatlas.pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, triple
+from heatlas.pipeline.attribution.graph.supported import (
     labelled,
     require_evaluation_mode,
     require_known,
     require_private_in_place,
 )
-from pipeline.attribution.graph.tracing import (
+from heatlas.pipeline.attribution.graph.tracing import (
     PASSED,
     POOLINGS,
     Concatenate,
@@ -32,8 +32,8 @@ from pipeline.attribution.graph.tracing import (
     Sum,
     trace,
 )
-from pipeline.attribution.network_view import split_layers
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.network_view import split_layers
+from heatlas.pipeline.run.errors import UsageError
 
 BatchNormMode = Literal["fold", "identity"]
 

@@ -6,8 +6,8 @@ import operator
 
 from torch import fx, nn
 
-from pipeline.attribution.graph.tracing import KNOWN, Concatenate, Gate, Operation, Program, Reshape, Sum
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.graph.tracing import KNOWN, Concatenate, Gate, Operation, Program, Reshape, Sum
+from heatlas.pipeline.run.errors import UsageError
 
 MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
 """Layers that differ in training mode, in all dimensions, since those of a gate may have any."""

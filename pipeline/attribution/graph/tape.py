@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from pipeline.attribution.graph.linear_maps import run_layer
-from pipeline.attribution.graph.planner import Plan, Step
-from pipeline.attribution.graph.pooling import MaxPool
-from pipeline.attribution.graph.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.graph.linear_maps import run_layer
+from heatlas.pipeline.attribution.graph.planner import Plan, Step
+from heatlas.pipeline.attribution.graph.pooling import MaxPool
+from heatlas.pipeline.attribution.graph.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 
 @dataclass(frozen=True)

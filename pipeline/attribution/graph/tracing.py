@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from pipeline.models.dynamic.explanation_mode import DynamicLinear
-from pipeline.models.dynamic.logits import LogitLayer
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.run.errors import UsageError
 
 POOLINGS = (nn.AvgPool3d, nn.AdaptiveAvgPool3d)
 PASSED = (nn.ReLU, nn.Dropout, nn.Dropout3d, nn.Identity, nn.Flatten)

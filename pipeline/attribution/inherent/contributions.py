@@ -15,18 +15,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.gradient.gradients import channel_sum
-from pipeline.attribution.inherent.ledger import balances, inherent_ledger
-from pipeline.attribution.lrp.ledger import Ledger
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value
-from pipeline.models.dynamic.encoding import InputEncoding
-from pipeline.models.dynamic.explanation_mode import dynamic_layers
-from pipeline.models.dynamic.linear_map import Value, dynamic_weights
-from pipeline.models.families.coda.embedding import require_voxel_level
-from pipeline.models.families.probes.backbone import Backbone
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.gradient.gradients import channel_sum
+from heatlas.pipeline.attribution.inherent.ledger import balances, inherent_ledger
+from heatlas.pipeline.attribution.lrp.ledger import Ledger
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value
+from heatlas.pipeline.models.dynamic.encoding import InputEncoding
+from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
+from heatlas.pipeline.models.dynamic.linear_map import Value, dynamic_weights
+from heatlas.pipeline.models.families.coda.embedding import require_voxel_level
+from heatlas.pipeline.models.families.probes.backbone import Backbone
+from heatlas.pipeline.run.errors import UsageError
 
 
 def contributions(model: nn.Module, value: Value, features: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import NetworkView, explaining, open_parts
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.linear_map import dynamic_weights
+from heatlas.pipeline.attribution.network_view import NetworkView, explaining, open_parts
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.dynamic.linear_map import Value, dynamic_weights
+from heatlas.pipeline.models.dynamic.linear_map import Value, dynamic_weights
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.lrp.ledger import Ledger, LedgerEntry
-from pipeline.models.dynamic.explanation_mode import explanation_mode
-from pipeline.models.dynamic.linear_map import Value
-from pipeline.models.families.bcos.vit import Positions
+from heatlas.pipeline.attribution.lrp.ledger import Ledger, LedgerEntry
+from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
+from heatlas.pipeline.models.dynamic.linear_map import Value
+from heatlas.pipeline.models.families.bcos.vit import Positions
 
 
 @dataclass(frozen=True)

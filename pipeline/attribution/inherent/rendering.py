@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pipeline.models.dynamic.encoding import decoded
+from heatlas.pipeline.models.dynamic.encoding import decoded
 
 PERCENTILE = 99.9
 """Of the sizes of the voxels inside the brain; from there on weights are opaque."""

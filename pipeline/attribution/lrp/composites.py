@@ -30,8 +30,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pipeline.attribution.lrp.contributions import Rule
-from pipeline.attribution.lrp.rules import BetaRule, EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
+from heatlas.pipeline.attribution.lrp.contributions import Rule
+from heatlas.pipeline.attribution.lrp.rules import BetaRule, EpsilonRule, GammaRule, ZBoxRule, ZPlusRule
 
 UNWEIGHTED = EpsilonRule(1e-6, bias=False)
 """Proportional rule, usual in the literature for average poolings and sums of branches."""

@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pipeline.attribution.graph.linear_maps import LinearMap, paired
+from heatlas.pipeline.attribution.graph.linear_maps import LinearMap, paired
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def products(x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
 
     Examples
     --------
-    >>> from pipeline.attribution.graph.linear_maps import FullyConnected
+    >>> from heatlas.pipeline.attribution.graph.linear_maps import FullyConnected
     >>> products(torch.tensor([[1.0, -2.0]]), torch.eye(2), FullyConnected()).x.tolist()
     [[1.0, 0.0, 0.0, 2.0]]
     """

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pipeline.attribution.lrp.contributions import Messages
+from heatlas.pipeline.attribution.lrp.contributions import Messages
 
 LEDGER_COLUMNS = {
     "map": "Relevance map, named as in the file names",

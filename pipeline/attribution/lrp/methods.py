@@ -8,14 +8,14 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.planner import BatchNormMode
-from pipeline.attribution.lrp.composites import Composite, composite, focus, founding
-from pipeline.attribution.lrp.relevance import lrp
-from pipeline.attribution.methods import described, one_channel
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.records import Attribution
-from pipeline.attribution.targets import StartValue
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.graph.planner import BatchNormMode
+from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
+from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.methods import described, one_channel
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.run.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.attribution.graph.linear_maps import Averaging, Convolution, paired
-from pipeline.attribution.graph.planner import Plan, Weights
-from pipeline.attribution.graph.pooling import MaxPool, gather, scatter
-from pipeline.attribution.graph.tape import Record, Tape
-from pipeline.attribution.graph.tracing import Concatenate, Sum
-from pipeline.attribution.lrp.composites import Composite
-from pipeline.attribution.lrp.contributions import Contributors, Messages, Rule, merge_copies, products
-from pipeline.attribution.lrp.ledger import LedgerEntry, Losses, sum_per_volume
-from pipeline.attribution.lrp.winners import sparse_pays, winner_messages, winner_sums
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.graph.linear_maps import Averaging, Convolution, paired
+from heatlas.pipeline.attribution.graph.planner import Plan, Weights
+from heatlas.pipeline.attribution.graph.pooling import MaxPool, gather, scatter
+from heatlas.pipeline.attribution.graph.tape import Record, Tape
+from heatlas.pipeline.attribution.graph.tracing import Concatenate, Sum
+from heatlas.pipeline.attribution.lrp.composites import Composite
+from heatlas.pipeline.attribution.lrp.contributions import Contributors, Messages, Rule, merge_copies, products
+from heatlas.pipeline.attribution.lrp.ledger import LedgerEntry, Losses, sum_per_volume
+from heatlas.pipeline.attribution.lrp.winners import sparse_pays, winner_messages, winner_sums
+from heatlas.pipeline.run.errors import UsageError
 
 Relevance = list[Tensor]
 """One tensor per rule."""

@@ -14,15 +14,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.planner import BatchNormMode, plan_relevance
-from pipeline.attribution.graph.tape import record_forward
-from pipeline.attribution.lrp.composites import Composite
-from pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
-from pipeline.attribution.lrp.propagation import propagate
-from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.records import Attribution
-from pipeline.attribution.targets import StartValue, require_explainable, start_values
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.graph.planner import BatchNormMode, plan_relevance
+from heatlas.pipeline.attribution.graph.tape import record_forward
+from heatlas.pipeline.attribution.lrp.composites import Composite
+from heatlas.pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
+from heatlas.pipeline.attribution.lrp.propagation import propagate
+from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
+from heatlas.pipeline.run.errors import UsageError
 
 
 def lrp(

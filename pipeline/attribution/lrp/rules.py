@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.attribution.graph.linear_maps import LinearMap, paired
-from pipeline.attribution.lrp.contributions import (
+from heatlas.pipeline.attribution.graph.linear_maps import LinearMap, paired
+from heatlas.pipeline.attribution.lrp.contributions import (
     Contributors,
     Messages,
     contribution_floor,
     products,
     proportional,
 )
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 
 @dataclass(frozen=True)

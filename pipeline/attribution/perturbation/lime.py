@@ -20,12 +20,12 @@ from scipy.ndimage import distance_transform_edt, find_objects
 from skimage.segmentation import slic
 from torch import Tensor
 
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.perturbation.masking import AIR, Masking, masked_scores
-from pipeline.attribution.perturbation.occlusion import painted
-from pipeline.attribution.settings import require_whole
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.masking import AIR, Masking, masked_scores
+from heatlas.pipeline.attribution.perturbation.occlusion import painted
+from heatlas.pipeline.attribution.settings import require_whole
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import NetworkView
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 AIR = 0.0
 """Value of air in volumes scaled by ``minmax-brain``."""

@@ -19,11 +19,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.perturbation.masking import Masking, digest, masked_scores
-from pipeline.attribution.settings import require_whole
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.masking import Masking, digest, masked_scores
+from heatlas.pipeline.attribution.settings import require_whole
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Box = tuple[slice, slice, slice]
 

@@ -19,11 +19,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.perturbation.masking import Masking, masked_scores
-from pipeline.attribution.settings import require_whole
-from pipeline.run.errors import UsageError
-from pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.masking import Masking, masked_scores
+from heatlas.pipeline.attribution.settings import require_whole
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 
 def interpolation(length: int, cells: int, shift: int) -> Tensor:

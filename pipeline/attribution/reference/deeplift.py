@@ -15,19 +15,19 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.graph.planner import boundary_value, carried, max_pool, plan_forward
-from pipeline.attribution.graph.supported import labelled
-from pipeline.attribution.graph.tape import Values
-from pipeline.attribution.graph.tracing import Gate, Operation, Program
-from pipeline.attribution.methods import described, one_channel
-from pipeline.attribution.network_view import NetworkView, require_unchanging
-from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.records import Attribution
-from pipeline.attribution.reference.references import Reference, fitting
-from pipeline.attribution.reference.rescale import ACTIVATIONS, Rescaled, RescaledMaxPool
-from pipeline.attribution.targets import StartValue, require_explainable, start_values
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.graph.planner import boundary_value, carried, max_pool, plan_forward
+from heatlas.pipeline.attribution.graph.supported import labelled
+from heatlas.pipeline.attribution.graph.tape import Values
+from heatlas.pipeline.attribution.graph.tracing import Gate, Operation, Program
+from heatlas.pipeline.attribution.methods import described, one_channel
+from heatlas.pipeline.attribution.network_view import NetworkView, require_unchanging
+from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.reference.references import Reference, fitting
+from heatlas.pipeline.attribution.reference.rescale import ACTIVATIONS, Rescaled, RescaledMaxPool
+from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
+from heatlas.pipeline.run.errors import UsageError
 
 
 def plan_deeplift(model: nn.Module) -> Program:

@@ -23,14 +23,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
-from pipeline.attribution.gradient.integrated_gradients import PathIntegral, path_integral, require_complete
-from pipeline.attribution.methods import Drawn
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value, value_of_mean
-from pipeline.attribution.settings import require_number, require_whole
-from pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
+from heatlas.pipeline.attribution.gradient.integrated_gradients import PathIntegral, path_integral, require_complete
+from heatlas.pipeline.attribution.methods import Drawn
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value, value_of_mean
+from heatlas.pipeline.attribution.settings import require_number, require_whole
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 MOST = 4
 """Times as many points as asked for are taken at most."""

@@ -14,9 +14,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.targets import start_values
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Memory = dict[Hashable, tuple[object, Tensor]]
 """What was made of the volumes of a reference, by question, and the network that it was made with."""

@@ -20,15 +20,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.methods import Drawn
-from pipeline.attribution.network_view import NetworkView
-from pipeline.attribution.perturbation.masking import masked_scores
-from pipeline.attribution.perturbation.occlusion import RegionLabels, painted
-from pipeline.attribution.reference.references import Reference, fitting, value_of_mean
-from pipeline.attribution.settings import require_whole
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.methods import Drawn
+from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.masking import masked_scores
+from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, painted
+from heatlas.pipeline.attribution.reference.references import Reference, fitting, value_of_mean
+from heatlas.pipeline.attribution.settings import require_whole
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 REST = -1
 """Number of the region that holds what differs from the mean control and lies in no region."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, gather, scatter
+from heatlas.pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, gather, scatter
 
 PIECEWISE_LINEAR = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
 """Activations whose chord has no slope that rounding could hurt."""

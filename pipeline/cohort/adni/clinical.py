@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.adni import files as adni_files
-from pipeline.cohort.adni.tables import DOWNLOAD, read_adnimerge, visits_by_person
-from pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow, VisitTable, of_visit, read_visit_table
-from pipeline.cohort.adni.volumes_tables import read_freesurfer_tables, table_volumes
-from pipeline.cohort.cells import values
-from pipeline.cohort.people.diagnosis import (
+from heatlas.pipeline.cohort.adni import files as adni_files
+from heatlas.pipeline.cohort.adni.tables import DOWNLOAD, read_adnimerge, visits_by_person
+from heatlas.pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow, VisitTable, of_visit, read_visit_table
+from heatlas.pipeline.cohort.adni.volumes_tables import read_freesurfer_tables, table_volumes
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.people.diagnosis import (
     CAUSE_COLUMNS,
     DXSUM_COLUMNS,
     OTHER_DEMENTIA,
@@ -31,11 +31,11 @@ from pipeline.cohort.people.diagnosis import (
     diagnosis_history,
     dxsum_value,
 )
-from pipeline.cohort.people.progression import follow_up, progression
-from pipeline.cohort.records import FollowUp, Scan
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.people.progression import follow_up, progression
+from heatlas.pipeline.cohort.records import FollowUp, Scan
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 _CDR_COLUMNS = ("CDGLOBAL", "CDR")
 

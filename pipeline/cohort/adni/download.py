@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.cohort.adni import files as adni_files
-from pipeline.cohort.adni.clinical import AdniClinical, read_clinical
-from pipeline.cohort.adni.image_quality import ImageTables, loni_number, read_image_tables
-from pipeline.cohort.adni.image_records import (
+from heatlas.pipeline.cohort.adni import files as adni_files
+from heatlas.pipeline.cohort.adni.clinical import AdniClinical, read_clinical
+from heatlas.pipeline.cohort.adni.image_quality import ImageTables, loni_number, read_image_tables
+from heatlas.pipeline.cohort.adni.image_records import (
     SILENT,
     ImageRecord,
     combined,
@@ -24,15 +24,15 @@ from pipeline.cohort.adni.image_records import (
     image_id,
     read_collections,
 )
-from pipeline.cohort.adni.image_xml import read_image_xmls
-from pipeline.cohort.adni.images import AdniImage, find_images
-from pipeline.cohort.adni.scan_preference import CRITERIA, preference
-from pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, person_number
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.records import Scan
-from pipeline.cohort.walking import InputFiles
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.adni.image_xml import read_image_xmls
+from heatlas.pipeline.cohort.adni.images import AdniImage, find_images
+from heatlas.pipeline.cohort.adni.scan_preference import CRITERIA, preference
+from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, days_between, match_visit, person_number
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.walking import InputFiles
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.plain_text import counted, listed
 
 
 def adni_participant(ptid: str) -> str:

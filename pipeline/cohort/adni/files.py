@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 
-from pipeline.run.plain_text import listed
+from heatlas.pipeline.run.plain_text import listed
 
 ADNIMERGE = "ADNIMERGE"
 DXSUM = "DXSUM"

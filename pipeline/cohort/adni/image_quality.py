@@ -18,15 +18,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.cohort.adni.files import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO
-from pipeline.cohort.adni.image_records import ImageRecord
-from pipeline.cohort.cells import values
-from pipeline.cohort.cells.dates import with_iso_dates
-from pipeline.cohort.cells.ranges import plain_name, possible_cells, problem_notes
-from pipeline.cohort.cells.text_tables import filled_rows, read_text_table
-from pipeline.cohort.people.visits import visit_of
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
+from heatlas.pipeline.cohort.adni.files import MPRAGEMETA, MRIQC, QUALITY_ADNI1, QUALITY_MAYO
+from heatlas.pipeline.cohort.adni.image_records import ImageRecord
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells.dates import with_iso_dates
+from heatlas.pipeline.cohort.cells.ranges import plain_name, possible_cells, problem_notes
+from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table
+from heatlas.pipeline.cohort.people.visits import visit_of
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
 
 _IMAGE = ("imageuid", "imageid", "loniimage")
 _SERIES = ("seriesid", "loniseries", "loniuid")

@@ -13,15 +13,15 @@ from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 
-from pipeline.cohort.adni.visit_tables import person_number
-from pipeline.cohort.cells import values
-from pipeline.cohort.cells.dates import with_iso_dates
-from pipeline.cohort.cells.ranges import possible_cells, problem_notes
-from pipeline.cohort.cells.text_tables import filled_rows, read_header, read_text_table
-from pipeline.cohort.people.visits import Visit, visit_of
-from pipeline.cohort.records import Scan
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.adni.visit_tables import person_number
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells.dates import with_iso_dates
+from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes
+from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header, read_text_table
+from heatlas.pipeline.cohort.people.visits import Visit, visit_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 _COLUMNS = ("imagedataid", "subject", "sex", "age", "visit", "modality", "description", "acqdate")
 """Columns read from a collection list, as `_squeezed` spells them; only the first is required."""

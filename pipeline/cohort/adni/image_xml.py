@@ -12,13 +12,13 @@ from dataclasses import fields
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pipeline.cohort.adni.image_records import ImageRecord, image_id, participant
-from pipeline.cohort.cells import values
-from pipeline.cohort.cells.ranges import possible_cells, problem_notes
-from pipeline.cohort.people.visits import visit_of
-from pipeline.run.plain_text import counted, listed
-from pipeline.run.regular_files import read_regular
-from pipeline.run.work.progress import Progress
+from heatlas.pipeline.cohort.adni.image_records import ImageRecord, image_id, participant
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes
+from heatlas.pipeline.cohort.people.visits import visit_of
+from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.work.progress import Progress
 
 MAX_BYTES = 2**20
 """The XML file of an image is about 10 kB."""

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from pipeline.cohort.cells import values
-from pipeline.cohort.images.dicom import DicomSeries, read_folder
-from pipeline.cohort.images.file_kinds import image_stem, is_nifti
-from pipeline.cohort.walking import InputFiles
-from pipeline.run.plain_text import counted, listed
-from pipeline.run.work.progress import Progress
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.images.dicom import DicomSeries, read_folder
+from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_nifti
+from heatlas.pipeline.cohort.walking import InputFiles
+from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.work.progress import Progress
 
 PTID = re.compile(r"\d{3}_S_\d{4,}", re.IGNORECASE)
 _DATE_FOLDER = re.compile(r"\d{4}-\d{2}-\d{2}")

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import re
 
-from pipeline.cohort.adni.image_quality import ImageFacts
-from pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.cohort.adni.image_quality import ImageFacts
+from heatlas.pipeline.run.config.settings import CohortConfig
 
 CRITERIA = (
     "it passed ADNI's quality control",

@@ -15,20 +15,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.adni.visit_tables import (
+from heatlas.pipeline.cohort.adni.visit_tables import (
     VisitRow,
     contradiction,
     contradiction_notes,
     person_number,
     todays_spelling,
 )
-from pipeline.cohort.cells.dates import with_iso_dates
-from pipeline.cohort.cells.ranges import possible_cells, problem_notes
-from pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns
-from pipeline.cohort.cells.values import calendar_date, number, sex
-from pipeline.cohort.people.visits import month_session, visit_code, visit_of
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.cells.dates import with_iso_dates
+from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes
+from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns
+from heatlas.pipeline.cohort.cells.values import calendar_date, number, sex
+from heatlas.pipeline.cohort.people.visits import month_session, visit_code, visit_of
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 DOWNLOAD = (
     "Download it at LONI (ida.loni.usc.edu: ADNI, Search & Download, Study Files, 'ADNIMERGE - Key ADNI tables merged "

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.cells.dates import with_iso_dates
-from pipeline.cohort.cells.ranges import possible_cells, problem_notes
-from pipeline.cohort.cells.text_tables import filled_rows, read_text_table
-from pipeline.cohort.cells.values import calendar_date, number
-from pipeline.cohort.people.visits import Visit, visit_code, visit_of
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.cells.dates import with_iso_dates
+from heatlas.pipeline.cohort.cells.ranges import possible_cells, problem_notes
+from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table
+from heatlas.pipeline.cohort.cells.values import calendar_date, number
+from heatlas.pipeline.cohort.people.visits import Visit, visit_code, visit_of
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 WINDOW_DAYS = 92
 """Half the usual interval between visits; a row further away belongs to another visit."""

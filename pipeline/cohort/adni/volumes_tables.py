@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 from datetime import date
 from pathlib import Path
 
-from pipeline.cohort.adni.files import FREESURFER
-from pipeline.cohort.adni.image_quality import loni_number
-from pipeline.cohort.adni.visit_tables import VisitTable, of_visit, read_visit_table
-from pipeline.cohort.cells import values
-from pipeline.cohort.segmented.volumes import Volumes, checked, joined
+from heatlas.pipeline.cohort.adni.files import FREESURFER
+from heatlas.pipeline.cohort.adni.image_quality import loni_number
+from heatlas.pipeline.cohort.adni.visit_tables import VisitTable, of_visit, read_visit_table
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.segmented.volumes import Volumes, checked, joined
 
 LEFT, RIGHT, INTRACRANIAL = "ST29SV", "ST88SV", "ST10CV"
 """UCSF's codes for the volumes of both hippocampi and the intracranial volume."""

@@ -21,19 +21,19 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
-from pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
-from pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.cells.ranges import problem_notes
-from pipeline.cohort.images.file_kinds import image_stem
-from pipeline.cohort.people.diagnosis import Diagnosis
-from pipeline.cohort.people.progression import follow_up, progression
-from pipeline.cohort.records import Scan
-from pipeline.cohort.walking import InputFiles
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
-from pipeline.run.regular_files import read_regular
+from heatlas.pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
+from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
+from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.cells.ranges import problem_notes
+from heatlas.pipeline.cohort.images.file_kinds import image_stem
+from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
+from heatlas.pipeline.cohort.people.progression import follow_up, progression
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.walking import InputFiles
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.regular_files import read_regular
 
 _IMAGE = re.compile(
     r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?anat/"

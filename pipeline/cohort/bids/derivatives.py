@@ -25,15 +25,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.spaces import Grid
-from atlases.templates import load_template
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.images.file_kinds import is_nifti
-from pipeline.cohort.images.headers import read_raw_header
-from pipeline.cohort.images.orientation import Orientation, choose_orientation
-from pipeline.run.documents import LARGEST_JSON
-from pipeline.run.layout.group_layout import TEMPLATE
-from pipeline.run.regular_files import read_regular
+from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.images.file_kinds import is_nifti
+from heatlas.pipeline.cohort.images.headers import read_raw_header
+from heatlas.pipeline.cohort.images.orientation import Orientation, choose_orientation
+from heatlas.pipeline.run.documents import LARGEST_JSON
+from heatlas.pipeline.run.layout.group_layout import TEMPLATE
+from heatlas.pipeline.run.regular_files import read_regular
 
 Entry = Literal["scan", "brain", "template"]
 ENTRIES: tuple[Entry, ...] = ("scan", "brain", "template")

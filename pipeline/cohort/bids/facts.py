@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, Cells
-from pipeline.cohort.cells import values
-from pipeline.cohort.people.diagnosis import Diagnosis
-from pipeline.cohort.people.visits import visit_of
-from pipeline.cohort.records import Scan
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, Cells
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
+from heatlas.pipeline.cohort.people.visits import visit_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.plain_text import counted, listed
 
 Value = TypeVar("Value", str, float, int)
 

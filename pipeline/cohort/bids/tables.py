@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline.cohort.cells.ranges import possible_cells
-from pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns, same_column
-from pipeline.cohort.cells.values import is_missing
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
-from pipeline.run.regular_files import read_regular
+from heatlas.pipeline.cohort.cells.ranges import possible_cells
+from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table, require_columns, same_column
+from heatlas.pipeline.cohort.cells.values import is_missing
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.regular_files import read_regular
 
 PARTICIPANTS = "participants.tsv"
 SESSIONS = "sessions.tsv"

@@ -16,9 +16,9 @@ from typing import Literal
 
 import pandas as pd
 
-from pipeline.cohort.cells.values import is_missing
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.cells.values import is_missing
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 Order = Literal["month first", "day first"]
 

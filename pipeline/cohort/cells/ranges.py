@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.cells import values
-from pipeline.run.plain_text import listed
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.run.plain_text import listed
 
 NAMED = 20
 """Largest number of impossible cells that a note names."""

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.cells.values import is_missing
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
-from pipeline.run.regular_files import irregular_kind, read_regular
+from heatlas.pipeline.cohort.cells.values import is_missing
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.regular_files import irregular_kind, read_regular
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 

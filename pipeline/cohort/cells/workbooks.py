@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 
 import pandas as pd
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.regular_files import require_regular
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.regular_files import require_regular
 
 MAX_BYTES = 2**26
 """Size to which a sheet may unpack; a table of ten thousand rows has a few MB."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.cohort.demo.effects import clinical_scores
-from pipeline.cohort.demo.people import Person, Visit
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.cohort.demo.effects import clinical_scores
+from heatlas.pipeline.cohort.demo.people import Person, Visit
+from heatlas.pipeline.run.work.seeds import generator
 
 FILE_NAME = "ADNIMERGE_11Nov2025.csv"
 VOLUME_NOISE = 0.05

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from atlases.labels import load_atlas
-from atlases.templates import load_template
-from pipeline.cohort.demo.disease import CHANGES
-from pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_LOG_RATIO
-from pipeline.cohort.demo.fields import (
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.demo.disease import CHANGES
+from heatlas.pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_LOG_RATIO
+from heatlas.pipeline.cohort.demo.fields import (
     Array,
     compose,
     exponential,

@@ -16,20 +16,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from atlases.spaces import template_grid
-from pipeline.cohort.demo.adnimerge import FILE_NAME, adnimerge_csv, adnimerge_row
-from pipeline.cohort.demo.anatomy import SPACING_MM, ReferenceAnatomy, draw_shape, reference_anatomy, reference_digests
-from pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS
-from pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHORT, EFFECTS, coil_log_gain_per_mm
-from pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
-from pipeline.cohort.demo.people import Person, Visit, draw_people
-from pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
-from pipeline.run.documents import read_json
-from pipeline.run.errors import BadInputError, ResumableError, UsageError
-from pipeline.run.tables import write_json, write_table, write_text
-from pipeline.run.work.digests import unit_key
-from pipeline.run.work.progress import Progress
-from pipeline.run.work.seeds import generator
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.demo.adnimerge import FILE_NAME, adnimerge_csv, adnimerge_row
+from heatlas.pipeline.cohort.demo.anatomy import (
+    SPACING_MM,
+    ReferenceAnatomy,
+    draw_shape,
+    reference_anatomy,
+    reference_digests,
+)
+from heatlas.pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS
+from heatlas.pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHORT, EFFECTS, coil_log_gain_per_mm
+from heatlas.pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
+from heatlas.pipeline.cohort.demo.people import Person, Visit, draw_people
+from heatlas.pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
+from heatlas.pipeline.run.tables import write_json, write_table, write_text
+from heatlas.pipeline.run.work.digests import unit_key
+from heatlas.pipeline.run.work.progress import Progress
+from heatlas.pipeline.run.work.seeds import generator
 
 SEVERITY_COLUMNS = {
     "participant_id": "BIDS participant",
@@ -102,7 +108,7 @@ def write_demo_cohort(
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
     settings: dict[str, float] = {"seed": seed, "participants": participants, "resolution_mm": resolution_mm}
-    key = unit_key(reference_digests(), settings, "pipeline.cohort.demo")
+    key = unit_key(reference_digests(), settings, "heatlas.pipeline.cohort.demo")
     if _claim(folder, settings, key):
         return folder
     try:

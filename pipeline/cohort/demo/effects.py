@@ -41,7 +41,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.cohort.demo.disease import PLANTED_GROUPS, SEVERITY_RANGE
+from heatlas.pipeline.cohort.demo.disease import PLANTED_GROUPS, SEVERITY_RANGE
 
 DIMORPHIC_GROUP = "Putamen"
 """Bilateral group that differs between the sexes, beyond the size of the head."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.cohort.demo.disease import Course, draw_course
-from pipeline.cohort.demo.effects import CONVERSION_SEVERITY
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.cohort.demo.disease import Course, draw_course
+from heatlas.pipeline.cohort.demo.effects import CONVERSION_SEVERITY
+from heatlas.pipeline.run.work.seeds import generator
 
 SITES = (990, 991, 992)
 """Site numbers that ADNI does not use, so that no synthetic person can be taken for a real one."""

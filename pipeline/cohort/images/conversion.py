@@ -22,21 +22,21 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from atlases.images import UNREADABLE
-from pipeline.cohort.images.dicom import DicomSeries, series_of
-from pipeline.cohort.images.file_kinds import dicom_files, is_nifti
-from pipeline.cohort.images.orientation import by
-from pipeline.cohort.images.pairs import header_of, is_pair, load_pair
-from pipeline.cohort.records import Scan
-from pipeline.run.documents import LARGEST_JSON, json_object
-from pipeline.run.errors import BadInputError, MissingDataError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.layout.scan_files import sidecar
-from pipeline.run.plain_text import counted
-from pipeline.run.regular_files import read_regular
-from pipeline.run.tables import read_table, write_json, write_table
-from pipeline.run.work.digests import unit_key
-from pipeline.run.work.jobs import FAILURE_COLUMNS, Job, Outcome, run_jobs
+from heatlas.atlases.images import UNREADABLE
+from heatlas.pipeline.cohort.images.dicom import DicomSeries, series_of
+from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_nifti
+from heatlas.pipeline.cohort.images.orientation import by
+from heatlas.pipeline.cohort.images.pairs import header_of, is_pair, load_pair
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.documents import LARGEST_JSON, json_object
+from heatlas.pipeline.run.errors import BadInputError, MissingDataError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import sidecar
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.tables import read_table, write_json, write_table
+from heatlas.pipeline.run.work.digests import unit_key
+from heatlas.pipeline.run.work.jobs import FAILURE_COLUMNS, Job, Outcome, run_jobs
 
 STAGE = "conversion"
 TIMEOUT_S = 900

@@ -21,9 +21,9 @@ import pydicom
 from pydicom.errors import InvalidDicomError
 from pydicom.uid import UID
 
-from pipeline.cohort.images.dicom_geometry import Slice, stack_problem
-from pipeline.cohort.images.headers import link_problem
-from pipeline.run.regular_files import irregular_kind
+from heatlas.pipeline.cohort.images.dicom_geometry import Slice, stack_problem
+from heatlas.pipeline.cohort.images.headers import link_problem
+from heatlas.pipeline.run.regular_files import irregular_kind
 
 _TAGS = (
     *("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "SeriesNumber", "InstanceNumber", "Modality", "PatientID"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.cohort.images.orientation import by
+from heatlas.pipeline.cohort.images.orientation import by
 
 MIN_SLICES = 16
 """A series with fewer is a localizer or a fragment."""

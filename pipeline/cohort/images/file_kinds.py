@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pipeline.run.regular_files import irregular_kind
+from heatlas.pipeline.run.regular_files import irregular_kind
 
 IMAGE_SUFFIXES = (".nii", ".nii.gz")
 DICOM_SUFFIXES = (".dcm", ".ima", ".dicom")

@@ -15,9 +15,9 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from atlases.images import UNREADABLE
-from pipeline.cohort.images.orientation import Orientation, by, choose_orientation
-from pipeline.run.regular_files import irregular_kind
+from heatlas.atlases.images import UNREADABLE
+from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation
+from heatlas.pipeline.run.regular_files import irregular_kind
 
 MAX_VOXELS = 2**30
 _MAGIC = {348: (slice(344, 348), (b"n+1\0",)), 540: (slice(4, 8), (b"n+2\0",))}

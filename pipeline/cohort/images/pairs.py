@@ -26,11 +26,11 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from atlases.images import UNREADABLE
-from pipeline.cohort.images.headers import HeaderFinding, geometry_problem, link_problem, thickness_problem
-from pipeline.cohort.images.orientation import VOXEL_SIZE_MM, Orientation, by, choose_orientation
-from pipeline.run.errors import BadInputError
-from pipeline.run.regular_files import irregular_kind
+from heatlas.atlases.images import UNREADABLE
+from heatlas.pipeline.cohort.images.headers import HeaderFinding, geometry_problem, link_problem, thickness_problem
+from heatlas.pipeline.cohort.images.orientation import VOXEL_SIZE_MM, Orientation, by, choose_orientation
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.regular_files import irregular_kind
 
 AXES = {"SUBJ_111": "ASL", "RAW": "ASL", "T88_111": "LAS"}
 """Directions of the three indices by folder; see the module's docstring."""

@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from pipeline.cohort.records import Scan
-from pipeline.run.plain_text import counted, listed
-from pipeline.run.work.digests import file_digest
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.work.digests import file_digest
 
 _PIECE = 65_536
 

@@ -17,19 +17,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.cells import values
-from pipeline.cohort.cells.ranges import problem_notes
-from pipeline.cohort.images.pairs import header_of, is_pair
-from pipeline.cohort.oasis.tables import DELAY, OasisTable, read_oasis_table
-from pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis
-from pipeline.cohort.people.progression import follow_up
-from pipeline.cohort.people.visits import month_session, visit_of
-from pipeline.cohort.records import Scan
-from pipeline.cohort.walking import InputFiles
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.cells.ranges import problem_notes
+from heatlas.pipeline.cohort.images.pairs import header_of, is_pair
+from heatlas.pipeline.cohort.oasis.tables import DELAY, OasisTable, read_oasis_table
+from heatlas.pipeline.cohort.people.diagnosis import Diagnosis, cdr_diagnosis
+from heatlas.pipeline.cohort.people.progression import follow_up
+from heatlas.pipeline.cohort.people.visits import month_session, visit_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.walking import InputFiles
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 SESSION_FOLDER = re.compile(r"(?P<release>OAS[12])_(?P<person>\d{4})_MR(?P<number>\d+)")
 OASIS3_FOLDER = re.compile(r"(sub-)?OAS3\d{4}_MR_d\d{4,5}")

@@ -22,12 +22,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.cohort.cells.ranges import possible_cells
-from pipeline.cohort.cells.text_tables import filled_rows, read_header, read_text_table
-from pipeline.cohort.cells.values import number
-from pipeline.cohort.cells.workbooks import read_workbook
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import listed
+from heatlas.pipeline.cohort.cells.ranges import possible_cells
+from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_header, read_text_table
+from heatlas.pipeline.cohort.cells.values import number
+from heatlas.pipeline.cohort.cells.workbooks import read_workbook
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import listed
 
 SESSION = {"OAS1": "ID", "OAS2": "MRI ID"}
 """Column of the session by release."""

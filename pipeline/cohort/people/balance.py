@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.records import Scan
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]

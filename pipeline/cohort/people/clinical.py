@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.cells.ranges import RANGES, plain_name
-from pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
-from pipeline.cohort.people.visits import visit_of
-from pipeline.cohort.records import SCAN_COLUMNS, Scan
-from pipeline.cohort.sharing.anonymise import Disguise
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.cells.ranges import RANGES, plain_name
+from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit
+from heatlas.pipeline.cohort.people.visits import visit_of
+from heatlas.pipeline.cohort.records import SCAN_COLUMNS, Scan
+from heatlas.pipeline.cohort.sharing.anonymise import Disguise
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 IDENTITY = {name: SCAN_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
 

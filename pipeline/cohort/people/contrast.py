@@ -14,15 +14,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.cells.values import MISSING_CODES, code_text, number
-from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.records import OLDEST_AGE, Scan
-from pipeline.run.config.number_classes import read_class
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.cells.values import MISSING_CODES, code_text, number
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.records import OLDEST_AGE, Scan
+from heatlas.pipeline.run.config.number_classes import read_class
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.work.seeds import generator
 
 SCAN_TABLE_COLUMNS = ("diagnosis", "progression", "sex", "site", "field_strength", "apoe4", "mmse", "cdr")
 """Columns of the scan table that may serve as contrast."""

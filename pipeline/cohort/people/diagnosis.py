@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow
-from pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow
+from heatlas.pipeline.cohort.cells import values
 
 OTHER_DEMENTIA = "other dementia"
 """Dementia attributed to another cause than Alzheimer's disease; not a class of the scan table."""

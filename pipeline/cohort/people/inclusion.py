@@ -16,15 +16,15 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate
-from pipeline.cohort.cells.ranges import plain_name
-from pipeline.cohort.cells.values import MISSING_CODES, number
-from pipeline.cohort.people.clinical import IDENTIFYING, MEASURES, TIMES, measure_of, times_of
-from pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
-from pipeline.run.config.inclusion import Rule, constant, dropped_because, read_rule
-from pipeline.run.config.nearest import did_you_mean, nearest
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate
+from heatlas.pipeline.cohort.cells.ranges import plain_name
+from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number
+from heatlas.pipeline.cohort.people.clinical import IDENTIFYING, MEASURES, TIMES, measure_of, times_of
+from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
+from heatlas.pipeline.run.config.inclusion import Rule, constant, dropped_because, read_rule
+from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 _NOT_COMPARED = frozenset({"label", "kept", "reason", "image"})
 """Columns of the scan table that do not describe a person or an image."""

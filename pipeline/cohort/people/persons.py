@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, listed
 
 ADULT = 18.0
 ELDERLY = 40.0

@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.cohort.adni.visit_tables import WINDOW_DAYS
-from pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
-from pipeline.cohort.records import FollowUp
+from heatlas.pipeline.cohort.adni.visit_tables import WINDOW_DAYS
+from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
+from heatlas.pipeline.cohort.records import FollowUp
 
 _DAYS_PER_MONTH = 30.4375
 COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")

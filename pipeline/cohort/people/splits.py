@@ -22,18 +22,18 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import StratifiedKFold
 
-from pipeline.cohort.people.balance import balance_table, balanced, facts_of, features_of
-from pipeline.cohort.people.contrast import participant_strata
-from pipeline.cohort.people.persons import same_person
-from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.records import ScanTable
-from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.cohort.people.balance import balance_table, balanced, facts_of, features_of
+from heatlas.pipeline.cohort.people.contrast import participant_strata
+from heatlas.pipeline.cohort.people.persons import same_person
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.seeds import derived_seed, generator
 
 SPLIT_COLUMNS = {
     "participant_id": "BIDS participant",

@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 KindName = Literal["two classes", "several classes", "number"]
 TWO_CLASSES: KindName = "two classes"

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.cohort.people.persons import known_among, same_person
-from pipeline.cohort.people.splits import Split
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import read_table
+from heatlas.pipeline.cohort.people.persons import known_among, same_person
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import read_table
 
 
 def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[int, ...]]:
@@ -20,7 +20,7 @@ def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[i
 
     Examples
     --------
-    >>> from pipeline.cohort.people.splits import Fold
+    >>> from heatlas.pipeline.cohort.people.splits import Fold
     >>> split = Split((Fold(0, ("sub-1",), (), ("sub-2",)), Fold(1, ("sub-2",), (), ("sub-1",))))
     >>> networks_for(["sub-1", "sub-3"], split)
     {'sub-1': (1,), 'sub-3': (0, 1)}

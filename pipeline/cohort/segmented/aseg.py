@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pipeline.cohort.cells import values
-from pipeline.cohort.segmented.volumes import Volumes, checked
-from pipeline.run.errors import BadInputError
-from pipeline.run.regular_files import read_regular
+from heatlas.pipeline.cohort.cells import values
+from heatlas.pipeline.cohort.segmented.volumes import Volumes, checked
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.regular_files import read_regular
 
 LEFT_HIPPOCAMPUS, RIGHT_HIPPOCAMPUS = 17, 53
 STATS_FILES = ("aseg.stats", "aseg+DKT.VINN.stats", "aseg+DKT.stats")

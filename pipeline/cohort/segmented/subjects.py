@@ -15,13 +15,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.people.visits import visit_of
-from pipeline.cohort.records import Scan
-from pipeline.cohort.segmented.aseg import STATS_FILES, read_aseg
-from pipeline.cohort.segmented.volumes import Volumes
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.people.visits import visit_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.segmented.aseg import STATS_FILES, read_aseg
+from heatlas.pipeline.cohort.segmented.volumes import Volumes
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 _IMAGE = re.compile(r"(?<![A-Za-z0-9])I\d+(?![A-Za-z0-9])")
 _BIDS = re.compile(r"(?<![A-Za-z0-9])(sub-[A-Za-z0-9]+)(?:[_/](ses-[A-Za-z0-9]+))?")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pipeline.cohort.cells.ranges import RANGES
+from heatlas.pipeline.cohort.cells.ranges import RANGES
 
 
 @dataclass(frozen=True)

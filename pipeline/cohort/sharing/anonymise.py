@@ -22,14 +22,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.cohort.cells.values import number
-from pipeline.cohort.records import OLDEST_AGE, Scan
-from pipeline.cohort.sharing.manifest import Match
-from pipeline.run.config.settings import PrivacyConfig
-from pipeline.run.errors import UsageError
-from pipeline.run.plain_text import counted
-from pipeline.run.regular_files import read_regular
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.cohort.cells.values import number
+from heatlas.pipeline.cohort.records import OLDEST_AGE, Scan
+from heatlas.pipeline.cohort.sharing.manifest import Match
+from heatlas.pipeline.run.config.settings import PrivacyConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.work.seeds import generator
 
 YEARS_BACK = 106
 """Dates of scans up to 2031 end up in 1925 or before."""

@@ -22,18 +22,18 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 
-from atlases.images import UNREADABLE
-from pipeline.cohort.candidates import Candidate
-from pipeline.cohort.images.dicom import series_of
-from pipeline.cohort.images.file_kinds import dicom_files, is_nifti
-from pipeline.cohort.images.pairs import is_pair
-from pipeline.cohort.records import Scan
-from pipeline.run.cells import require_digests
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import listed
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import file_digest, text_digest
-from pipeline.run.work.progress import Progress
+from heatlas.atlases.images import UNREADABLE
+from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.images.dicom import series_of
+from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_nifti
+from heatlas.pipeline.cohort.images.pairs import is_pair
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.cells import require_digests
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import listed
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import file_digest, text_digest
+from heatlas.pipeline.run.work.progress import Progress
 
 MANIFEST_COLUMNS = {
     "scan_id": "Identifier of the image in its source (ADNI image id, or BIDS file name without suffix)",

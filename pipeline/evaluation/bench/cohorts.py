@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.planted import read_planted
-from pipeline.evaluation.planted_effects import read_effects
-from pipeline.evaluation.scores.accuracy import People
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import read_table
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.planted import read_planted
+from heatlas.pipeline.evaluation.planted_effects import read_effects
+from heatlas.pipeline.evaluation.scores.accuracy import People
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import read_table
 
 RUN, PLANTED = "run", "planted"
 """Names of the cohorts: the scans of the run, and copies of its controls with planted loss."""

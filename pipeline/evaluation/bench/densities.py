@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.evaluation.bench.cohorts import PLANTED, Judged
-from pipeline.evaluation.scores.overlap import ratio_of
-from pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from heatlas.pipeline.evaluation.scores.overlap import ratio_of
+from heatlas.pipeline.regions.effect_size import hedges_g
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.densities import Rows, density_of, density_ratio
-from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.densities import Rows, density_of, density_ratio
+from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 
 MOST_UNUSED = 0.5
 """Largest |evidence| of something unused over that of what is used, of a map that does not mark it."""

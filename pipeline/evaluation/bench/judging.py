@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench.cohorts import PLANTED, Judged
-from pipeline.evaluation.bench.densities import Rows
-from pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
-from pipeline.evaluation.interactions.sides import ScanOfSides, score_sides
-from pipeline.evaluation.nulls.networks import (
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from heatlas.pipeline.evaluation.bench.densities import Rows
+from heatlas.pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
+from heatlas.pipeline.evaluation.interactions.sides import ScanOfSides, score_sides
+from heatlas.pipeline.evaluation.nulls.networks import (
     REAL,
     UNTRAINED,
     cascade_name,
@@ -25,16 +25,16 @@ from pipeline.evaluation.nulls.networks import (
     networks_of,
     shuffled_name,
 )
-from pipeline.explaining.controls import Controls, controls_of
-from pipeline.explaining.explanation import Explanation
-from pipeline.explaining.networks import Network, ReferenceScan
-from pipeline.models.storage import load_model
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import read_table
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.explaining.controls import Controls, controls_of
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.networks import Network, ReferenceScan
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 STAGE, SIDES_STAGE = "judging", "sides"
 THOROUGH = 12

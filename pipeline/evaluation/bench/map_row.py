@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from skimage.metrics import structural_similarity
 
-from pipeline.evaluation.scores.hits import auprc, auroc, is_undefined
-from pipeline.evaluation.scores.overlap import energy_share, ratio_of
-from pipeline.evaluation.scores.rank_correlation import rank_correlation
-from pipeline.regions.audit import RIM_MM, within_reach
+from heatlas.pipeline.evaluation.scores.hits import auprc, auroc, is_undefined
+from heatlas.pipeline.evaluation.scores.overlap import energy_share, ratio_of
+from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
+from heatlas.pipeline.regions.audit import RIM_MM, within_reach
 
 Flags = NDArray[np.bool_]
 Values = NDArray[np.float32]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.densities import Rows, densities
-from pipeline.evaluation.bench.judging import Extent, Judge, gathered, those_judged
-from pipeline.evaluation.nulls.networks import REAL
-from pipeline.explaining.explanation import Explanation
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job, Outcome
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.densities import Rows, densities
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered, those_judged
+from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Job, Outcome
 
 
 def map_jobs(cohort: Judged, explanations: tuple[Explanation, ...], digests: DigestCache, stage: str) -> list[Job]:

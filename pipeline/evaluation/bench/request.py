@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.attribution.registry import METHODS, find_method
-from pipeline.evaluation.bench.judging import Extent
-from pipeline.models.families.registry import family_of
-from pipeline.run.config.settings import Config
+from heatlas.pipeline.attribution.registry import METHODS, find_method
+from heatlas.pipeline.evaluation.bench.judging import Extent
+from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.run.config.settings import Config
 
 PARTS = ("nulls", "faithfulness", "interactions", "plant", "grids", "retrain", "consensus", "marker", "objective",
          "representations")  # fmt: skip

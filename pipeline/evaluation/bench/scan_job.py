@@ -17,35 +17,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.attribution.entry import Surroundings
-from pipeline.attribution.methods import attribute_all
-from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.perturbation.masking import AIR
-from pipeline.attribution.records import Attribution
-from pipeline.attribution.targets import start_values
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench.map_row import Places, map_row
-from pipeline.evaluation.nulls.image_maps import image_maps
-from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
-from pipeline.evaluation.planting.loss import marker
-from pipeline.evaluation.scores.boxes import attended_box
-from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
-from pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, score_map
-from pipeline.evaluation.scores.stability import Explain
-from pipeline.explaining.explanation import Explanation
-from pipeline.explaining.networks import Network
-from pipeline.models.device import chosen_device
-from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import LoadedModel
-from pipeline.regions.audit import read_brain
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.regions.region_sums import device_labels, device_region_sums
-from pipeline.run.config.evaluation import EvaluationConfig
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import write_table
-from pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.perturbation.masking import AIR
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.map_row import Places, map_row
+from heatlas.pipeline.evaluation.nulls.image_maps import image_maps
+from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
+from heatlas.pipeline.evaluation.planting.loss import marker
+from heatlas.pipeline.evaluation.scores.boxes import attended_box
+from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
+from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, score_map
+from heatlas.pipeline.evaluation.scores.stability import Explain
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.networks import Network
+from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import LoadedModel
+from heatlas.pipeline.regions.audit import read_brain
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
+from heatlas.pipeline.run.config.evaluation import EvaluationConfig
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.memory import kept_memory
 
 NOT_KEPT = ("undefined", "ag_clamped")
 FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in NOT_KEPT)

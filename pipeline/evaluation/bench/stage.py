@@ -11,45 +11,45 @@ from pathlib import Path
 
 import pandas as pd
 
-from atlases.labels import Atlas
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.tasks import task_of
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench import distractors, table, verdicts
-from pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
-from pipeline.evaluation.bench.densities import Rows
-from pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
-from pipeline.evaluation.bench.request import ANY_TASK, FEW_METHODS, SEPARATE, Request, methods_of, with_methods
-from pipeline.evaluation.bench.trainings import trained
-from pipeline.evaluation.consensus.networks import require_different
-from pipeline.evaluation.consensus.stage import agree
-from pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
-from pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids, require_single
-from pipeline.evaluation.grids.tables import GRID_TABLES
-from pipeline.evaluation.interactions import sides, sources
-from pipeline.evaluation.nulls.networks import shuffled_jobs
-from pipeline.evaluation.planting.cohort import planted_cohort
-from pipeline.evaluation.planting.marked import marker_cohort
-from pipeline.evaluation.planting.marker_table import MARKER_TABLE
-from pipeline.evaluation.representations.stage import judge_backbone, require_frozen
-from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
-from pipeline.evaluation.retraining.before_after import before_and_after, require_maps
-from pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
-from pipeline.evaluation.retraining.removal import SHARES
-from pipeline.evaluation.retraining.stage import remove_and_retrain
-from pipeline.evaluation.retraining.table import RETRAINING_TABLE
-from pipeline.explaining.explanation import Explanation
-from pipeline.explaining.requested import explanations_of_run
-from pipeline.explaining.scan_jobs import require_all_defined
-from pipeline.models.families.registry import build_network, family_of
-from pipeline.models.inputs import configured_input
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome, record_failures, run_jobs
+from heatlas.atlases.labels import Atlas
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench import distractors, table, verdicts
+from heatlas.pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
+from heatlas.pipeline.evaluation.bench.densities import Rows
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
+from heatlas.pipeline.evaluation.bench.request import ANY_TASK, FEW_METHODS, SEPARATE, Request, methods_of, with_methods
+from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.consensus.networks import require_different
+from heatlas.pipeline.evaluation.consensus.stage import agree
+from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
+from heatlas.pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids, require_single
+from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
+from heatlas.pipeline.evaluation.interactions import sides, sources
+from heatlas.pipeline.evaluation.nulls.networks import shuffled_jobs
+from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
+from heatlas.pipeline.evaluation.planting.marked import marker_cohort
+from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
+from heatlas.pipeline.evaluation.representations.stage import judge_backbone, require_frozen
+from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
+from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps
+from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
+from heatlas.pipeline.evaluation.retraining.removal import SHARES
+from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
+from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.explaining.scan_jobs import require_all_defined
+from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome, record_failures, run_jobs
 
 log = logging.getLogger("heatlas")
 

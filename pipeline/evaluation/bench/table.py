@@ -15,21 +15,28 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipeline.evaluation.bench.cohorts import PLANTED, Judged
-from pipeline.evaluation.bench.densities import Rows, class_difference, densities, density_of, density_ratio, is_paired
-from pipeline.evaluation.bench.map_row import MAP_ROW
-from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
-from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
-from pipeline.evaluation.scores.accuracy import People, balanced_accuracy
-from pipeline.evaluation.scores.dose_response import DRAWS, dose_response
-from pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
-from pipeline.evaluation.scores.hits import ranked
-from pipeline.evaluation.scores.intervals import participant_interval
-from pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, SET_SCORES, set_scores
-from pipeline.evaluation.scores.rank_correlation import rank_correlation
-from pipeline.evaluation.scores.region_scores import FIRST, region_scores
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
+from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from heatlas.pipeline.evaluation.bench.densities import (
+    Rows,
+    class_difference,
+    densities,
+    density_of,
+    density_ratio,
+    is_paired,
+)
+from heatlas.pipeline.evaluation.bench.map_row import MAP_ROW
+from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
+from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from heatlas.pipeline.evaluation.scores.accuracy import People, balanced_accuracy
+from heatlas.pipeline.evaluation.scores.dose_response import DRAWS, dose_response
+from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
+from heatlas.pipeline.evaluation.scores.hits import ranked
+from heatlas.pipeline.evaluation.scores.intervals import participant_interval
+from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, SET_SCORES, set_scores
+from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
+from heatlas.pipeline.evaluation.scores.region_scores import FIRST, region_scores
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

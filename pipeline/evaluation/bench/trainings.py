@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.training.stage import remove_checkpoints
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.training.stage import remove_checkpoints
 
 log = logging.getLogger("heatlas")
 

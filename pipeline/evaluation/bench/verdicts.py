@@ -12,14 +12,14 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.answers import LEVEL, NO, PARTLY, UNKNOWN, YES
-from pipeline.evaluation.bench.distractors import MOST_RIM, MOST_UNUSED
-from pipeline.evaluation.bench.table import ALL
-from pipeline.evaluation.nulls.networks import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
-from pipeline.evaluation.scores.chance import chance_of_order
-from pipeline.evaluation.scores.region_scores import FIRST
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
+from heatlas.pipeline.evaluation.answers import LEVEL, NO, PARTLY, UNKNOWN, YES
+from heatlas.pipeline.evaluation.bench.distractors import MOST_RIM, MOST_UNUSED
+from heatlas.pipeline.evaluation.bench.table import ALL
+from heatlas.pipeline.evaluation.nulls.networks import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
+from heatlas.pipeline.evaluation.scores.chance import chance_of_order
+from heatlas.pipeline.evaluation.scores.region_scores import FIRST
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 
 FOUND_SHARE, FOUND_AUROC, PARTLY_AUROC = 0.8, 0.9, 0.75
 """Of the planted groups among the first ten, and the area that count as found; the area that counts as partly found."""

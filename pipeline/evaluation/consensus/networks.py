@@ -10,21 +10,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.nulls.networks import networks_of
-from pipeline.models.families.registry import family_of
-from pipeline.models.inputs import configured_input
-from pipeline.models.storage import load_model
-from pipeline.run.config.files import network_settings
-from pipeline.run.config.networks import ModelConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.config.typed_values import from_text
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job
-from pipeline.training.objectives.known_networks import without_other_runs
-from pipeline.training.stage import fold_job, registered_versions
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.nulls.networks import networks_of
+from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.files import network_settings
+from heatlas.pipeline.run.config.networks import ModelConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.typed_values import from_text
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Job
+from heatlas.pipeline.training.objectives.known_networks import without_other_runs
+from heatlas.pipeline.training.stage import fold_job, registered_versions
 
 OWN, SEED, EPOCHS, FAMILY = "own", "seed", "epochs", "family"
 """Kinds of sets: the run's own networks, and in what the others differ from them."""

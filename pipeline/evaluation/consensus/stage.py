@@ -9,12 +9,12 @@ from concurrent.futures import Executor
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.densities import Rows, is_paired
-from pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
-from pipeline.evaluation.bench.trainings import trained
-from pipeline.evaluation.consensus.networks import Networks, sets_of_networks, training_jobs
-from pipeline.evaluation.consensus.tables import (
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.densities import Rows, is_paired
+from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
+from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.consensus.networks import Networks, sets_of_networks, training_jobs
+from heatlas.pipeline.evaluation.consensus.tables import (
     NETWORK_COLUMNS,
     PAIR_COLUMNS,
     REGION_COLUMNS,
@@ -24,13 +24,13 @@ from pipeline.evaluation.consensus.tables import (
     pair_rows,
     region_rows,
 )
-from pipeline.evaluation.nulls.networks import REAL
-from pipeline.evaluation.scores.accuracy import scored
-from pipeline.explaining.explanation import Explanation
-from pipeline.run.config.settings import Config
-from pipeline.run.tables import write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome, run_jobs
+from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.scores.accuracy import scored
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome, run_jobs
 
 log = logging.getLogger("heatlas")
 STAGE = "consensus-maps"

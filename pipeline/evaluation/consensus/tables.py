@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.evaluation.bench.densities import class_difference
-from pipeline.evaluation.consensus.agreement import (
+from heatlas.pipeline.evaluation.bench.densities import class_difference
+from heatlas.pipeline.evaluation.consensus.agreement import (
     Trend,
     agreement,
     consensus,
@@ -20,11 +20,11 @@ from pipeline.evaluation.consensus.agreement import (
     shared_first,
     trend,
 )
-from pipeline.evaluation.consensus.networks import EPOCHS, OWN
-from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from pipeline.evaluation.scores.region_scores import FIRST, region_scores
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
+from heatlas.pipeline.evaluation.consensus.networks import EPOCHS, OWN
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.region_scores import FIRST, region_scores
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
 FOLDS, SEVERAL = "folds", "several"

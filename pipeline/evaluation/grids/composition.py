@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.evaluation.grids.layout import Layout
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.evaluation.grids.layout import Layout
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Kind = Literal["needle", "pair", "corner"]
 KINDS: tuple[Kind, ...] = ("needle", "pair", "corner")

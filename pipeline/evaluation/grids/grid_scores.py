@@ -10,13 +10,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.gradient.smoothing import gaussian_smooth
-from pipeline.attribution.methods import Method, Propagation
-from pipeline.attribution.targets import StartValue
-from pipeline.evaluation.grids.composition import Grid
-from pipeline.evaluation.grids.layout import Layout
-from pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.gradient.smoothing import gaussian_smooth
+from heatlas.pipeline.attribution.methods import Method, Propagation
+from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.evaluation.grids.composition import Grid
+from heatlas.pipeline.evaluation.grids.layout import Layout
+from heatlas.pipeline.evaluation.grids.settings import SETTINGS, Setting, grid_maps
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 CONSTRUCTED = (
     "no measurement: by construction a map with anything positive has the share 1, as the method's own pass runs "

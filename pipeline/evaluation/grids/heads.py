@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.cam.gap_head import TRANSPARENT
-from pipeline.attribution.network_view import open_parts
-from pipeline.evaluation.grids.layout import Layout, Shape
-from pipeline.models.contract import StagedModel
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.cam.gap_head import TRANSPARENT
+from heatlas.pipeline.attribution.network_view import open_parts
+from heatlas.pipeline.evaluation.grids.layout import Layout, Shape
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.errors import UsageError
 
 POOLED = ((1, 1, 1), 1)
 MapShape = tuple[int, int, int, int]

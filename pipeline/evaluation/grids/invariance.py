@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.methods import Method, attribute
-from pipeline.attribution.targets import StartValue
-from pipeline.evaluation.grids.grid_scores import Asked
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.attribution.methods import Method, attribute
+from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.evaluation.grids.grid_scores import Asked
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 INVARIANCE_ROW = ("method", "logit_difference", "share_plain", "share_cancelling", "note")
 

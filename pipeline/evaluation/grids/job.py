@@ -14,29 +14,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.attribution.entry import Surroundings, last_spatial_stage
-from pipeline.attribution.numerics import exact_float32
-from pipeline.attribution.reference.references import Reference
-from pipeline.evaluation.grids.composition import Grid, Kind
-from pipeline.evaluation.grids.directions import KIND_OF
-from pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
-from pipeline.evaluation.grids.invariance import INVARIANCE_ROW, invariance_rows
-from pipeline.evaluation.grids.layout import Layout, Shape
-from pipeline.evaluation.grids.locality import filled_up
-from pipeline.evaluation.grids.settings import Setting, is_local
-from pipeline.evaluation.grids.studies import Depth, asked_in_grids, fitted, lrp_study, regional
-from pipeline.explaining.explanation import Explanation
-from pipeline.explaining.networks import Network
-from pipeline.models.contract import StagedModel
-from pipeline.models.device import chosen_device
-from pipeline.models.inputs import read_network_volume
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.config.grids import GridsConfig
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.run.errors import UsageError
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import write_table
-from pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.attribution.entry import Surroundings, last_spatial_stage
+from heatlas.pipeline.attribution.numerics import exact_float32
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.evaluation.grids.composition import Grid, Kind
+from heatlas.pipeline.evaluation.grids.directions import KIND_OF
+from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
+from heatlas.pipeline.evaluation.grids.invariance import INVARIANCE_ROW, invariance_rows
+from heatlas.pipeline.evaluation.grids.layout import Layout, Shape
+from heatlas.pipeline.evaluation.grids.locality import filled_up
+from heatlas.pipeline.evaluation.grids.settings import Setting, is_local
+from heatlas.pipeline.evaluation.grids.studies import Depth, asked_in_grids, fitted, lrp_study, regional
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.networks import Network
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.grids import GridsConfig
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.memory import kept_memory
 
 PAIR: Shape = (2, 1, 1)
 SETTINGS_OF: Mapping[Kind, tuple[Setting, ...]] = {

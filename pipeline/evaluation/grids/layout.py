@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.evaluation.scores.hits import is_undefined
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.evaluation.scores.hits import is_undefined
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Shape = tuple[int, int, int]
 EMPTY = 1e-7

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.evaluation.grids.aggregated import EDGES, aggregated
-from pipeline.run.work.jobs import Outcome
+from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated
+from heatlas.pipeline.run.work.jobs import Outcome
 
 FEWEST = len(EDGES) - 1
 """Defined maps below which the bins cannot be filled."""

@@ -28,16 +28,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from pipeline.attribution.methods import Method, Propagation, attribute_all
-from pipeline.attribution.network_view import pooling_before, split_layers
-from pipeline.attribution.reference.references import Reference
-from pipeline.attribution.targets import StartValue
-from pipeline.attribution.upsampling import interpolated
-from pipeline.evaluation.grids.heads import convolved, looking_at_cell, stages_of
-from pipeline.evaluation.grids.layout import Layout
-from pipeline.evaluation.grids.locality import local_layers, reach, require_seen_alike
-from pipeline.models.contract import StagedModel
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.attribution.methods import Method, Propagation, attribute_all
+from heatlas.pipeline.attribution.network_view import pooling_before, split_layers
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.attribution.upsampling import interpolated
+from heatlas.pipeline.evaluation.grids.heads import convolved, looking_at_cell, stages_of
+from heatlas.pipeline.evaluation.grids.layout import Layout
+from heatlas.pipeline.evaluation.grids.locality import local_layers, reach, require_seen_alike
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.errors import UsageError
 
 Setting = Literal["GridPG", "DiFull", "DiPart"]
 SETTINGS: tuple[Setting, ...] = ("GridPG", "DiFull", "DiPart")

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.judging import Extent, Judge
-from pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
-from pipeline.evaluation.grids.directions import (
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
+from heatlas.pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
+from heatlas.pipeline.evaluation.grids.directions import (
     BY_CONSTRUCTION,
     DIRECTION_COLUMNS,
     Claim,
@@ -23,11 +23,11 @@ from pipeline.evaluation.grids.directions import (
     directions,
     summary_of_grids,
 )
-from pipeline.evaluation.grids.heads import has_global_pooling
-from pipeline.evaluation.grids.job import SETTINGS_OF, GridToScore, layout_of, score_grid
-from pipeline.evaluation.grids.pictures import write_aggregated
-from pipeline.evaluation.grids.studies import smoothing_kernels
-from pipeline.evaluation.grids.tables import (
+from heatlas.pipeline.evaluation.grids.heads import has_global_pooling
+from heatlas.pipeline.evaluation.grids.job import SETTINGS_OF, GridToScore, layout_of, score_grid
+from heatlas.pipeline.evaluation.grids.pictures import write_aggregated
+from heatlas.pipeline.evaluation.grids.studies import smoothing_kernels
+from heatlas.pipeline.evaluation.grids.tables import (
     AGREEMENT_COLUMNS,
     ALL_METHODS,
     GRID_TABLE_COLUMNS,
@@ -35,16 +35,16 @@ from pipeline.evaluation.grids.tables import (
     agreement_table,
     invariance_table,
 )
-from pipeline.evaluation.nulls.networks import REAL
-from pipeline.explaining.explanation import Explanation
-from pipeline.models.storage import load_model
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import FoldFiles
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.seeds import generator
 
 log = logging.getLogger("heatlas")
 STAGE = "grids"

@@ -14,20 +14,20 @@ import pandas as pd
 import torch
 from torch import nn
 
-from pipeline.attribution.entry import Surroundings, last_spatial_stage
-from pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
-from pipeline.attribution.lrp.methods import Lrp
-from pipeline.attribution.methods import Method
-from pipeline.attribution.perturbation.masking import Masking
-from pipeline.attribution.perturbation.occlusion import Occlusion
-from pipeline.attribution.perturbation.rise import Rise
-from pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
-from pipeline.evaluation.grids.composition import Kind
-from pipeline.evaluation.grids.grid_scores import Asked
-from pipeline.evaluation.grids.layout import Shape
-from pipeline.explaining.explanation import Explanation
-from pipeline.models.contract import StagedModel
-from pipeline.run.config.grids import GridsConfig
+from heatlas.pipeline.attribution.entry import Surroundings, last_spatial_stage
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.methods import Method
+from heatlas.pipeline.attribution.perturbation.masking import Masking
+from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
+from heatlas.pipeline.attribution.perturbation.rise import Rise
+from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
+from heatlas.pipeline.evaluation.grids.composition import Kind
+from heatlas.pipeline.evaluation.grids.grid_scores import Asked
+from heatlas.pipeline.evaluation.grids.layout import Shape
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.config.grids import GridsConfig
 
 DEFAULTS = GridsConfig()
 KERNEL_SHARES = (9 / 224, 17 / 224, 33 / 224, 65 / 224, 129 / 224, 257 / 224)

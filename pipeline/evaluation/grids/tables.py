@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.grids.directions import BY_CONSTRUCTION, DIRECTION_COLUMNS, SUMMARY_COLUMNS
-from pipeline.evaluation.grids.studies import spearman_matrix
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
+from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, DIRECTION_COLUMNS, SUMMARY_COLUMNS
+from heatlas.pipeline.evaluation.grids.studies import spearman_matrix
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 
 ALL_METHODS = "all"
 """Stands for every method where no grid could be made."""

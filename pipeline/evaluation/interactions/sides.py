@@ -17,22 +17,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.attribution.network_view import explaining
-from pipeline.attribution.perturbation.masking import masked_scores
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.explaining.networks import Network
-from pipeline.models.device import chosen_device
-from pipeline.models.inputs import read_network_volume
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.columns import Form
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.jobs import Outcome
-from pipeline.run.work.memory import kept_memory
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.attribution.network_view import explaining
+from heatlas.pipeline.attribution.perturbation.masking import masked_scores
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.explaining.networks import Network
+from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.jobs import Outcome
+from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.seeds import generator
 
 DRAWS = 2000
 BATCH = 6

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.densities import Rows, density_of
-from pipeline.evaluation.nulls.networks import REAL
-from pipeline.regions.effect_size import NO_SPREAD
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.densities import Rows, density_of
+from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.regions.effect_size import NO_SPREAD
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
 FEWEST = 8

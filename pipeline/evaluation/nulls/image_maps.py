@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.run.work.seeds import generator
 
 Volume = NDArray[np.float32]
 

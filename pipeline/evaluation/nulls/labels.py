@@ -12,13 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.cohort.people.persons import name_of_person
-from pipeline.cohort.people.splits import Fold
-from pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
-from pipeline.cohort.records import Scan
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.errors import BadInputError
-from pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.seeds import derived_seed, generator
 
 FEWEST = 2
 """People of a class in a training part: one person alone can only keep the label or change it, and labels that are all

@@ -13,22 +13,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.nulls.labels import with_swapped_labels
-from pipeline.models.ensembles import members_of
-from pipeline.models.families.probes.body import knows_labels
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import configured_input
-from pipeline.models.storage import LoadedModel
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Job
-from pipeline.run.work.seeds import derived_seed
-from pipeline.training.batch_statistics import take_constants
-from pipeline.training.objectives.known_networks import without_other_runs
-from pipeline.training.stage import fold_job, registered_versions
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
+from heatlas.pipeline.models.ensembles import members_of
+from heatlas.pipeline.models.families.probes.body import knows_labels
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.models.storage import LoadedModel
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Job
+from heatlas.pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.training.batch_statistics import take_constants
+from heatlas.pipeline.training.objectives.known_networks import without_other_runs
+from heatlas.pipeline.training.stage import fold_job, registered_versions
 
 REAL, UNTRAINED, NO_NETWORK = "real", "untrained", "none"
 SHUFFLED, CASCADE = "shuffled", "cascade"

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from atlases.labels import Atlas
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench.cohorts import PLANTED, Judged
-from pipeline.evaluation.bench.trainings import trained
-from pipeline.evaluation.planting.copies import (
+from heatlas.atlases.labels import Atlas
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.planting.copies import (
     FEWEST,
     Person,
     paired_folds,
@@ -22,15 +22,15 @@ from pipeline.evaluation.planting.copies import (
     truth_of,
     unused_changes,
 )
-from pipeline.evaluation.planting.correlated import correlated_group
-from pipeline.models.inputs import configured_input
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome, run_jobs
-from pipeline.training.stage import fold_job, registered_versions
+from heatlas.pipeline.evaluation.planting.correlated import correlated_group
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome, run_jobs
+from heatlas.pipeline.training.stage import fold_job, registered_versions
 
 log = logging.getLogger("heatlas")
 

@@ -17,26 +17,26 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.images import UNREADABLE, write_template_image
-from atlases.labels import Atlas
-from atlases.spaces import Grid, require_same_grid
-from pipeline.cohort.demo.disease import CHANGES, PlantedChange
-from pipeline.cohort.people.persons import name_of_person
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench.cohorts import PLANTED, Distractor, Truth
-from pipeline.evaluation.planting.loss import marker, planted_copy, planting_site, with_marker
-from pipeline.models.inputs import configured_input
-from pipeline.regions.audit import read_brain
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import EvaluationLayout
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job
-from pipeline.run.work.registered import require_registered
-from pipeline.run.work.seeds import generator
-from pipeline.training.objectives.known_networks import without_other_runs
+from heatlas.atlases.images import UNREADABLE, write_template_image
+from heatlas.atlases.labels import Atlas
+from heatlas.atlases.spaces import Grid, require_same_grid
+from heatlas.pipeline.cohort.demo.disease import CHANGES, PlantedChange
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Distractor, Truth
+from heatlas.pipeline.evaluation.planting.loss import marker, planted_copy, planting_site, with_marker
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.regions.audit import read_brain
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job
+from heatlas.pipeline.run.work.registered import require_registered
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.training.objectives.known_networks import without_other_runs
 
 STAGE = "planting"
 UNTOUCHED, WITH_LOSS = "untouched", "planted"

@@ -8,9 +8,9 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.labels import Atlas
-from pipeline.regions.audit import FLUID, VESSEL
-from pipeline.run.layout.scan_files import ScanFiles
+from heatlas.atlases.labels import Atlas
+from heatlas.pipeline.regions.audit import FLUID, VESSEL
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
 FEWEST_VOXELS = 50
 

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from atlases.labels import Atlas, load_atlas
-from atlases.spaces import Grid, template_grid
-from atlases.templates import load_template
-from pipeline.cohort.demo.anatomy import SPACING_MM, coarse_share, resizing_velocities
-from pipeline.cohort.demo.disease import PlantedChange
-from pipeline.cohort.demo.fields import Array, compose, exponential, random_velocity, sample
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.labels import Atlas, load_atlas
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.demo.anatomy import SPACING_MM, coarse_share, resizing_velocities
+from heatlas.pipeline.cohort.demo.disease import PlantedChange
+from heatlas.pipeline.cohort.demo.fields import Array, compose, exponential, random_velocity, sample
+from heatlas.pipeline.run.errors import BadInputError
 
 JITTER_RMS_MM, JITTER_SMOOTHNESS_MM = 0.5, 16.0
 """Random deformation of every copy, so that no copy can be told by having been interpolated."""

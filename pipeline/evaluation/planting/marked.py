@@ -18,33 +18,33 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from atlases.images import write_template_image
-from atlases.spaces import template_grid
-from pipeline.cohort.people.splits import Fold
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.trainings import trained
-from pipeline.evaluation.planting.copies import read_registered
-from pipeline.evaluation.planting.loss import MARKER_OFFSET, with_marker
-from pipeline.evaluation.planting.marker_groups import DIAGNOSIS, REVERSED, Places, map_measures, tied_marks
-from pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row, read_answers
-from pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
-from pipeline.evaluation.scores.overlap import best_threshold
-from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
-from pipeline.models.storage import load_model
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import write_table
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.training.objectives.explanations import BRAIN, annotated_people, mask_of
-from pipeline.training.objectives.known_networks import without_other_runs
-from pipeline.training.objectives.map_settings import map_settings
-from pipeline.training.objectives.maps_in_training import explained_batch
-from pipeline.training.stage import FoldTask, fold_job, registered_versions, train_fold
+from heatlas.atlases.images import write_template_image
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.planting.copies import read_registered
+from heatlas.pipeline.evaluation.planting.loss import MARKER_OFFSET, with_marker
+from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, REVERSED, Places, map_measures, tied_marks
+from heatlas.pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row, read_answers
+from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
+from heatlas.pipeline.evaluation.scores.overlap import best_threshold
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.training.objectives.explanations import BRAIN, annotated_people, mask_of
+from heatlas.pipeline.training.objectives.known_networks import without_other_runs
+from heatlas.pipeline.training.objectives.map_settings import map_settings
+from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
+from heatlas.pipeline.training.stage import FoldTask, fold_job, registered_versions, train_fold
 
 STAGE = NAME = "marker"
 PLAIN, MARKED = "plain", "marked"

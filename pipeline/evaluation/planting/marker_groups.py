@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.evaluation.scores.overlap import HALF, energy_share, intersection_over_union, positive
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.evaluation.scores.overlap import HALF, energy_share, intersection_over_union, positive
+from heatlas.pipeline.run.work.seeds import generator
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.planting.marker_groups import GROUPS, REVERSED, GroupAnswers
-from pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes, worst_interval
-from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
-from pipeline.run.tables import read_table
+from heatlas.pipeline.evaluation.planting.marker_groups import GROUPS, REVERSED, GroupAnswers
+from heatlas.pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes, worst_interval
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.tables import read_table
 
 _MAPS = {
     "epg": "Share of the positive attribution inside the mask (energy pointing game)",

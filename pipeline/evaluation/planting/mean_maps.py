@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from atlases.images import write_template_image
-from pipeline.evaluation.scores.overlap import energy
-from pipeline.models.inputs import NetworkInput, from_network
-from pipeline.regions.maps import read_map
+from heatlas.atlases.images import write_template_image
+from heatlas.pipeline.evaluation.scores.overlap import energy
+from heatlas.pipeline.models.inputs import NetworkInput, from_network
+from heatlas.pipeline.regions.maps import read_map
 
 
 class MeanMap:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, softmax
 
-from pipeline.evaluation.representations.points import Floats
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.plain_text import counted
+from heatlas.pipeline.evaluation.representations.points import Floats
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.plain_text import counted
 
 BINS = 100
 """Of width 0.02, between similarities of -1 and 1."""

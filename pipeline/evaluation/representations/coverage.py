@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from pipeline.evaluation.representations.points import Floats, Points
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.evaluation.representations.points import Floats, Points
+from heatlas.pipeline.run.errors import BadInputError
 
 
 def squared_distances(points: Points) -> Floats:

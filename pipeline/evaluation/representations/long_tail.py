@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.plain_text import counted, listed
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.work.seeds import generator
 
 HEAD, MID, TAIL = "head", "mid", "tail"
 GROUPS = (HEAD, MID, TAIL)

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import listed
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import listed
 
 Floats = NDArray[np.float64]
 

@@ -16,10 +16,10 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.evaluation.representations.long_tail import LongTailedParts
-from pipeline.evaluation.representations.points import Floats, Points
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts
+from heatlas.pipeline.evaluation.representations.points import Floats, Points
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.plain_text import counted, listed
 
 KNN_1, KNN_10 = "knn_1", "knn_10"
 FEW_SHOT, LONG_TAIL = "few_shot_probe", "long_tail_probe"

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from pipeline.evaluation.representations.points import Floats
-from pipeline.evaluation.scores.accuracy import People, Scored
-from pipeline.evaluation.scores.intervals import FEWEST
+from heatlas.pipeline.evaluation.representations.points import Floats
+from heatlas.pipeline.evaluation.scores.accuracy import People, Scored
+from heatlas.pipeline.evaluation.scores.intervals import FEWEST
 
 ALL = "all"
 """Over all classes, or over all participants where classes play no part."""

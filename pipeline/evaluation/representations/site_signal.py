@@ -19,11 +19,11 @@ from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.evaluation.representations.points import Floats, Points
-from pipeline.evaluation.scores.accuracy import rank_p
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.evaluation.representations.points import Floats, Points
+from heatlas.pipeline.evaluation.scores.accuracy import rank_p
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import derived_seed, generator
 
 FOLDS = 5
 FEWEST_OF_SITE = 5

@@ -16,31 +16,31 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.cohort.people.unseen import people_of
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.representations.long_tail import LongTailedParts, by_class, long_tailed_parts
-from pipeline.evaluation.representations.points import Floats
-from pipeline.evaluation.representations.probes import PROBES
-from pipeline.evaluation.representations.recognised import ALL
-from pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE, judged
-from pipeline.models.families.probes.backbone import Backbone, kept_stages
-from pipeline.models.families.probes.body import body_of, with_body
-from pipeline.models.families.probes.network import backbone_of
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
-from pipeline.models.storage import load_model
-from pipeline.run.cells import REMEDY
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.documents import read_json
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import FoldFiles
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.cohort.people.unseen import people_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts, by_class, long_tailed_parts
+from heatlas.pipeline.evaluation.representations.points import Floats
+from heatlas.pipeline.evaluation.representations.probes import PROBES
+from heatlas.pipeline.evaluation.representations.recognised import ALL
+from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE, SITE, judged
+from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
+from heatlas.pipeline.models.families.probes.body import body_of, with_body
+from heatlas.pipeline.models.families.probes.network import backbone_of
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.cells import REMEDY
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 log = logging.getLogger("heatlas")
 STAGE = "representations"

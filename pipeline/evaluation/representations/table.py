@@ -9,17 +9,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
-from pipeline.evaluation.representations.coverage import alignments, neighbours_agree, uniformity
-from pipeline.evaluation.representations.long_tail import LongTailedParts
-from pipeline.evaluation.representations.points import Floats, Points, one_per_person, points_of
-from pipeline.evaluation.representations.probes import FEW_SHOT, NEAREST, PROBES, probed
-from pipeline.evaluation.representations.recognised import ALL, Statistic, draws_within, scored, shares_recognised
-from pipeline.evaluation.representations.site_signal import PERMUTATIONS, SitePrediction, predicted_sites
-from pipeline.evaluation.scores.intervals import DRAWS
-from pipeline.run.columns import Form
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
+from heatlas.pipeline.evaluation.representations.coverage import alignments, neighbours_agree, uniformity
+from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts
+from heatlas.pipeline.evaluation.representations.points import Floats, Points, one_per_person, points_of
+from heatlas.pipeline.evaluation.representations.probes import FEW_SHOT, NEAREST, PROBES, probed
+from heatlas.pipeline.evaluation.representations.recognised import (
+    ALL,
+    Statistic,
+    draws_within,
+    scored,
+    shares_recognised,
+)
+from heatlas.pipeline.evaluation.representations.site_signal import PERMUTATIONS, SitePrediction, predicted_sites
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 AGREEMENT, SITE = "neighbour_agreement", "site"
 MEASURES = {

@@ -11,25 +11,25 @@ import dataclasses
 import logging
 from concurrent.futures import Executor
 
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.trainings import trained
-from pipeline.evaluation.planting.mean_maps import write_pooled
-from pipeline.evaluation.retraining.before_after_table import (
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.planting.mean_maps import write_pooled
+from heatlas.pipeline.evaluation.retraining.before_after_table import (
     AFTER,
     BEFORE,
     COLUMNS,
     UNIT_COLUMNS,
     before_after_table,
 )
-from pipeline.evaluation.retraining.before_after_unit import control_and_measures
-from pipeline.models.inputs import configured_input
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome
-from pipeline.training.objectives.explanations import facts_of
-from pipeline.training.stage import fold_job, registered_versions
+from heatlas.pipeline.evaluation.retraining.before_after_unit import control_and_measures
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome
+from heatlas.pipeline.training.objectives.explanations import facts_of
+from heatlas.pipeline.training.stage import fold_job, registered_versions
 
 log = logging.getLogger("heatlas")
 STAGE = NAME = "objective"

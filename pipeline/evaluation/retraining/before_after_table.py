@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 
 BEFORE, AFTER = "before", "after"
 MEASURES = {

@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.planting.marked import places_of
-from pipeline.evaluation.planting.marker_groups import Places, map_measures
-from pipeline.evaluation.planting.mean_maps import MeanMap
-from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS
-from pipeline.evaluation.scores.overlap import HALF, best_threshold
-from pipeline.models.contract import StagedModel
-from pipeline.models.inputs import read_network_volume
-from pipeline.models.storage import load_model
-from pipeline.run.layout.run_layout import FoldFiles
-from pipeline.run.tables import write_table
-from pipeline.training.objectives.explanations import context_of, mean_control
-from pipeline.training.objectives.map_settings import MapSettings, map_settings
-from pipeline.training.objectives.maps_in_training import explained_batch
-from pipeline.training.objectives.readable_gradients import GuidedReLUs, negative_cosine
-from pipeline.training.stage import FoldTask, load_part, train_fold
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.planting.marked import places_of
+from heatlas.pipeline.evaluation.planting.marker_groups import Places, map_measures
+from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap
+from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS
+from heatlas.pipeline.evaluation.scores.overlap import HALF, best_threshold
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.training.objectives.explanations import context_of, mean_control
+from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
+from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
+from heatlas.pipeline.training.objectives.readable_gradients import GuidedReLUs, negative_cosine
+from heatlas.pipeline.training.stage import FoldTask, load_part, train_fold
 
 Floats = NDArray[np.floating]
 

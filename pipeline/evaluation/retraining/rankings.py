@@ -13,19 +13,19 @@ from concurrent.futures import Executor
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.records import Scan
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.densities import class_difference, is_paired
-from pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
-from pipeline.evaluation.nulls.image_maps import DIFFERENCE
-from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
-from pipeline.explaining.controls import controls_of
-from pipeline.explaining.explanation import Explanation
-from pipeline.run.errors import BadInputError
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome, run_jobs
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.densities import class_difference, is_paired
+from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
+from heatlas.pipeline.evaluation.nulls.image_maps import DIFFERENCE
+from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from heatlas.pipeline.explaining.controls import controls_of
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome, run_jobs
+from heatlas.pipeline.run.work.seeds import generator
 
 Floats = NDArray[np.float64]
 STAGE = "training-maps"

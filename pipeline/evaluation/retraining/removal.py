@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.evaluation.scores.hits import ranked
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.errors import BadInputError
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.evaluation.scores.hits import ranked
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.seeds import generator
 
 SHARES = (0.05, 0.15)
 """Of the labelled volume that networks see."""

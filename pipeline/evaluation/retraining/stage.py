@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.bench.trainings import trained
-from pipeline.evaluation.retraining.rankings import require_controls, training_rankings
-from pipeline.evaluation.retraining.removal import (
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_rankings
+from heatlas.pipeline.evaluation.retraining.removal import (
     SHARES,
     by_value,
     group_sizes,
@@ -26,16 +26,16 @@ from pipeline.evaluation.retraining.removal import (
     removed,
     require_fillable,
 )
-from pipeline.evaluation.retraining.table import AT_RANDOM, COLUMNS, Removed, removal_lines, retraining_table
-from pipeline.evaluation.retraining.training import Retraining
-from pipeline.evaluation.scores.accuracy import People, Scored, scored
-from pipeline.evaluation.scores.intervals import DRAWS
-from pipeline.explaining.explanation import Explanation
-from pipeline.models.inputs import configured_input
-from pipeline.run.errors import BadInputError
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.jobs import Outcome
+from heatlas.pipeline.evaluation.retraining.table import AT_RANDOM, COLUMNS, Removed, removal_lines, retraining_table
+from heatlas.pipeline.evaluation.retraining.training import Retraining
+from heatlas.pipeline.evaluation.scores.accuracy import People, Scored, scored
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import Outcome
 
 log = logging.getLogger("heatlas")
 Sets = Mapping[int, tuple[str, ...]]

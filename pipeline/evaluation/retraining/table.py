@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pipeline.evaluation.scores.accuracy import SCORES, Scored, rank_p
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
+from heatlas.pipeline.evaluation.scores.accuracy import SCORES, Scored, rank_p
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 
 NOTHING, AT_RANDOM = "nothing", "random"
 _NAMES = {

@@ -6,16 +6,16 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 
-from pipeline.cohort.people.splits import Fold
-from pipeline.evaluation.bench.cohorts import Judged
-from pipeline.evaluation.retraining.unit import Removal, retrain_fold
-from pipeline.explaining.controls import controls_of
-from pipeline.explaining.networks import ReferenceScan
-from pipeline.models.inputs import configured_input
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job
-from pipeline.training.objectives.known_networks import without_other_runs
-from pipeline.training.stage import FoldTask, fold_job, registered_versions
+from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.retraining.unit import Removal, retrain_fold
+from heatlas.pipeline.explaining.controls import controls_of
+from heatlas.pipeline.explaining.networks import ReferenceScan
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job
+from heatlas.pipeline.training.objectives.known_networks import without_other_runs
+from heatlas.pipeline.training.stage import FoldTask, fold_job, registered_versions
 
 STAGE = "retraining"
 

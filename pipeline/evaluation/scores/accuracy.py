@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.evaluation.scores.intervals import FEWEST
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.evaluation.scores.intervals import FEWEST
+from heatlas.pipeline.run.work.seeds import generator
 
 Floats = NDArray[np.float64]
 

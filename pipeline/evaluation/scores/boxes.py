@@ -17,7 +17,7 @@ import numpy as np
 import scipy.ndimage
 from numpy.typing import NDArray
 
-from pipeline.evaluation.scores.overlap import Bools, Floats, scaled
+from heatlas.pipeline.evaluation.scores.overlap import Bools, Floats, scaled
 
 Box = tuple[slice, ...]
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.evaluation.scores.overlap import positive
+from heatlas.pipeline.evaluation.scores.overlap import positive
 
 
 def gini(values: NDArray[np.floating]) -> float:

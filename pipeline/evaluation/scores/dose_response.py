@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.evaluation.scores.intervals import Floats, participant_interval
-from pipeline.evaluation.scores.rank_correlation import rank_correlation
+from heatlas.pipeline.evaluation.scores.intervals import Floats, participant_interval
+from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
 
 DRAWS = 500
 

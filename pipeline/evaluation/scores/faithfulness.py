@@ -9,10 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pipeline.attribution.perturbation.masking import AIR, mixed
-from pipeline.evaluation.scores.concentration import entropy, gini
-from pipeline.evaluation.scores.hits import is_undefined
-from pipeline.evaluation.scores.masked_recognition import (
+from heatlas.pipeline.attribution.perturbation.masking import AIR, mixed
+from heatlas.pipeline.evaluation.scores.concentration import entropy, gini
+from heatlas.pipeline.evaluation.scores.hits import is_undefined
+from heatlas.pipeline.evaluation.scores.masked_recognition import (
     SMALLEST,
     adcc,
     average_drop,
@@ -20,10 +20,10 @@ from pipeline.evaluation.scores.masked_recognition import (
     average_increase,
     coherency,
 )
-from pipeline.evaluation.scores.overlap import scaled
-from pipeline.evaluation.scores.removal import Score, part_numbers, removal_curve
-from pipeline.evaluation.scores.stability import Explain, RandomSets, infidelity, max_sensitivity, random_sets
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.evaluation.scores.overlap import scaled
+from heatlas.pipeline.evaluation.scores.removal import Score, part_numbers, removal_curve
+from heatlas.pipeline.evaluation.scores.stability import Explain, RandomSets, infidelity, max_sensitivity, random_sets
+from heatlas.pipeline.run.errors import BadInputError
 
 FAITHFULNESS_SCORES: Mapping[str, str] = {
     "undefined": "1 where the map holds NaN or infinity or is zero everywhere: it has no scores, and counts as such",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

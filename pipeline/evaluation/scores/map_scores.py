@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.evaluation.scores.boxes import (
+from heatlas.pipeline.evaluation.scores.boxes import (
     THRESHOLDS,
     attended_box,
     best_iou,
@@ -21,9 +21,16 @@ from pipeline.evaluation.scores.boxes import (
     threshold_ious,
     union_of,
 )
-from pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, is_undefined, pointing, require_two_kinds
-from pipeline.evaluation.scores.overlap import IOU_THRESHOLDS, Bools, energy_share, f1, held_out_ious, iou_curve
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.evaluation.scores.hits import (
+    auprc,
+    auroc,
+    hits_in_first,
+    is_undefined,
+    pointing,
+    require_two_kinds,
+)
+from heatlas.pipeline.evaluation.scores.overlap import IOU_THRESHOLDS, Bools, energy_share, f1, held_out_ious, iou_curve
+from heatlas.pipeline.run.errors import BadInputError
 
 IOU_COLUMNS = tuple(f"iou_{at:g}" for at in IOU_THRESHOLDS)
 BOX_COLUMNS = tuple(f"box_iou_{at:g}" for at in THRESHOLDS)

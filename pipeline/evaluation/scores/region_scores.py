@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, is_undefined, ranked, require_two_kinds
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, is_undefined, ranked, require_two_kinds
+from heatlas.pipeline.run.errors import BadInputError
 
 FIRST = 10
 """Length of the list that is looked at."""

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.attribution.perturbation.masking import mixed
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.attribution.perturbation.masking import mixed
+from heatlas.pipeline.run.work.seeds import generator
 
 Score = Callable[[Tensor], Tensor]
 """Value (B,) of volumes (B, 1, D, H, W); volumes of a batch do not influence each other."""

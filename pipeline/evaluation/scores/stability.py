@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.attribution.perturbation.masking import mixed
-from pipeline.evaluation.scores.removal import Score
-from pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.attribution.perturbation.masking import mixed
+from heatlas.pipeline.evaluation.scores.removal import Score
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 Explain = Callable[[Tensor], Tensor]
 """The map (D, H, W) of a volume (D, H, W), made as the first one was."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pipeline.models.dynamic.linear_map import Value, dynamic_weights
-from pipeline.models.dynamic.norms import RUNNING, DynamicNorm
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.dynamic.linear_map import Value, dynamic_weights
+from heatlas.pipeline.models.dynamic.norms import RUNNING, DynamicNorm
+from heatlas.pipeline.run.errors import UsageError
 
 FACTORS = ("weight", "running_var")
 """Names of parameters and statistics that multiply."""

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.dynamic.logits import LogitLayer
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.run.errors import UsageError
 
 
 class Gain(nn.Module):

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Background = Literal["null", "dark"]
 
@@ -69,7 +69,7 @@ def _require_unit_range(volumes: Tensor) -> None:
     if not 0 <= low <= high <= 1:
         raise BadInputError(
             f"the network takes intensities from 0 to 1, and these lie between {low:g} and {high:g}. Scale the volume "
-            "inside its brain mask, as pipeline.models.inputs does; z-scores and added noise go beyond."
+            "inside its brain mask, as heatlas.pipeline.models.inputs does; z-scores and added noise go beyond."
         )
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.errors import UsageError
 
 Mode = Literal["off", "detached", "record", "replay"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.dynamic.explanation_mode import explanation_mode, forget
+from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget
 
 Value = Callable[[Tensor], Tensor]
 """What is explained, (B,), of features (B, ...) at a boundary."""

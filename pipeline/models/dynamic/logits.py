@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.errors import UsageError
 
 
 def bias_of_chance(outputs: int, prior: float | None = None) -> float:

@@ -24,8 +24,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.dynamic.explanation_mode import DynamicLinear
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.run.errors import UsageError
 
 Kind = Literal["batch", "layer", "instance", "group", "position", "all"]
 RUNNING: tuple[Kind, ...] = ("batch", "all")

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.run.config.networks import NETWORKS, ModelConfig
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
 Shape = tuple[int, int, int]
 

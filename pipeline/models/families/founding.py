@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.family import Architecture
-from pipeline.models.families.founding_geometry import KERNEL, output_shape
-from pipeline.run.config.networks import FoundingConfig
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.family import Architecture
+from heatlas.pipeline.models.families.founding_geometry import KERNEL, output_shape
+from heatlas.pipeline.run.config.networks import FoundingConfig
 
 
 class FoundingCNN(StagedModel):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pipeline.run.config.networks import FoundingConfig
-from pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.config.networks import FoundingConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 KERNEL = 3
 """Edge of the convolutions, which have no padding."""

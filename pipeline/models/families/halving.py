@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pipeline.models.families.family import HIDDEN_LAYER, Architecture, Family, Shape, padded_family
-from pipeline.run.config.networks import Conv5FC3Config, SFCNConfig
+from heatlas.pipeline.models.families.family import HIDDEN_LAYER, Architecture, Family, Shape, padded_family
+from heatlas.pipeline.run.config.networks import Conv5FC3Config, SFCNConfig
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
 
 def sfcn(shape: Shape, settings: SFCNConfig, outputs: int) -> StagedModel:
     """SFCN. Stages: the blocks, of which the last keeps the grid and has filters of one voxel; the head."""
     from torch import nn
 
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
     *pooled, last = settings.channels
     blocks = [
@@ -44,7 +44,7 @@ def conv5_fc3(shape: Shape, settings: Conv5FC3Config, outputs: int) -> StagedMod
     """Conv5-FC3. Stages: the blocks, each hidden layer, the last layer."""
     from torch import nn
 
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
     blocks = [
         nn.Sequential(*_convolution(before, after), nn.ReLU(), nn.MaxPool3d(2, ceil_mode=True))

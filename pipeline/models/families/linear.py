@@ -10,13 +10,13 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline.models.families.family import Architecture, Shape, padded_family
-from pipeline.run.config.networks import LinearConfig
+from heatlas.pipeline.models.families.family import Architecture, Shape, padded_family
+from heatlas.pipeline.run.config.networks import LinearConfig
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
 TRUNCATE = 4.0
 """Standard deviations after which the Gaussian ends: that of `scipy.ndimage.gaussian_filter`."""
@@ -30,7 +30,7 @@ def linear(shape: Shape, settings: LinearConfig, outputs: int) -> StagedModel:
     """A linear network, of one stage: there are no features between the image and its output."""
     from torch import nn
 
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
     columns = math.prod(-(-side // settings.step) for side in shape)
     layers = [*_smoothing(settings), nn.Flatten(), nn.Linear(columns, outputs)]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.models.families.family import Architecture, Family, Shape, padded_family
-from pipeline.run.config.networks import (
+from heatlas.pipeline.models.families.family import Architecture, Family, Shape, padded_family
+from heatlas.pipeline.run.config.networks import (
     DenseNetConfig,
     EfficientNetConfig,
     ModelConfig,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from monai.networks.nets.resnet import ResNet
     from torch import nn
 
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
 SWISH = (
     "its activation is Swish, which is negative for some inputs; the rules here are proven for ReLU networks only. "
@@ -112,14 +112,14 @@ def _efficientnet(shape: Shape, settings: EfficientNetConfig, outputs: int) -> S
 
 
 def _vit(shape: Shape, settings: ViTConfig, outputs: int) -> StagedModel:
-    from pipeline.models.families.vit import build
+    from heatlas.pipeline.models.families.vit import build
 
     return build(shape, settings, outputs)
 
 
 def _staged(stages: Sequence[nn.Module], shape: Shape, settings: ModelConfig, net: nn.Module) -> StagedModel:
-    from pipeline.models.contract import StagedModel
-    from pipeline.models.families.exchange import names_in
+    from heatlas.pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.families.exchange import names_in
 
     for stage in stages:
         for module in stage.modules():

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.models.families import founding_geometry as geometry
-from pipeline.models.families.bcos.records import BCOS_FAMILIES
-from pipeline.models.families.coda.records import CODA_FAMILIES
-from pipeline.models.families.family import HIDDEN_LAYER, NO_ATTENTION, NOT_INHERENT, Family, Shape
-from pipeline.models.families.halving import HALVING_FAMILIES
-from pipeline.models.families.linear import LINEAR
-from pipeline.models.families.monai import MONAI_FAMILIES
-from pipeline.models.families.probes.records import probe_family, usual_probe
-from pipeline.run.config.networks import FoundingConfig, ModelConfig, ProbeConfig
+from heatlas.pipeline.models.families import founding_geometry as geometry
+from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
+from heatlas.pipeline.models.families.coda.records import CODA_FAMILIES
+from heatlas.pipeline.models.families.family import HIDDEN_LAYER, NO_ATTENTION, NOT_INHERENT, Family, Shape
+from heatlas.pipeline.models.families.halving import HALVING_FAMILIES
+from heatlas.pipeline.models.families.linear import LINEAR
+from heatlas.pipeline.models.families.monai import MONAI_FAMILIES
+from heatlas.pipeline.models.families.probes.records import probe_family, usual_probe
+from heatlas.pipeline.run.config.networks import FoundingConfig, ModelConfig, ProbeConfig
 
 if TYPE_CHECKING:
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
 
 def _founding(shape: Shape, settings: FoundingConfig, outputs: int) -> StagedModel:
-    from pipeline.models.families.founding import FoundingCNN
+    from heatlas.pipeline.models.families.founding import FoundingCNN
 
     return FoundingCNN(shape, outputs=outputs, **settings.own)
 

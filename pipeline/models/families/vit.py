@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.attention import AttentionWeights
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.family import Architecture, Shape
-from pipeline.run.config.networks import ViTConfig
+from heatlas.pipeline.models.attention import AttentionWeights
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.family import Architecture, Shape
+from heatlas.pipeline.run.config.networks import ViTConfig
 
 EXPANSION = 4
 """Hidden units of a block per channel of a token."""

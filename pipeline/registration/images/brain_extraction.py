@@ -31,11 +31,11 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
-from pipeline.cohort.bids.derivatives import read_sidecar
-from pipeline.registration.images.given_masks import read_mask
-from pipeline.registration.images.synthstrip import synthstrip_mask
-from pipeline.registration.images.t1w import T1wImage
-from pipeline.run.errors import BadInputError, MissingDataError
+from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
+from heatlas.pipeline.registration.images.given_masks import read_mask
+from heatlas.pipeline.registration.images.synthstrip import synthstrip_mask
+from heatlas.pipeline.registration.images.t1w import T1wImage
+from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 
 STRIPPED_LITRES = (0.5, 2.3)
 """Volume of a stripped brain, including children and large men; a whole head is far above 2.3 litres."""

@@ -17,19 +17,19 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
-from pipeline.cohort.images.conversion import convert_one
-from pipeline.cohort.records import Scan
-from pipeline.registration.images.brain_extraction import BRAIN_LITRES, find_brain
-from pipeline.registration.images.given_masks import mask_path
-from pipeline.registration.images.t1w import load_t1w
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.run.documents import read_json
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.private_paths import shown_as
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import write_json
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job
+from heatlas.pipeline.cohort.images.conversion import convert_one
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.images.brain_extraction import BRAIN_LITRES, find_brain
+from heatlas.pipeline.registration.images.given_masks import mask_path
+from heatlas.pipeline.registration.images.t1w import load_t1w
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.private_paths import shown_as
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job
 
 MARGIN_MM = 10.0
 """Registration uses voxels up to this distance from the brain. Skin, nose, mouth and most of the eyes are farther."""

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from atlases.resampling import resample_labels
-from atlases.spaces import Grid
-from pipeline.cohort.records import Scan
-from pipeline.registration.images.t1w import T1wImage, load_labels
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.resampling import resample_labels
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.images.t1w import T1wImage, load_labels
+from heatlas.pipeline.run.errors import BadInputError
 
 SUFFIXES = (".nii.gz", ".nii")
 

@@ -8,8 +8,8 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
-from atlases.spaces import Grid
-from pipeline.registration.ants_transform import Volume, require_one_thread, to_ants
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.registration.ants_transform import Volume, require_one_thread, to_ants
 
 FIELD_VOXEL_MM = 4.0
 """The field is estimated on voxels of at least this size; it varies over centimetres."""

@@ -14,9 +14,9 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from pipeline.registration.images.given_masks import read_mask
-from pipeline.registration.images.t1w import T1wImage
-from pipeline.run.errors import BadInputError, MissingDataError
+from heatlas.pipeline.registration.images.given_masks import read_mask
+from heatlas.pipeline.registration.images.t1w import T1wImage
+from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 
 COMMAND = "mri_synthstrip"
 

@@ -16,10 +16,10 @@ import nibabel as nib
 import numpy as np
 from nibabel.openers import ImageOpener
 
-from atlases.images import UNREADABLE
-from pipeline.cohort.images.headers import MAX_VOXELS
-from pipeline.cohort.images.orientation import Orientation, by, choose_orientation
-from pipeline.run.errors import BadInputError
+from heatlas.atlases.images import UNREADABLE
+from heatlas.pipeline.cohort.images.headers import MAX_VOXELS
+from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation
+from heatlas.pipeline.run.errors import BadInputError
 
 MIN_EXTENT_MM = 80.0
 """An adult brain is longer along every axis."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.records import Scan
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError, ResumableError
-from pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError, ResumableError
+from heatlas.pipeline.run.tables import read_table, write_table
 
 KEEP, DROP = "keep", "drop"
 DROPPED_REASON = "registration in doubt"

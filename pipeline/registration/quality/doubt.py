@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from pipeline.cohort.records import Scan
-from pipeline.registration.quality.decisions import decide
-from pipeline.registration.quality.flags import MIN_COHORT, OUTLYING, flag_reasons
-from pipeline.registration.quality.local_outliers import region_reasons, worst_regions
-from pipeline.registration.quality.sides import DIVIDED_SHARE, MIRRORED_SCORE, Sides
-from pipeline.run.config.settings import RegistrationConfig
-from pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.quality.decisions import decide
+from heatlas.pipeline.registration.quality.flags import MIN_COHORT, OUTLYING, flag_reasons
+from heatlas.pipeline.registration.quality.local_outliers import region_reasons, worst_regions
+from heatlas.pipeline.registration.quality.sides import DIVIDED_SHARE, MIRRORED_SCORE, Sides
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 
 MIRRORED, AS_OTHERS, NOT_KNOWN = "mirrored", "as the others", "not known: "
 """Values of the column ``sides``; the last is the start of one."""

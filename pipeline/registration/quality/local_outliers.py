@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from pipeline.registration.quality.flags import MIN_COHORT, OUTLYING, ROBUST_SD
+from heatlas.pipeline.registration.quality.flags import MIN_COHORT, OUTLYING, ROBUST_SD
 
 LOWEST_CORRELATION = 0.1
 """In and around a region; ten OASIS brains warped at 2 mm have at least 0.34 in each of 134 regions."""

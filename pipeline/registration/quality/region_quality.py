@@ -12,16 +12,16 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 
-from atlases.brain_box import Box, brain_box
-from atlases.catalogue import find_atlas
-from atlases.labels import load_atlas
-from atlases.regions import RegionTable
-from atlases.spaces import template_grid
-from atlases.templates import Template, load_template
-from pipeline.cohort.records import Scan
-from pipeline.registration.ants_transform import read_affine, read_displacement
-from pipeline.registration.quality.local_outliers import region_distances
-from pipeline.registration.quality.local_quality import (
+from heatlas.atlases.brain_box import Box, brain_box
+from heatlas.atlases.catalogue import find_atlas
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.regions import RegionTable
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import Template, load_template
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement
+from heatlas.pipeline.registration.quality.local_outliers import region_distances
+from heatlas.pipeline.registration.quality.local_quality import (
     RegionVoxels,
     inverse_error,
     local_correlation,
@@ -29,13 +29,13 @@ from pipeline.registration.quality.local_quality import (
     region_percentiles,
     region_voxels,
 )
-from pipeline.registration.quality.side_images import write_asymmetry
-from pipeline.run.declared import Table
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from pipeline.run.work.steps import run_step
+from heatlas.pipeline.registration.quality.side_images import write_asymmetry
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from heatlas.pipeline.run.work.steps import run_step
 
 STAGE = "region-quality"
 MARGIN_MM = 4.0

@@ -11,12 +11,12 @@ import nibabel as nib
 import numpy as np
 import scipy.ndimage
 
-from atlases.brain_box import brain_box
-from atlases.spaces import Grid, template_grid
-from atlases.templates import load_template
-from pipeline.registration.ants_transform import Volume, read_displacement
-from pipeline.registration.images.preparation import on_grid
-from pipeline.registration.quality.sides import VOXEL_MM, Halves, Sides, asymmetry, compare_sides, halves_of
+from heatlas.atlases.brain_box import brain_box
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.registration.ants_transform import Volume, read_displacement
+from heatlas.pipeline.registration.images.preparation import on_grid
+from heatlas.pipeline.registration.quality.sides import VOXEL_MM, Halves, Sides, asymmetry, compare_sides, halves_of
 
 
 def write_asymmetry(path: Path, t1w: Path, resolution_mm: float, inverse_warp: Path | None = None) -> None:

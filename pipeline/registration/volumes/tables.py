@@ -18,18 +18,18 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 
-from atlases.catalogue import find_atlas
-from atlases.labels import Atlas, load_atlas
-from atlases.spaces import template_grid
-from pipeline.cohort.records import Scan
-from pipeline.registration.quality.measures import correlation
-from pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
-from pipeline.run.declared import Table
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
-from pipeline.run.work.steps import run_step
+from heatlas.atlases.catalogue import find_atlas
+from heatlas.atlases.labels import Atlas, load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.quality.measures import correlation
+from heatlas.pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
+from heatlas.pipeline.run.work.steps import run_step
 
 STAGE = "volumes"
 HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"

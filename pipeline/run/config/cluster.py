@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pipeline.run.plain_text import counted
+from heatlas.pipeline.run.plain_text import counted
 
 _NAME = r"([\w@+][\w.,:@+/=%-]*)?"
 _OPTION = r"-[^\x00-\x1f\x7f]*"

@@ -1,4 +1,4 @@
-"""docs/settings.md, made from the declarations: ``python -m pipeline.run.config.documentation`` prints it."""
+"""docs/settings.md, made from the declarations: ``python -m heatlas.pipeline.run.config.documentation`` prints it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pipeline.run.config.networks import NETWORKS, BcosConfig, CodaConfig, ModelConfig
-from pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.networks import NETWORKS, BcosConfig, CodaConfig, ModelConfig
+from heatlas.pipeline.run.config.settings import Config
 
 _HEAD = """# Settings
 
-Made by `python -m pipeline.run.config.documentation > docs/settings.md`; do not edit it by hand.
+Made by `python -m heatlas.pipeline.run.config.documentation > docs/settings.md`; do not edit it by hand.
 
 A file for `--config` holds the settings to change, section by section; all others keep their defaults, or what
 `--preset` gives them. `config.toml` in the folder of a run holds all of them. An unknown name or a value that is not

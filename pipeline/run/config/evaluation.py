@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline.run.config.grids import GridsConfig
+from heatlas.pipeline.run.config.grids import GridsConfig
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import re
 import warnings
 from dataclasses import dataclass
 
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.errors import UsageError
 
 LONGEST = 1000
 """Characters of a rule."""

@@ -9,15 +9,15 @@ import string
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline.run.config.cluster import ClusterConfig
-from pipeline.run.config.evaluation import EvaluationConfig
-from pipeline.run.config.inclusion import read_rule
-from pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
-from pipeline.run.config.number_classes import class_names, class_problems
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.config.pretraining import PretrainingConfig
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.config.cluster import ClusterConfig
+from heatlas.pipeline.run.config.evaluation import EvaluationConfig
+from heatlas.pipeline.run.config.inclusion import read_rule
+from heatlas.pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
+from heatlas.pipeline.run.config.number_classes import class_names, class_problems
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.errors import UsageError
 
 _HIDDEN_COLUMNS = {"sites": {"site"}, "ids": {"participant_id", "scan_id"}}
 """Columns whose values a pseudonym replaces, which a rule would write out."""

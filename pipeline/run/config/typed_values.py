@@ -11,8 +11,8 @@ import math
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pipeline.run.documents import toml_document
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.documents import toml_document
+from heatlas.pipeline.run.errors import UsageError
 
 LARGEST = 2**53
 """Largest whole number that a float holds exactly; no setting comes near it."""

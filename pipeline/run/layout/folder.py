@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.config.files import config_to_toml, read_config, toml_value
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.documents import known_json, read_toml
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.private_paths import relative_to_folder
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import write_text
+from heatlas.pipeline.run.config.files import config_to_toml, read_config, toml_value
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.documents import known_json, read_toml
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.private_paths import relative_to_folder
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_text
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from pipeline.run.config.settings import AttributionConfig
-from pipeline.run.work.digests import canonical_json, text_digest
+from heatlas.pipeline.run.config.settings import AttributionConfig
+from heatlas.pipeline.run.work.digests import canonical_json, text_digest
 
 LRP, GUIDED = "lrp", "guided-backpropagation"
 """Methods of the founding study, whose maps have short names."""

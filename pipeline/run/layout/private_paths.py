@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.errors import HeatlasError
 
 
 def without_home(text: str | Path) -> str:
@@ -91,7 +91,7 @@ def shown_as(path: Path, name: str) -> Iterator[None]:
     >>> with shown_as(Path("/home/jane/adni/a.nii"), "a.nii"):
     ...     raise HeatlasError("/home/jane/adni/a.nii: truncated.")
     Traceback (most recent call last):
-    pipeline.run.errors.HeatlasError: a.nii: truncated.
+    heatlas.pipeline.run.errors.HeatlasError: a.nii: truncated.
     """
     try:
         yield

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.run.layout.group_layout import GroupFiles
-from pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.layout.group_layout import GroupFiles
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
 
 @dataclass(frozen=True)

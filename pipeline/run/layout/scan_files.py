@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.run.layout.group_layout import TEMPLATE
+from heatlas.pipeline.run.layout.group_layout import TEMPLATE
 
 
 def sidecar(image: Path) -> Path:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.documents import known_json
-from pipeline.run.regular_files import require_regular
-from pipeline.run.tables import write_json
-from pipeline.run.work.imports import import_closure, source_of
+from heatlas.pipeline.run.documents import known_json
+from heatlas.pipeline.run.regular_files import require_regular
+from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.work.imports import import_closure, source_of
 
 
 def text_digest(text: str) -> str:

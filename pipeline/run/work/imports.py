@@ -12,9 +12,9 @@ import importlib.util
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-PLUMBING = "pipeline.run."
-COMPUTING = frozenset({"pipeline.run.work.seeds"})
-PACKAGES = ("atlases", "pipeline", "reports", "workflows")
+PLUMBING = "heatlas.pipeline.run."
+COMPUTING = frozenset({"heatlas.pipeline.run.work.seeds"})
+PACKAGES = ("heatlas",)
 """Packages of the program; everything else is a library, whose version is in the provenance."""
 
 

@@ -25,18 +25,18 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.declared import Table
-from pipeline.run.errors import HeatlasError, ResumableError, UsageError
-from pipeline.run.layout.folder import read_run_input
-from pipeline.run.layout.private_paths import with_named_folders
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.plain_text import plain
-from pipeline.run.tables import read_table, write_json, write_table, write_text
-from pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
-from pipeline.run.work.digests import log_remade, same_content, stamp_of
-from pipeline.run.work.disk import is_full, why_unwritten
-from pipeline.run.work.progress import Progress
-from pipeline.run.work.receipts import read_receipt
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import HeatlasError, ResumableError, UsageError
+from heatlas.pipeline.run.layout.folder import read_run_input
+from heatlas.pipeline.run.layout.private_paths import with_named_folders
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plain_text import plain
+from heatlas.pipeline.run.tables import read_table, write_json, write_table, write_text
+from heatlas.pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
+from heatlas.pipeline.run.work.digests import log_remade, same_content, stamp_of
+from heatlas.pipeline.run.work.disk import is_full, why_unwritten
+from heatlas.pipeline.run.work.progress import Progress
+from heatlas.pipeline.run.work.receipts import read_receipt
 
 FAILURE_COLUMNS = {
     "stage": "Stage that failed",

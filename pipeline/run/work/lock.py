@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.documents import json_object
-from pipeline.run.errors import ResumableError, UsageError
-from pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.documents import json_object
+from heatlas.pipeline.run.errors import ResumableError, UsageError
+from heatlas.pipeline.run.regular_files import read_regular
 
 LARGEST = 2**16
 """Bytes of a lock file that are read."""

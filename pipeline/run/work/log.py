@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.run.layout.private_paths import with_named_folders
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.plain_text import plain
+from heatlas.pipeline.run.layout.private_paths import with_named_folders
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plain_text import plain
 
 
 class _Formatter(logging.Formatter):

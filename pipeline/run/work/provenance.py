@@ -11,10 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.layout.group_layout import TEMPLATE
-from pipeline.run.layout.private_paths import relative_uri
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import write_json, write_text
+from heatlas.pipeline.run.layout.group_layout import TEMPLATE
+from heatlas.pipeline.run.layout.private_paths import relative_uri
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_json, write_text
 
 PACKAGES = (
     "heatlas", "torch", "antspyx", "nibabel", "numpy", "scipy", "pandas",

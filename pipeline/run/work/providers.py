@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.config.cluster import ClusterConfig
-from pipeline.run.errors import UsageError
-from pipeline.run.regular_files import irregular_kind
+from heatlas.pipeline.run.config.cluster import ClusterConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.regular_files import irregular_kind
 
 RETRIES = 2
 """How often work is repeated whose worker was lost, unless the file says more."""
@@ -28,7 +28,7 @@ GPU = "gpu"
 _PARSL_DEFAULT = "runinfo"
 _BRACES = str.maketrans({"{": "{{{{", "}": "}}}}"})  # Parsl formats the command twice
 _PROGRAMS = Path(sys.executable).parent
-_SOURCE = Path(__file__).parents[3]
+_SOURCE = Path(__file__).parents[4]
 _INTERCHANGE = (
     "import ctypes, os, sys; os.setsid(); hasattr(ctypes.CDLL(None), 'prctl') and ctypes.CDLL(None).prctl(1, 15); "
     "os.execv(sys.argv[1], sys.argv[1:])"

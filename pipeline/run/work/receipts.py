@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.documents import known_json
+from heatlas.pipeline.run.documents import known_json
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import write_json
-from pipeline.run.work.digests import Code, DigestCache, file_digest, log_remade, unit_key
-from pipeline.run.work.receipts import read_receipt
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.work.digests import Code, DigestCache, file_digest, log_remade, unit_key
+from heatlas.pipeline.run.work.receipts import read_receipt
 
 
 def run_step(

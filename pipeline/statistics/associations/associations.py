@@ -16,26 +16,26 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.people.tasks import task_of
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
-from pipeline.statistics.associations.matched import MatchedTest, matched_test
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
-from pipeline.statistics.groups.members import label_of, members_of
-from pipeline.statistics.linear.design import Design
-from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.fold_effect import EVEN, fold_of_units, model_within_folds
-from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
-from pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
+from heatlas.pipeline.statistics.associations.matched import MatchedTest, matched_test
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
+from heatlas.pipeline.statistics.groups.members import label_of, members_of
+from heatlas.pipeline.statistics.linear.design import Design
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.fold_effect import EVEN, fold_of_units, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
+from heatlas.pipeline.statistics.linear.partial_correlation import Method, partial_correlation, ranks
+from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 METHODS: Mapping[str, Method] = {
     "pearson": "pearson",

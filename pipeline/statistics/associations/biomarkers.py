@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.region_features import VOLUME, region_features
+from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.region_features import VOLUME, region_features
 
 SHORT_NAMES = {"hippocampus": "hippocampus_mm3", "tiv": "tiv_mm3"}
 OWN_VOLUME = "own volume"

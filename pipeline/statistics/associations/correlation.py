@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from scipy.stats import t as t_distribution
 
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.linear.freedman_lane import dual_interval
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.linear.freedman_lane import dual_interval
 
 ESTIMATORS = ("pearson", "spearman")
 FISHER = "Fisher z"

@@ -14,16 +14,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.region_features import VOLUME, RegionFeatures, region_features
-from pipeline.statistics.linear.design import Design
-from pipeline.statistics.linear.fold_effect import EVEN, FoldModel, model_within_folds, with_variances
-from pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.region_features import VOLUME, RegionFeatures, region_features
+from heatlas.pipeline.statistics.linear.design import Design
+from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, model_within_folds, with_variances
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 
 CLASS = "label"
 FEWEST_KNOWN = 0.8

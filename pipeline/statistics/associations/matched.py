@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.linear.exchangeability import Permutations, p_value
-from pipeline.statistics.linear.freedman_lane import reached
-from pipeline.statistics.linear.partial_correlation import correlation_interval
-from pipeline.statistics.linear.robust import RobustModel, tally
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.linear.exchangeability import Permutations, p_value
+from heatlas.pipeline.statistics.linear.freedman_lane import reached
+from heatlas.pipeline.statistics.linear.partial_correlation import correlation_interval
+from heatlas.pipeline.statistics.linear.robust import RobustModel, tally
 
 CHUNK = 1_000
 """Permutations per chunk; bounds memory (1,000 x 402 columns: 3 MB for each of three arrays)."""

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.cohort.people.tasks import task_of
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, points_of, rows_of, unusable
-from pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of
-from pipeline.statistics.associations.main_effects import CLASS
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.relevance_columns import RelevanceColumns
-from pipeline.statistics.groups.members import label_of, members_of
-from pipeline.statistics.linear.fold_effect import FOLD
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS, points_of, rows_of, unusable
+from heatlas.pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of
+from heatlas.pipeline.statistics.associations.main_effects import CLASS
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns
+from heatlas.pipeline.statistics.groups.members import label_of, members_of
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD
 
 AUTO = "auto"
 FALLBACKS = ("hippocampus/tiv", "hippocampus", "nwbv", "mmse")

@@ -27,14 +27,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.records import Scan
-from pipeline.registration.settled import JACOBIAN_SOURCE
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.associations.correlation import (
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.associations.correlation import (
     ESTIMATORS,
     FISHER,
     clustered_t,
@@ -43,15 +43,15 @@ from pipeline.statistics.associations.correlation import (
     is_constant,
     standardised,
 )
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
-from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from pipeline.statistics.linear.fold_effect import centred_within, fold_of_participants
-from pipeline.statistics.linear.robust import critical_values
-from pipeline.statistics.linear.sign_flip import sign_flips
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from heatlas.pipeline.statistics.linear.fold_effect import centred_within, fold_of_participants
+from heatlas.pipeline.statistics.linear.robust import critical_values
+from heatlas.pipeline.statistics.linear.sign_flip import sign_flips
+from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 
 REGION = "Hippocampus"
 VOLUME = "hippocampus_mm3"

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.linear.exchangeability import p_value
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.linear.exchangeability import p_value
 
 AT_ONCE = 500
 """Permutations per chunk; bounds memory (500 x 5 rankings x 68 regions: 1.4 MB)."""

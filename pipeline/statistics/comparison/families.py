@@ -16,15 +16,15 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipeline.run.documents import known_json
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.tables import read_table
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Flags, Floats
-from pipeline.statistics.comparison.rankings import mean_over_people
-from pipeline.statistics.comparison.runs import Run
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED, LOGIT, scaled_intervals, strata_of
+from heatlas.pipeline.run.documents import known_json
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.comparison.rankings import mean_over_people
+from heatlas.pipeline.statistics.comparison.runs import Run
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED, LOGIT, scaled_intervals, strata_of
 
 RUN_COLUMNS = {
     "run": "Run",

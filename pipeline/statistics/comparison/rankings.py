@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.layout.map_names import beta_of
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Flags, Floats
-from pipeline.statistics.comparison.agreement import agreement
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.layout.map_names import beta_of
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.comparison.agreement import agreement
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 
 METRICS = ("sum", "density")
 

@@ -17,17 +17,23 @@ import pandas as pd
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from pipeline.cohort.people.persons import name_of_person
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Flags, Floats
-from pipeline.statistics.comparison.rankings import METRICS, Rankings, agreement_table, mean_over_people, populations
-from pipeline.statistics.data.inputs import renamed
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.values import RelevanceValues
-from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.comparison.rankings import (
+    METRICS,
+    Rankings,
+    agreement_table,
+    mean_over_people,
+    populations,
+)
+from heatlas.pipeline.statistics.data.inputs import renamed
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.statistics.resampling.bootstrap import bootstrap_intervals
 
 MIN_PARTICIPANTS = 2
 """Fewer shared participants are refused."""

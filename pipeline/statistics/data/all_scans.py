@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.records import Scan
-from pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.statistics.data.values import RelevanceValues
 
 NOT_FACTS = frozenset({"image", "entry", "kept", "reason", "location"})
 """Fields of a scan that do not describe the person or the visit."""

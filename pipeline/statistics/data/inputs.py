@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.cohort.people.persons import name_of_person
-from pipeline.cohort.people.splits import PARTS, Fold, Split
-from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.regions.tables import with_outcomes
-from pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.plain_text import listed
-from pipeline.run.tables import read_table
-from pipeline.statistics.data.all_scans import AllScans, with_facts
-from pipeline.statistics.data.values import OUTCOMES, RelevanceValues
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.cohort.people.splits import PARTS, Fold, Split
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.regions.tables import with_outcomes
+from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plain_text import listed
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.statistics.data.all_scans import AllScans, with_facts
+from heatlas.pipeline.statistics.data.values import OUTCOMES, RelevanceValues
 
 PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
 NUMBER_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "prediction", "gap", "corrected_gap")

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.values import RelevanceValues
-from pipeline.statistics.data.visits import first_visits
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.statistics.data.visits import first_visits
 
 Mask = NDArray[np.bool_]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.values import RelevanceValues
 
 METRIC_MEANINGS: Mapping[str, str] = {
     "density": "relevance per voxel",

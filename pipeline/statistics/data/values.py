@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.arrays import Floats
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Floats
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 

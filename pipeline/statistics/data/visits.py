@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.cells.values import code_text
-from pipeline.statistics.arrays import Floats
+from heatlas.pipeline.cohort.cells.values import code_text
+from heatlas.pipeline.statistics.arrays import Floats
 
 YEARS = "years_since_first_scan"
 CONVERTED, TO_CONVERSION, FOLLOWED = "converted", "months_to_conversion", "months_followed"

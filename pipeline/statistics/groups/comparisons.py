@@ -20,23 +20,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
-from pipeline.statistics.data.values import participant_codes, participant_means
-from pipeline.statistics.groups.gains import with_gains
-from pipeline.statistics.groups.members import TwoGroups, interval_of_g, label_of, reported_g
-from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
-from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
-from pipeline.statistics.linear.skewness import caveats_of_groups
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
+from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
+from heatlas.pipeline.statistics.groups.gains import with_gains
+from heatlas.pipeline.statistics.groups.members import TwoGroups, interval_of_g, label_of, reported_g
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.skewness import caveats_of_groups
+from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 
 MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for the gain"

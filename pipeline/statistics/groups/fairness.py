@@ -14,26 +14,31 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.columns import Form
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.values import participant_codes, participant_means
-from pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
-from pipeline.statistics.linear.fold_effect import FOLD, several_folds
-from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL
-from pipeline.statistics.performance.classification import weighted_auc
-from pipeline.statistics.performance.subgroup_difference import METRICS, Answers, Difference, subgroup_difference
-from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
-from pipeline.statistics.resampling.correction_family import benjamini_hochberg
-from pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
-from pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
-from pipeline.statistics.resampling.weighted import ratio
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
+from heatlas.pipeline.statistics.groups.levels import COURSE, LEVEL_IS, Levels, subgroup_levels
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD, several_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL
+from heatlas.pipeline.statistics.performance.classification import weighted_auc
+from heatlas.pipeline.statistics.performance.subgroup_difference import (
+    METRICS,
+    Answers,
+    Difference,
+    subgroup_difference,
+)
+from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
+from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
+from heatlas.pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
+from heatlas.pipeline.statistics.resampling.weighted import ratio
 
 FAIRNESS_METRICS = METRICS
 FLAT_ERROR = "no test: participants do not differ in what the metric counts"

@@ -7,12 +7,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import t as t_distribution
 
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.groups.log_gain import gain_floor, log_gain, shrink
-from pipeline.statistics.groups.members import drawn_means
-from pipeline.statistics.resampling.bootstrap import participant_draws
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.groups.log_gain import gain_floor, log_gain, shrink
+from heatlas.pipeline.statistics.groups.members import drawn_means
+from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws
 
 ERROR_DRAWS = 200
 """Bootstrap draws; enough for standard errors (Efron & Tibshirani 1993, section 6.4)."""

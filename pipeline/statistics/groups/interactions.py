@@ -9,18 +9,18 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
-from pipeline.statistics.groups.levels import COURSE, Levels, one_value_per_participant, subgroup_levels
-from pipeline.statistics.groups.members import CLASSES, TwoGroups
-from pipeline.statistics.linear.fold_effect import EVEN, model_within_folds
-from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
+from heatlas.pipeline.statistics.groups.levels import COURSE, Levels, one_value_per_participant, subgroup_levels
+from heatlas.pipeline.statistics.groups.members import CLASSES, TwoGroups
+from heatlas.pipeline.statistics.linear.fold_effect import EVEN, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 INTERACTIONS_COLUMNS = {
     "variable": "Column whose interaction with the class is tested",

@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.cells.values import code_text
-from pipeline.run.config.statistics import SubgroupsConfig
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.visits import course_of
-from pipeline.statistics.linear.design import ALWAYS_CATEGORIES
+from heatlas.pipeline.cohort.cells.values import code_text
+from heatlas.pipeline.run.config.statistics import SubgroupsConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.visits import course_of
+from heatlas.pipeline.statistics.linear.design import ALWAYS_CATEGORIES
 
 COURSE = "course"
 COURSES = ("CN", "sMCI", "pMCI", "rMCI", "uMCI", "MCI", "AD")

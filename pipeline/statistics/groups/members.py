@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.regions.effect_size import hedges_g
-from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Flags, Floats, Indices
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.resampling.bootstrap import SAME
+from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.resampling.bootstrap import SAME
 
 CLASSES = ("positive", "negative")
 MIN_FREEDOM_OF_G = 8

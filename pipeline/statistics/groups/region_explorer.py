@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from atlases.regions import RegionTable
-from pipeline.regions.packed_labels import REST
-from pipeline.statistics.data.relevance_columns import map_totals, with_shares
-from pipeline.statistics.data.values import OUTCOMES
+from heatlas.atlases.regions import RegionTable
+from heatlas.pipeline.regions.packed_labels import REST
+from heatlas.pipeline.statistics.data.relevance_columns import map_totals, with_shares
+from heatlas.pipeline.statistics.data.values import OUTCOMES
 
 BILATERAL = "bilateral"
 

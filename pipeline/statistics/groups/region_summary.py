@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.declared import CLASSES, Table
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
-from pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.values import OUTCOMES, RelevanceValues, participant_codes, participant_means
+from heatlas.pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
 
 SUMMARY_COLUMNS = {
     "map": "Relevance map",

@@ -11,21 +11,21 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as t_distribution
 
-from pipeline.run.columns import Form
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.values import participant_codes, participant_means
-from pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
-from pipeline.statistics.groups.members import difference_within, interval_of_g, reported_g, welch_within
-from pipeline.statistics.linear.fold_effect import fold_of_participants
-from pipeline.statistics.linear.skewness import OF_INTERVAL, caveats_of_groups
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
+from heatlas.pipeline.statistics.groups.levels import LEVEL_IS, Levels, subgroup_levels
+from heatlas.pipeline.statistics.groups.members import difference_within, interval_of_g, reported_g, welch_within
+from heatlas.pipeline.statistics.linear.fold_effect import fold_of_participants
+from heatlas.pipeline.statistics.linear.skewness import OF_INTERVAL, caveats_of_groups
+from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
 
 WELCH = "Welch"
 NO_ERROR = "class difference: no interval: participants do not differ within a class and test fold"

@@ -20,8 +20,8 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.arrays import Floats
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Floats
 
 POOL = "pooled"
 """Name of the pooled small sites."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.harmonisation.combat import POOL, ComBatModel, WhatWithSmall, as_columns
-from pipeline.statistics.harmonisation.empirical_bayes import posterior
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.harmonisation.combat import POOL, ComBatModel, WhatWithSmall, as_columns
+from heatlas.pipeline.statistics.harmonisation.empirical_bayes import posterior
 
 CONSTANT = 1e-12
 """Residual variance, relative to the mean square, below which a feature counts as constant."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats
 
 TOLERANCE = 1e-12
 """Change per step, in units of the feature's spread, at which the iteration has converged."""

@@ -19,15 +19,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.cells.values import code_text
-from pipeline.run.config.statistics import HarmonisationConfig
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.arrays import Flags, Floats, Indices
-from pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
-from pipeline.statistics.harmonisation.combat import ComBatModel
-from pipeline.statistics.harmonisation.combat_fit import fit
-from pipeline.statistics.linear.covariates import CovariateColumns
-from pipeline.statistics.resampling.weighted import ratio
+from heatlas.pipeline.cohort.cells.values import code_text
+from heatlas.pipeline.run.config.statistics import HarmonisationConfig
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
+from heatlas.pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, RegionFeatures
+from heatlas.pipeline.statistics.harmonisation.combat import ComBatModel
+from heatlas.pipeline.statistics.harmonisation.combat_fit import fit
+from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
+from heatlas.pipeline.statistics.resampling.weighted import ratio
 
 
 @dataclass(frozen=True, eq=False)

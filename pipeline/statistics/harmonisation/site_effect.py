@@ -14,12 +14,12 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites, spread_test
-from pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
-from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites, spread_test
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
+from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 
 Effect = Literal["location", "scale"]
 

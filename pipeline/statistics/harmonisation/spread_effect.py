@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.harmonisation.combat import POOL
-from pipeline.statistics.linear.compiled import compiled, in_order_of_cells
-from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, p_value
-from pipeline.statistics.linear.freedman_lane import NO_SPREAD, PermutationTest
-from pipeline.statistics.linear.homoscedastic import plain_counts
-from pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.harmonisation.combat import POOL
+from heatlas.pipeline.statistics.linear.compiled import compiled, in_order_of_cells
+from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, p_value
+from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, PermutationTest
+from heatlas.pipeline.statistics.linear.homoscedastic import plain_counts
+from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 FEWEST = 10
 """Smallest number of participants of a site that is compared in variance."""

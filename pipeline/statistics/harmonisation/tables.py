@@ -10,23 +10,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.cells.values import code_text
-from pipeline.run.columns import Form
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined as joined_notes
-from pipeline.statistics.data.region_features import SCAN_COLUMNS, VOLUME, FoldedScans
-from pipeline.statistics.harmonisation.combat import POOL
-from pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
-from pipeline.statistics.harmonisation.site_effect import SITE, Effect, site_effect
-from pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites
-from pipeline.statistics.linear.covariates import refuse_class
-from pipeline.statistics.linear.fold_effect import FOLD
-from pipeline.statistics.linear.freedman_lane import PermutationTest
+from heatlas.pipeline.cohort.cells.values import code_text
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined as joined_notes
+from heatlas.pipeline.statistics.data.region_features import SCAN_COLUMNS, VOLUME, FoldedScans
+from heatlas.pipeline.statistics.harmonisation.combat import POOL
+from heatlas.pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
+from heatlas.pipeline.statistics.harmonisation.site_effect import SITE, Effect, site_effect
+from heatlas.pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites
+from heatlas.pipeline.statistics.linear.covariates import refuse_class
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD
+from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest
 
 HOLD_SITE = (
     "A comparison of classes in these values needs site as a covariate where sites go with class: without, 8 to 10 % "

@@ -10,12 +10,12 @@ import numpy as np
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.groups.members import MIN_FREEDOM_OF_G
-from pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
-from pipeline.statistics.linear.fold_effect import FoldModel
-from pipeline.statistics.linear.freedman_lane import NO_SPREAD, LinearModel
-from pipeline.statistics.linear.homoscedastic import HomoscedasticModel
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.groups.members import MIN_FREEDOM_OF_G
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
+from heatlas.pipeline.statistics.linear.fold_effect import FoldModel
+from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, LinearModel
+from heatlas.pipeline.statistics.linear.homoscedastic import HomoscedasticModel
 
 
 @dataclass(frozen=True, eq=False)

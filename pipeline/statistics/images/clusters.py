@@ -11,8 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.ndimage import label
 
-from atlases.spaces import Grid
-from pipeline.statistics.arrays import Floats
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.statistics.arrays import Floats
 
 NAMED = 3
 """Regions named of a cluster."""

@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.run.columns import Form
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.groups.comparisons import MIN_PER_GROUP
-from pipeline.statistics.groups.members import CLASSES, TwoGroups
-from pipeline.statistics.images.adjusted import Adjusted, rank_correlation
-from pipeline.statistics.images.measures import MEASURES
-from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value
-from pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
-from pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.groups.comparisons import MIN_PER_GROUP
+from heatlas.pipeline.statistics.groups.members import CLASSES, TwoGroups
+from heatlas.pipeline.statistics.images.adjusted import Adjusted, rank_correlation
+from heatlas.pipeline.statistics.images.measures import MEASURES
+from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value
+from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 
 CLEAR = 0.05
 BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN = (

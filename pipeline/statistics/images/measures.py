@@ -14,21 +14,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from atlases.regions import RegionTable
-from pipeline.cohort.records import Scan
-from pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.columns import Form
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.steps import run_step
-from pipeline.statistics.arrays import Floats
-from pipeline.training.baselines.images import standardised
+from heatlas.atlases.regions import RegionTable
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.training.baselines.images import standardised
 
 INTENSITY, LOG_JACOBIAN = "intensity", "log_jacobian"
 MEASURES = (INTENSITY, LOG_JACOBIAN)

@@ -13,11 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.statistics.arrays import Flags, Floats
-from pipeline.statistics.images.tfce import enhanced, neighbours_of
-from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value
-from pipeline.statistics.linear.freedman_lane import NO_SPREAD, ROUNDING, LinearModel, largest_by_chance, reached
-from pipeline.statistics.linear.studentised import StudentisedModel
+from heatlas.pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.images.tfce import enhanced, neighbours_of
+from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value
+from heatlas.pipeline.statistics.linear.freedman_lane import (
+    NO_SPREAD,
+    ROUNDING,
+    LinearModel,
+    largest_by_chance,
+    reached,
+)
+from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
 
 CHUNK_BYTES = 48_000_000
 """Of the largest array of a chunk of permutations."""

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from atlases.spaces import Grid
-from atlases.templates import load_template
-from pipeline.models.inputs import NetworkInput, read_network_volume
-from pipeline.regions.maps import read_map
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.statistics.arrays import Flags
-from pipeline.statistics.images.measures import INTENSITY, LOG_JACOBIAN, volume_change
-from pipeline.training.baselines.images import standardised
+from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.statistics.arrays import Flags
+from heatlas.pipeline.statistics.images.measures import INTENSITY, LOG_JACOBIAN, volume_change
+from heatlas.pipeline.training.baselines.images import standardised
 
 FWHM_PER_SD = float(np.sqrt(8 * np.log(2)))
 

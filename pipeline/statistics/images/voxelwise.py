@@ -17,30 +17,30 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from atlases.images import write_template_image
-from pipeline.cohort.records import Scan
-from pipeline.models.inputs import configured_input
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.columns import Form
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.layout.scan_files import ScanFiles, sidecar
-from pipeline.run.tables import write_json, write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.seeds import generator
-from pipeline.run.work.steps import run_step
-from pipeline.statistics.arrays import Flags, Floats, Indices
-from pipeline.statistics.data.inputs import StatisticsInputs, files_read, read_inputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.groups.members import CLASSES, TwoGroups
-from pipeline.statistics.images.adjusted import Adjusted
-from pipeline.statistics.images.clusters import cluster_table
-from pipeline.statistics.images.differences import class_model
-from pipeline.statistics.images.measures import INTENSITY, LOG_JACOBIAN
-from pipeline.statistics.images.voxel_test import VoxelTest, voxel_test
-from pipeline.statistics.images.voxel_values import Voxels, voxels_of_scan
+from heatlas.atlases.images import write_template_image
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
+from heatlas.pipeline.run.tables import write_json, write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, files_read, read_inputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.groups.members import CLASSES, TwoGroups
+from heatlas.pipeline.statistics.images.adjusted import Adjusted
+from heatlas.pipeline.statistics.images.clusters import cluster_table
+from heatlas.pipeline.statistics.images.differences import class_model
+from heatlas.pipeline.statistics.images.measures import INTENSITY, LOG_JACOBIAN
+from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, voxel_test
+from heatlas.pipeline.statistics.images.voxel_values import Voxels, voxels_of_scan
 
 Singles = NDArray[np.float32]
 CLEAR = 0.05

@@ -16,11 +16,11 @@ import pandas as pd
 from formulaic import Formula
 from formulaic.errors import FormulaicError
 
-from pipeline.cohort.cells.values import code_text
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.linear.design import ALWAYS_CATEGORIES, new_direction
-from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
+from heatlas.pipeline.cohort.cells.values import code_text
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.linear.design import ALWAYS_CATEGORIES, new_direction
+from heatlas.pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
 
 TELL_THE_CLASS = (
     "label", "target", "diagnosis", "progression", "course", "logit_negative", "logit_positive", "probability",

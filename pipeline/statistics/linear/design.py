@@ -17,11 +17,11 @@ from formulaic.errors import FormulaicError
 from formulaic.parser.types import Term
 from numpy.typing import NDArray
 
-from pipeline.cohort.cells.values import code_text
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
+from heatlas.pipeline.cohort.cells.values import code_text
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.linear.formula import ARITHMETIC, columns_of, split_terms
 
 PARTICIPANT = "participant_id"
 ONE_PER_PERSON = ("sex", "apoe4")

@@ -30,9 +30,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.linear.compiled import shuffle_rows
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.linear.compiled import shuffle_rows
 
 Scheme = Literal["free", "means", "whole", "within"]
 

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.data.values import participant_means
-from pipeline.statistics.linear.design import PARTICIPANT, Design, design_of
-from pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.data.values import participant_means
+from heatlas.pipeline.statistics.linear.design import PARTICIPANT, Design, design_of
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 
 FOLD = "fold"
 MIN_FREEDOM = 5

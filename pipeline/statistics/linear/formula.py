@@ -20,7 +20,7 @@ from formulaic import Formula
 from formulaic.errors import FormulaicError
 from formulaic.parser.types import Term
 
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError
 
 FUNCTIONS = ("I", "C", "log", "log1p", "log10", "sqrt", "exp", "center", "scale", "poly", "bs", "cr", "Treatment")
 """Functions allowed in a formula: I and C as in R, logarithm, square root, exponential, and formulaic's transforms."""

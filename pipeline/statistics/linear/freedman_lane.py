@@ -29,15 +29,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.linear.design import Design, new_direction
-from pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, Permutations, p_value
-from pipeline.statistics.linear.homoscedastic import HomoscedasticModel
-from pipeline.statistics.linear.robust import RobustModel, tally
-from pipeline.statistics.linear.studentised import StudentisedModel
-from pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.linear.design import Design, new_direction
+from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Exchangeability, Permutations, p_value
+from heatlas.pipeline.statistics.linear.homoscedastic import HomoscedasticModel
+from heatlas.pipeline.statistics.linear.robust import RobustModel, tally
+from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
+from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 CHUNK_BYTES = 2_000_000
 """Size of the largest array of a chunk of permutations; fastest near the size of a core's cache."""

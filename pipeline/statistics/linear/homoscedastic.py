@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.linear.compiled import (
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.linear.compiled import (
     along_pairs,
     in_order_of_cells,
     judge,

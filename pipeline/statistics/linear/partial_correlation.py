@@ -15,11 +15,16 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import rankdata
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.linear.design import Design
-from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.freedman_lane import LinearModel, PermutationTest, dual_interval, permutation_test
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.linear.design import Design
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.freedman_lane import (
+    LinearModel,
+    PermutationTest,
+    dual_interval,
+    permutation_test,
+)
 
 Method = Literal["pearson", "spearman"]
 

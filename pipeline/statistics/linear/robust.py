@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.linear.compiled import studentise
-from pipeline.statistics.linear.exchangeability import Permutations
-from pipeline.statistics.linear.homoscedastic import HomoscedasticModel
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.linear.compiled import studentise
+from heatlas.pipeline.statistics.linear.exchangeability import Permutations
+from heatlas.pipeline.statistics.linear.homoscedastic import HomoscedasticModel
 
 Singles = NDArray[np.float32]
 TINY = np.float32(1e-12)

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.linear.exchangeability import two_sided_p
-from pipeline.statistics.linear.robust import critical_values
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.linear.exchangeability import two_sided_p
+from heatlas.pipeline.statistics.linear.robust import critical_values
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.statistics.arrays import Flags, Floats, Indices
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 
 VERY_SKEWED, FEW = 1.0, 30
 """Skewness of fewer than `FEW` values above which p of a mean is too small: a caveat is due."""

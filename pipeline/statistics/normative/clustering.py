@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats
 
 Labels = NDArray[np.intp]
 

@@ -15,8 +15,8 @@ import numpy as np
 from scipy.stats import norm as normal
 from scipy.stats import t as student
 
-from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.arrays import Floats
 
 NO_SPREAD = 1e-12
 """Residual variance, relative to the mean square, below which controls count as constant."""

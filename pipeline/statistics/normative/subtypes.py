@@ -14,21 +14,28 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.config.settings import Config
-from pipeline.run.config.statistics import NormativeConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.region_features import VOLUME
-from pipeline.statistics.data.values import participant_codes, participant_means
-from pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
-from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.linear.skewness import caveats_of_groups
-from pipeline.statistics.normative.clustering import Consensus, Gap, adjusted_rand, consensus, gap_statistic, stability
-from pipeline.statistics.resampling.correction_family import benjamini_hochberg
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.statistics import NormativeConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.region_features import VOLUME
+from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.linear.skewness import caveats_of_groups
+from heatlas.pipeline.statistics.normative.clustering import (
+    Consensus,
+    Gap,
+    adjusted_rand,
+    consensus,
+    gap_statistic,
+    stability,
+)
+from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
 
 MIN_PARTICIPANTS = 10
 """Smallest number of patients for subtyping."""

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.region_features import FoldedScans
-from pipeline.statistics.linear.covariates import refuse_class
-from pipeline.statistics.normative.subtypes import (
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.region_features import FoldedScans
+from heatlas.pipeline.statistics.linear.covariates import refuse_class
+from heatlas.pipeline.statistics.normative.subtypes import (
     SUBTYPE_COMPARISON_TABLE,
     SUBTYPE_NUMBERS_TABLE,
     SUBTYPES_TABLE,
     compare_subtypes,
     find_subtypes,
 )
-from pipeline.statistics.normative.w_scores import (
+from heatlas.pipeline.statistics.normative.w_scores import (
     W_CALIBRATION_TABLE,
     W_FINGERPRINTS_TABLE,
     W_NORMS_TABLE,

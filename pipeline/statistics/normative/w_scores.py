@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pipeline.run.columns import Form
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import CLASSES, Table
-from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.region_features import NO_FOLD, SCAN_COLUMNS, VOLUME, FoldedScans, RegionFeatures
-from pipeline.statistics.linear.covariates import CovariateColumns
-from pipeline.statistics.normative.norm import Norm, fit_norm
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.region_features import NO_FOLD, SCAN_COLUMNS, VOLUME, FoldedScans, RegionFeatures
+from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
+from heatlas.pipeline.statistics.normative.norm import Norm, fit_norm
 
 W_SCORE_COLUMNS = {
     **SCAN_COLUMNS,

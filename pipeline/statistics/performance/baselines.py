@@ -11,17 +11,17 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
-from pipeline.run.columns import Form
-from pipeline.run.declared import Inference, Table
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.values import participant_codes
-from pipeline.statistics.performance.classification import weighted_auc_within
-from pipeline.statistics.resampling.bootstrap import participant_draws
-from pipeline.statistics.resampling.weighted import ratio, weighted_mean
-from pipeline.training.baselines.records import BASELINES
+from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.values import participant_codes
+from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
+from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws
+from heatlas.pipeline.statistics.resampling.weighted import ratio, weighted_mean
+from heatlas.pipeline.training.baselines.records import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"
 MEAN = "mean"

@@ -7,8 +7,8 @@ import pandas as pd
 from scipy.stats import norm
 from sklearn.metrics import precision_recall_curve
 
-from pipeline.run.declared import Table
-from pipeline.statistics.arrays import Floats
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.statistics.arrays import Floats
 
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Edges of the probability bins: narrow at the ends, where most predictions lie."""

@@ -10,19 +10,19 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
-from pipeline.run.columns import Form
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Table
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
-from pipeline.statistics.performance.intervals import ALL_FOLDS, by_fold, participants_of
-from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
-from pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
-from pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
-from pipeline.statistics.resampling.weighted import ratio
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
+from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS, by_fold, participants_of
+from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
+from heatlas.pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
+from heatlas.pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
+from heatlas.pipeline.statistics.resampling.weighted import ratio
 
 PERFORMANCE_COLUMNS = {
     "fold": "Test fold, or all: out-of-fold predictions of all folds together",

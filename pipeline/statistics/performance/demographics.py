@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from pipeline.cohort.people.tasks import TWO_CLASSES, task_of
-from pipeline.cohort.records import Scan
-from pipeline.regions.effect_size import hedges_g
-from pipeline.run.config.settings import CohortConfig
-from pipeline.run.declared import CLASSES, Inference, Table
-from pipeline.run.plain_text import counted
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.groups.members import interval_of_g
+from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.declared import CLASSES, Inference, Table
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.groups.members import interval_of_g
 
 TOTAL = "all"
 

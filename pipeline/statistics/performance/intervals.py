@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.data.values import participant_codes
-from pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED, Scale, scaled_intervals, strata_of
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.data.values import participant_codes
+from heatlas.pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED, Scale, scaled_intervals, strata_of
 
 Measure = Callable[[pd.DataFrame, Floats], Mapping[str, Floats]]
 

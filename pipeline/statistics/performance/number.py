@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, measured_by_fold
-from pipeline.statistics.resampling.scaled import AS_IT_IS, FISHER, LOG, UNEXPLAINED
-from pipeline.statistics.resampling.weighted import weighted_mean, weighted_slope
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.performance.intervals import MEASURE_COLUMNS, measured_by_fold
+from heatlas.pipeline.statistics.resampling.scaled import AS_IT_IS, FISHER, LOG, UNEXPLAINED
+from heatlas.pipeline.statistics.resampling.weighted import weighted_mean, weighted_slope
 
 NUMBER_PERFORMANCE_COLUMNS = MEASURE_COLUMNS | {
     "metric": "Over scans: mae (mean absolute error), mae_of_mean (mae of always predicting the mean of the target, "

@@ -17,15 +17,15 @@ import pandas as pd
 from scipy.stats import t
 from sklearn.metrics import balanced_accuracy_score
 
-from pipeline.cohort.people.persons import name_of_person
-from pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
-from pipeline.run.columns import Form
-from pipeline.run.declared import Table
-from pipeline.run.tables import read_table
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs, renamed
-from pipeline.statistics.performance.classification import WITHIN_FOLDS, weighted_auc, weighted_auc_within
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, renamed
+from heatlas.pipeline.statistics.performance.classification import WITHIN_FOLDS, weighted_auc, weighted_auc_within
+from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 
 CORRECTED = "corrected resampled t"
 OF_FOLDS = "mean of folds"

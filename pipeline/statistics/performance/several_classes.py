@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from pipeline.run.columns import Form
-from pipeline.run.declared import CLASSES, Table
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.performance.intervals import MEASURE_COLUMNS, by_fold, measured_by_fold
-from pipeline.statistics.resampling.scaled import LOGIT
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import CLASSES, Table
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.performance.intervals import MEASURE_COLUMNS, by_fold, measured_by_fold
+from heatlas.pipeline.statistics.resampling.scaled import LOGIT
 
 CLASSES_COLUMNS = MEASURE_COLUMNS | {
     "metric": "Over scans: balanced_accuracy (macro: mean recall over classes), accuracy, or recall of CLASS (share "

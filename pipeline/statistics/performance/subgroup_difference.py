@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.linear.exchangeability import two_sided_p
-from pipeline.statistics.linear.freedman_lane import dual_interval
-from pipeline.statistics.linear.robust import critical_values
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.linear.exchangeability import two_sided_p
+from heatlas.pipeline.statistics.linear.freedman_lane import dual_interval
+from heatlas.pipeline.statistics.linear.robust import critical_values
 
 METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 AT_ONCE = 500

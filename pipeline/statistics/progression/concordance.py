@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats
 
 Pairs = Floats
 

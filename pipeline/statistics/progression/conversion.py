@@ -19,12 +19,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import AppliedScans
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.visits import (
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import AppliedScans
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.visits import (
     CONVERTED,
     FOLLOWED,
     OTHER_DEMENTIA,

@@ -19,25 +19,25 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Flags, Floats
-from pipeline.statistics.associations.biomarkers import SHORT_NAMES
-from pipeline.statistics.linear.covariates import CovariateColumns
-from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from pipeline.statistics.linear.fold_effect import centred_within
-from pipeline.statistics.progression.concordance import comparable_pairs, concordance
-from pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, Conversions, number_of
-from pipeline.statistics.progression.hazards import (
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.associations.biomarkers import SHORT_NAMES
+from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from heatlas.pipeline.statistics.linear.fold_effect import centred_within
+from heatlas.pipeline.statistics.progression.concordance import comparable_pairs, concordance
+from heatlas.pipeline.statistics.progression.conversion import AT_ANY_TIME, COMPARATORS, MODEL, Conversions, number_of
+from heatlas.pipeline.statistics.progression.hazards import (
     SINGULAR,
     Hazard,
     hazard_per_sd,
     martingale_residuals,
     score_statistics,
 )
-from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
+from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 
 RELEVANCE = "relevance"
 ALONE, ADJUSTED = "alone", "adjusted"

@@ -20,7 +20,7 @@ from scipy.stats import chi2, norm
 from statsmodels.duration.hazard_regression import PHReg
 from statsmodels.tools.sm_exceptions import ConvergenceWarning, HessianInversionWarning, ModelWarning
 
-from pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats
 
 LARGEST = 7.0
 """Log hazard ratio per SD (a thousandfold), or its standard error, beyond which the likelihood has no maximum: the

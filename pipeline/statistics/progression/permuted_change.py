@@ -21,14 +21,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pipeline.run.errors import BadInputError
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.values import participant_means
-from pipeline.statistics.linear.fold_effect import FOLD, centred_within, model_within_folds
-from pipeline.statistics.linear.freedman_lane import freedman_lane
-from pipeline.statistics.linear.sign_flip import sign_flip_test
-from pipeline.statistics.linear.skewness import FEW, VERY_SKEWED, skewed_and_few
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.values import participant_means
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD, centred_within, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
+from heatlas.pipeline.statistics.linear.sign_flip import sign_flip_test
+from heatlas.pipeline.statistics.linear.skewness import FEW, VERY_SKEWED, skewed_and_few
 
 SAME_TIME = 1e-9
 """Sum of squared deviations of years from their mean below which a participant's visits count as simultaneous."""

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Flags, Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
-from pipeline.statistics.progression.concordance import (
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, two_sided_p
+from heatlas.pipeline.statistics.progression.concordance import (
     CHANCE,
     Pairs,
     class_pairs,
@@ -28,7 +28,7 @@ from pipeline.statistics.progression.concordance import (
     concordance,
     permuted_concordance,
 )
-from pipeline.statistics.progression.conversion import (
+from heatlas.pipeline.statistics.progression.conversion import (
     AT_ANY_TIME,
     COMPARATORS,
     MODEL,
@@ -36,11 +36,11 @@ from pipeline.statistics.progression.conversion import (
     Conversions,
     conversions,
 )
-from pipeline.statistics.progression.cox import cox_table
-from pipeline.statistics.progression.hazards import CONSTANT
-from pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
-from pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
-from pipeline.statistics.resampling.weighted import ratio
+from heatlas.pipeline.statistics.progression.cox import cox_table
+from heatlas.pipeline.statistics.progression.hazards import CONSTANT
+from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
+from heatlas.pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
+from heatlas.pipeline.statistics.resampling.weighted import ratio
 
 CONVERTER, STABLE = "pMCI", "sMCI"
 CONCORDANCE, AUC = "concordance", "auc"

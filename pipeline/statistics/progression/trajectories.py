@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.data.visits import course_of, first_visits, log_odds, networks_of, years_since_first
-from pipeline.statistics.linear.fold_effect import EVEN, FOLD
-from pipeline.statistics.progression.permuted_change import ChangeTest, change_test
-from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.data.visits import course_of, first_visits, log_odds, networks_of, years_since_first
+from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD
+from heatlas.pipeline.statistics.progression.permuted_change import ChangeTest, change_test
+from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
 
 RELEVANCE = "relevance"
 GROUP_BY_TIME = "group x time"

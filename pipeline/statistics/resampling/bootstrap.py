@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats
 
 Statistic = Callable[[Floats], Floats]
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import t as t_distribution
 
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS, SAME, Intervals
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS, SAME, Intervals
 
 HALL = "Hall's t"
 INTERVAL_OF_MEANS = "Kind of interval: Hall's t (Student's t corrected for skewness), or none"

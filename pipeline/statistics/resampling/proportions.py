@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from scipy.stats import binomtest
 
-from pipeline.statistics.resampling.bootstrap import Intervals
-from pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED
+from heatlas.pipeline.statistics.resampling.bootstrap import Intervals
+from heatlas.pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED
 
 EXACT = "Clopper-Pearson"
 _OF_ENDS = "; Clopper-Pearson (exact, over participants) for a share of 0 or 1; none"

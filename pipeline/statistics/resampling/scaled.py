@@ -20,8 +20,8 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import t as t_distribution
 
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.resampling.bootstrap import (
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.resampling.bootstrap import (
     MIN_PARTICIPANTS,
     MIN_USABLE_SHARE,
     NO_INTERVAL,

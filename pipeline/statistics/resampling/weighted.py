@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats
 
 
 def ratio(part: Floats, whole: Floats) -> Floats:

@@ -17,23 +17,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.errors import BadInputError
-from pipeline.run.plain_text import counted
-from pipeline.run.tables import read_table
-from pipeline.run.work.seeds import generator
-from pipeline.statistics.arrays import Floats
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.notes import joined
-from pipeline.statistics.linear.exchangeability import Exchangeability
-from pipeline.statistics.linear.fold_effect import EVEN, FOLD, model_within_folds
-from pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
-from pipeline.statistics.linear.sign_flip import sign_flip_test
-from pipeline.statistics.linear.skewness import FEW, VERY_SKEWED, skewed_and_few
-from pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from pipeline.statistics.resampling.correction_family import add_false_discovery_rate
-from pipeline.training.control import control_of
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.seeds import generator
+from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.notes import joined
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
+from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
+from heatlas.pipeline.statistics.linear.sign_flip import sign_flip_test
+from heatlas.pipeline.statistics.linear.skewness import FEW, VERY_SKEWED, skewed_and_few
+from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.statistics.resampling.correction_family import add_false_discovery_rate
+from heatlas.pipeline.training.control import control_of
 
 SIGN_FLIPS = "sign flips"
 ALIKE = "no interval: the same in all participants"

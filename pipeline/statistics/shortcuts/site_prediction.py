@@ -24,16 +24,16 @@ from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.run.config.statistics import StatisticsConfig
-from pipeline.run.declared import Inference, Table
-from pipeline.run.plain_text import counted
-from pipeline.run.work.seeds import derived_seed, generator
-from pipeline.statistics.arrays import Floats, Indices
-from pipeline.statistics.data.inputs import StatisticsInputs
-from pipeline.statistics.data.values import participant_codes
-from pipeline.statistics.linear.exchangeability import Exchangeability, Permutations, p_value
-from pipeline.statistics.resampling.bootstrap import bootstrap_intervals
-from pipeline.training.control import control_of
+from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.values import participant_codes
+from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations, p_value
+from heatlas.pipeline.statistics.resampling.bootstrap import bootstrap_intervals
+from heatlas.pipeline.training.control import control_of
 
 TARGETS = ("site", "field_strength")
 FOLDS = 5

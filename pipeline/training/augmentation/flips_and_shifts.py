@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.config.settings import TrainingConfig
 
 LEFT_RIGHT = 1
 """Left-right axis of a single (1, D, H, W) volume."""

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.run.config.settings import AugmentationConfig
-from pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.run.config.settings import AugmentationConfig
+from heatlas.pipeline.run.work.seeds import derived_seed
 
 
 class FurtherAugmentation:

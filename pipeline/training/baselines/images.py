@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from pipeline.models.inputs import NetworkInput, read_network_volume
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
 Floats = NDArray[np.float64]
 FWHM_MM = 8.0

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cohort.records import Scan
-from pipeline.training.baselines.images import ImageFeatures
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.training.baselines.images import ImageFeatures
 
 Floats = NDArray[np.float64]
 SEXES = {"F": 0.0, "M": 1.0}

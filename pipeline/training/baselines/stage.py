@@ -10,24 +10,24 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.cohort.people.persons import name_of_person
-from pipeline.cohort.people.splits import Split
-from pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
-from pipeline.cohort.records import Scan
-from pipeline.models.inputs import NetworkInput, configured_input
-from pipeline.regions.packed_atlas import PackedAtlas
-from pipeline.run.columns import Form
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import Table
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.tables import read_table, write_table
-from pipeline.run.work.digests import DigestCache
-from pipeline.run.work.seeds import derived_seed
-from pipeline.run.work.steps import run_step
-from pipeline.training.baselines.images import ImageFeatures, image_features
-from pipeline.training.baselines.records import BASELINES, Seen
-from pipeline.training.baselines.ridge import predicted
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.training.baselines.images import ImageFeatures, image_features
+from heatlas.pipeline.training.baselines.records import BASELINES, Seen
+from heatlas.pipeline.training.baselines.ridge import predicted
 
 log = logging.getLogger("heatlas")
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.training.metrics import balanced_accuracy
-from pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
+from heatlas.pipeline.training.metrics import balanced_accuracy
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 
 
 def class_weights(targets: torch.Tensor, balance: bool, classes: int = 2) -> torch.Tensor:

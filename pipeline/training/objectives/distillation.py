@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.kept_volumes import KeptVolumes
-from pipeline.run.errors import UsageError
-from pipeline.training.objectives.guidance import Given, masks_of
-from pipeline.training.objectives.guidance_losses import explanation_distance
-from pipeline.training.objectives.maps_in_training import Explained, explained_batch
-from pipeline.training.objectives.records import Batch, Context, Logged, Objective
+from heatlas.pipeline.models.kept_volumes import KeptVolumes
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.objectives.guidance import Given, masks_of
+from heatlas.pipeline.training.objectives.guidance_losses import explanation_distance
+from heatlas.pipeline.training.objectives.maps_in_training import Explained, explained_batch
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
 
 
 @dataclass(frozen=True)

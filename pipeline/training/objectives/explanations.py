@@ -14,33 +14,33 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from atlases.images import UNREADABLE
-from atlases.labels import load_atlas
-from atlases.spaces import Grid, require_same_grid
-from atlases.templates import load_template
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.models.families.probes.body import backbone_digest
-from pipeline.models.families.registry import build_network, family_of
-from pipeline.models.inputs import NetworkInput, configured_input
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import RunLayout
-from pipeline.run.layout.scan_files import ScanFiles
-from pipeline.run.work.digests import file_digest
-from pipeline.run.work.seeds import derived_seed
-from pipeline.training.objectives.distillation import Distillation, distilled
-from pipeline.training.objectives.guidance import Guidance, guided
-from pipeline.training.objectives.guidance_losses import dilated
-from pipeline.training.objectives.known_networks import fold_of_run, known_network
-from pipeline.training.objectives.map_settings import map_settings
-from pipeline.training.objectives.of_task import objective_of
-from pipeline.training.objectives.readable_gradients import readable
-from pipeline.training.objectives.records import Batch, Context, Objective
-from pipeline.training.volumes import LabelledVolumes
+from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import Grid, require_same_grid
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.models.families.probes.body import backbone_digest
+from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.digests import file_digest
+from heatlas.pipeline.run.work.seeds import derived_seed
+from heatlas.pipeline.training.objectives.distillation import Distillation, distilled
+from heatlas.pipeline.training.objectives.guidance import Guidance, guided
+from heatlas.pipeline.training.objectives.guidance_losses import dilated
+from heatlas.pipeline.training.objectives.known_networks import fold_of_run, known_network
+from heatlas.pipeline.training.objectives.map_settings import map_settings
+from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.readable_gradients import readable
+from heatlas.pipeline.training.objectives.records import Batch, Context, Objective
+from heatlas.pipeline.training.volumes import LabelledVolumes
 
 BRAIN = "brain"
 """In place of a group of the atlas: the whole brain of the template."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from pipeline.training.objectives.guidance_losses import LOSSES
-from pipeline.training.objectives.maps_in_training import explained_batch
-from pipeline.training.objectives.records import Batch, Context, Logged, Objective
+from heatlas.pipeline.training.objectives.guidance_losses import LOSSES
+from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
 
 
 @dataclass(frozen=True)

@@ -13,24 +13,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pipeline.cohort.people.persons import known_among
-from pipeline.cohort.people.splits import Fold, Split
-from pipeline.cohort.people.tasks import Task, task_of
-from pipeline.cohort.people.unseen import known_to_network
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.bcos.conversion import converted
-from pipeline.models.families.exchange import from_file
-from pipeline.models.families.probes.backbone import Backbone, kept_stages
-from pipeline.models.families.probes.body import backbone_files, body_of, knows_labels
-from pipeline.models.families.registry import build_network
-from pipeline.models.inputs import NetworkInput, configured_input
-from pipeline.models.storage import LoadedModel, load_model
-from pipeline.run.config.networks import BcosConfig, ModelConfig, ProbeConfig
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.errors import UsageError
-from pipeline.run.layout.run_layout import FoldFiles, RunLayout
-from pipeline.run.plain_text import counted
+from heatlas.pipeline.cohort.people.persons import known_among
+from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.people.unseen import known_to_network
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.bcos.conversion import converted
+from heatlas.pipeline.models.families.exchange import from_file
+from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
+from heatlas.pipeline.models.families.probes.body import backbone_files, body_of, knows_labels
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input
+from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.run.config.networks import BcosConfig, ModelConfig, ProbeConfig
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.plain_text import counted
 
 
 def fold_of_run(folder: str, fold: Fold) -> FoldFiles:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.models.families.registry import family_of
-from pipeline.run.config.settings import Config
+from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.run.config.settings import Config
 
 WEIGHTS: Mapping[str, float] = {"energy": 30.0, "l1": 100.0, "ppce": 1.0, "rrr": 1e4}
 """Of guidance by loss: those of docs/training_with_explanations.md, with the brain as mask."""
@@ -29,8 +29,8 @@ def map_settings(config: Config) -> MapSettings:
 
     Examples
     --------
-    >>> from pipeline.run.config.networks import BcosSimpleConfig
-    >>> from pipeline.run.config.objectives import ObjectiveConfig
+    >>> from heatlas.pipeline.run.config.networks import BcosSimpleConfig
+    >>> from heatlas.pipeline.run.config.objectives import ObjectiveConfig
     >>> taught = ObjectiveConfig(kind="distilled", teacher="run")
     >>> for config in (Config(objective=taught), Config(objective=taught, model=BcosSimpleConfig())):
     ...     map_settings(config)

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from pipeline.attribution.entry import last_spatial_stage
-from pipeline.attribution.inherent.contributions import require_dynamic
-from pipeline.attribution.network_view import placed_layers, split_layers
-from pipeline.attribution.upsampling import interpolated
-from pipeline.models.attention import PoolsByAttention
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.encoding import InputEncoding
-from pipeline.models.dynamic.linear_map import differentiable_weights
-from pipeline.run.errors import UsageError
-from pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
+from heatlas.pipeline.attribution.entry import last_spatial_stage
+from heatlas.pipeline.attribution.inherent.contributions import require_dynamic
+from heatlas.pipeline.attribution.network_view import placed_layers, split_layers
+from heatlas.pipeline.attribution.upsampling import interpolated
+from heatlas.pipeline.models.attention import PoolsByAttention
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.encoding import InputEncoding
+from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
 
 MapOf = Callable[[Tensor, Tensor], Tensor]
 """From features and gradient, both (B, C, d, h, w), to a map (B, 1, d, h, w)."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from pipeline.cohort.people.tasks import Task
-from pipeline.run.config.settings import TrainingConfig
-from pipeline.run.errors import UsageError
-from pipeline.training.objectives.classification import class_weights, classification
-from pipeline.training.objectives.off_target import binary
-from pipeline.training.objectives.records import Objective
-from pipeline.training.objectives.regression import Scale, regression
-from pipeline.training.objectives.weight_penalty import with_weight_penalty
+from heatlas.pipeline.cohort.people.tasks import Task
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.objectives.classification import class_weights, classification
+from heatlas.pipeline.training.objectives.off_target import binary
+from heatlas.pipeline.training.objectives.records import Objective
+from heatlas.pipeline.training.objectives.regression import Scale, regression
+from heatlas.pipeline.training.objectives.weight_penalty import with_weight_penalty
 
 
 def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor, usual: str = "cross-entropy") -> Objective:

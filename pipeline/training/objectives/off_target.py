@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.training.metrics import balanced_accuracy
-from pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
+from heatlas.pipeline.training.metrics import balanced_accuracy
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 
 
 def binary_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, least: float = 0.0) -> torch.Tensor:

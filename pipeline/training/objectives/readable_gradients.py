@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from pipeline.attribution.gradient.guided_backprop import GuidedReLU
-from pipeline.run.errors import UsageError
-from pipeline.training.objectives.maps_in_training import unmoved
-from pipeline.training.objectives.records import Batch, Context, Logged, Objective
+from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedReLU
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.objectives.maps_in_training import unmoved
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
 
 RELUS = (torch.relu, functional.relu, torch.Tensor.relu)
 OTHERS = (functional.leaky_relu, functional.prelu, functional.gelu, functional.silu, functional.elu, functional.selu)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 
 LOSSES: Mapping[str, Callable[..., torch.Tensor]] = {"mse": functional.mse_loss, "huber": functional.huber_loss}
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.explanation_mode import dynamic_layers
-from pipeline.models.dynamic.linear_map import differentiable_weights
-from pipeline.models.dynamic.logits import LogitLayer
-from pipeline.run.errors import UsageError
-from pipeline.training.objectives.records import Batch, Context, Logged, Objective
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
+from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
 
 
 def wrong_classes(targets: torch.Tensor, classes: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.errors import UsageError
 
 
 def info_nce(scores: Tensor, positives: Tensor, temperature: float | Tensor, excluded: Tensor | None = None) -> Tensor:

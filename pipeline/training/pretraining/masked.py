@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.families.family import Shape
-from pipeline.models.families.vit import Block
-from pipeline.run.config.networks import ViTConfig
-from pipeline.run.config.pretraining import PretrainingConfig
-from pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
+from heatlas.pipeline.models.families.family import Shape
+from heatlas.pipeline.models.families.vit import Block
+from heatlas.pipeline.run.config.networks import ViTConfig
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 
 TINY = 1e-6
 """Added to the variance of a patch, so that background is 0."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.dynamic.norms import DynamicNorm
-from pipeline.models.families.bcos.layers import BcosLinear
-from pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.models.dynamic.norms import DynamicNorm
+from heatlas.pipeline.models.families.bcos.layers import BcosLinear
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 
 
 class Flat(nn.Module):

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.run.config.pretraining import PretrainingConfig
-from pipeline.run.errors import UsageError
-from pipeline.training.augmentation.flips_and_shifts import LEFT_RIGHT
-from pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
-from pipeline.training.pretraining.contrast import against_keys, found, nt_xent, views_of_scans
-from pipeline.training.pretraining.networks import Pretraining
-from pipeline.training.pretraining.temperatures import temperature_of
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.training.augmentation.flips_and_shifts import LEFT_RIGHT
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
+from heatlas.pipeline.training.pretraining.contrast import against_keys, found, nt_xent, views_of_scans
+from heatlas.pipeline.training.pretraining.networks import Pretraining
+from heatlas.pipeline.training.pretraining.temperatures import temperature_of
 
 SHARP, SOFT = 0.04, 0.1
 """Temperatures of teacher and student of dino, and the share of a batch in its centre (Caron et al. 2021)."""

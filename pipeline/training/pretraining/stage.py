@@ -14,37 +14,37 @@ from typing import Any
 import pandas as pd
 import torch
 
-from pipeline.cohort.people.persons import known_among
-from pipeline.cohort.records import Scan, ScanTable
-from pipeline.models.contract import StagedModel
-from pipeline.models.device import chosen_device
-from pipeline.models.families.probes.backbone import kept_stages
-from pipeline.models.families.registry import build_network, family_of
-from pipeline.models.inputs import NetworkInput, configured_input
-from pipeline.models.storage import save_model
-from pipeline.run.config.networks import ProbeConfig, ViTConfig
-from pipeline.run.config.settings import Config
-from pipeline.run.declared import Table
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import FoldFiles, RunLayout
-from pipeline.run.plain_text import counted
-from pipeline.run.tables import write_table
-from pipeline.run.work.digests import DigestCache, unit_key
-from pipeline.run.work.jobs import Job, Outcome, run_jobs
-from pipeline.run.work.memory import kept_memory
-from pipeline.run.work.seeds import derived_seed, generator
-from pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
-from pipeline.training.curve import CurveOnTerminal
-from pipeline.training.numerics import repeatable
-from pipeline.training.objectives.records import Objective
-from pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
-from pipeline.training.pretraining.masked import MaskedAutoencoder, masked_autoencoding
-from pipeline.training.pretraining.networks import Pretraining
-from pipeline.training.pretraining.objectives import pretraining
-from pipeline.training.pretraining.temperatures import temperature_of
-from pipeline.training.stage import registered_versions
-from pipeline.training.trainer import Resumption, Trained, train
-from pipeline.training.volumes import LabelledVolumes, load_volumes
+from heatlas.pipeline.cohort.people.persons import known_among
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.families.probes.backbone import kept_stages
+from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input
+from heatlas.pipeline.models.storage import save_model
+from heatlas.pipeline.run.config.networks import ProbeConfig, ViTConfig
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.memory import kept_memory
+from heatlas.pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
+from heatlas.pipeline.training.curve import CurveOnTerminal
+from heatlas.pipeline.training.numerics import repeatable
+from heatlas.pipeline.training.objectives.records import Objective
+from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
+from heatlas.pipeline.training.pretraining.masked import MaskedAutoencoder, masked_autoencoding
+from heatlas.pipeline.training.pretraining.networks import Pretraining
+from heatlas.pipeline.training.pretraining.objectives import pretraining
+from heatlas.pipeline.training.pretraining.temperatures import temperature_of
+from heatlas.pipeline.training.stage import registered_versions
+from heatlas.pipeline.training.trainer import Resumption, Trained, train
+from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 
 log = logging.getLogger("heatlas")
 STAGE = "pretraining"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from pipeline.run.config.pretraining import PretrainingConfig, Schedule
-from pipeline.run.work.seeds import generator
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig, Schedule
+from heatlas.pipeline.run.work.seeds import generator
 
 PERIODS = 4.7
 """Of a schedule from the first epoch to the last, unless told otherwise: it ends where it is best, at 0.7 of one."""

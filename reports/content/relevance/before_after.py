@@ -8,19 +8,19 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.evaluation.planting.marked import CONTROL, GUIDED, NAME, recipe_of
-from pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED
-from pipeline.evaluation.retraining.before_after import NAME as OBJECTIVE
-from pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE
-from pipeline.run.config.objectives import ObjectiveConfig
-from pipeline.training.objectives.explanations import BRAIN
-from reports.figures.gallery import Picture
-from reports.figures.maps import MapRow, draw_map_grid
-from reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
-from reports.page.material import Material
-from reports.page.tables import Column, PageTable, numeric, page_table
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, listing, mid_sentence, percent, signed
+from heatlas.pipeline.evaluation.planting.marked import CONTROL, GUIDED, NAME, recipe_of
+from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED
+from heatlas.pipeline.evaluation.retraining.before_after import NAME as OBJECTIVE
+from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.training.objectives.explanations import BRAIN
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.maps import MapRow, draw_map_grid
+from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, percent, signed
 
 TABLES = ("before_after", "marker_groups")
 COMMANDS = {"before_after": "heatlas evaluate OUT --parts objective"}

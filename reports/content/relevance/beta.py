@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.regions.ranking import METRICS
-from pipeline.run.layout.map_names import beta_of
-from reports.analyses.verdicts import CLEAR, rows_where
-from reports.cautions.findings import volume_estimate
-from reports.figures.charts import draw_overlap
-from reports.page.material import Material
-from reports.read.run_record import RunRecord
-from reports.words.numbers import fixed, number, percent
+from heatlas.pipeline.regions.ranking import METRICS
+from heatlas.pipeline.run.layout.map_names import beta_of
+from heatlas.reports.analyses.verdicts import CLEAR, rows_where
+from heatlas.reports.cautions.findings import volume_estimate
+from heatlas.reports.figures.charts import draw_overlap
+from heatlas.reports.page.material import Material
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import fixed, number, percent
 
 
 def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.layout.map_names import map_title
-from reports.page.material import Material
-from reports.page.tables import Column, numeric, page_table
-from reports.words.numbers import number, percent
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, numeric, page_table
+from heatlas.reports.words.numbers import number, percent
 
 LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 

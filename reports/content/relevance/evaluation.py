@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
-from pipeline.evaluation.bench.table import ALL, COLUMNS
-from pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
-from reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
-from reports.page.material import Material
-from reports.page.tables import Column, PageTable, numeric, page_table, remark
-from reports.words.numbers import fixed, interval, number, sentence_case
+from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
+from heatlas.pipeline.evaluation.bench.table import ALL, COLUMNS
+from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from heatlas.reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.words.numbers import fixed, interval, number, sentence_case
 
 LEAD = (
     "Every map is judged by what it should and should not show. It should find what was planted, if anything was; it "

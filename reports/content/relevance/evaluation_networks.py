@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.evaluation.consensus.tables import FOLDS, SEVERAL
-from pipeline.evaluation.representations.long_tail import TAIL
-from pipeline.evaluation.representations.probes import PROBES
-from pipeline.evaluation.representations.recognised import ALL
-from pipeline.evaluation.representations.stage import BACKBONE
-from pipeline.evaluation.representations.table import AGREEMENT, SITE
-from pipeline.evaluation.retraining.table import AT_RANDOM, NOTHING
-from pipeline.run.layout.map_names import method_title
-from reports.analyses.evaluation_verdict import title_of
-from reports.page.tables import Column, PageTable, numeric, page_table
-from reports.read.run_record import RunRecord
-from reports.words.numbers import fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
+from heatlas.pipeline.evaluation.consensus.tables import FOLDS, SEVERAL
+from heatlas.pipeline.evaluation.representations.long_tail import TAIL
+from heatlas.pipeline.evaluation.representations.probes import PROBES
+from heatlas.pipeline.evaluation.representations.recognised import ALL
+from heatlas.pipeline.evaluation.representations.stage import BACKBONE
+from heatlas.pipeline.evaluation.representations.table import AGREEMENT, SITE
+from heatlas.pipeline.evaluation.retraining.table import AT_RANDOM, NOTHING
+from heatlas.pipeline.run.layout.map_names import method_title
+from heatlas.reports.analyses.evaluation_verdict import title_of
+from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
 
 ROWS = 12
 """Rows shown of each table; the others are in its file."""

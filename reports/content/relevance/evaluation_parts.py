@@ -11,18 +11,24 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.evaluation.bench.table import ALL
-from pipeline.evaluation.grids.directions import BY_CONSTRUCTION, KIND_OF
-from pipeline.evaluation.grids.tables import ALL_METHODS
-from pipeline.evaluation.nulls.networks import REAL
-from pipeline.run.config.networks import ProbeConfig
-from pipeline.run.layout.map_names import map_title, method_title
-from reports.analyses.evaluation_verdict import COHORTS, title_of
-from reports.content.relevance.evaluation_networks import ROWS, consensus, invariance, representations, retraining
-from reports.page.material import Material
-from reports.page.tables import Column, PageTable, numeric, page_table
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
+from heatlas.pipeline.evaluation.bench.table import ALL
+from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, KIND_OF
+from heatlas.pipeline.evaluation.grids.tables import ALL_METHODS
+from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.layout.map_names import map_title, method_title
+from heatlas.reports.analyses.evaluation_verdict import COHORTS, title_of
+from heatlas.reports.content.relevance.evaluation_networks import (
+    ROWS,
+    consensus,
+    invariance,
+    representations,
+    retraining,
+)
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
 
 NAMED = 4
 """Regions or methods named in a sentence."""

@@ -7,17 +7,17 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.verdicts import CLEAR, rows_where
-from reports.cautions.evidence import evidence_differences
-from reports.cautions.findings import leaders
-from reports.content.relevance.maps import difference_pictures
-from reports.figures.gallery import Picture
-from reports.page.material import Material
-from reports.page.tables import Column, PageTable, numeric, page_table
-from reports.read.run_record import RunRecord
-from reports.vector.intervals import IntervalRow, draw_intervals
-from reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.verdicts import CLEAR, rows_where
+from heatlas.reports.cautions.evidence import evidence_differences
+from heatlas.reports.cautions.findings import leaders
+from heatlas.reports.content.relevance.maps import difference_pictures
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.vector.intervals import IntervalRow, draw_intervals
+from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number
 
 OUTLINED, RANKED = 5, 12
 NAMED = 7

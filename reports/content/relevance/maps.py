@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from atlases.labels import load_atlas
-from atlases.spaces import template_grid
-from pipeline.run.errors import HeatlasError
-from pipeline.run.layout.map_names import map_title
-from reports.figures.gallery import Picture
-from reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
-from reports.figures.mosaic import Tile, draw_mosaic
-from reports.figures.slices import (
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
+from heatlas.reports.figures.mosaic import Tile, draw_mosaic
+from heatlas.reports.figures.slices import (
     GROUP_PERCENTILES,
     HIPPOCAMPAL_CUTS,
     MAP_CUTS,
@@ -27,14 +27,14 @@ from reports.figures.slices import (
     smoothed,
     view_of,
 )
-from reports.figures.style import OUTCOME_NAMES
-from reports.figures.surfaces import GroupMap, draw_group_maps
-from reports.page.material import Material
-from reports.people.portrait import coronal_slice
-from reports.read.run_record import OUTCOMES, RunRecord, group_name
-from reports.vector.drawing import fitted
-from reports.viewer.component import LOWER, group_viewer
-from reports.words.numbers import count, fixed, listing, mid_sentence
+from heatlas.reports.figures.style import OUTCOME_NAMES
+from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
+from heatlas.reports.page.material import Material
+from heatlas.reports.people.portrait import coronal_slice
+from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name
+from heatlas.reports.vector.drawing import fitted
+from heatlas.reports.viewer.component import LOWER, group_viewer
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence
 
 SPACES = (
     "The surface is fsaverage5 (MNI305 space), inflated; the maps lie in MNI152NLin2009cAsym space, a few millimetres "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.analyses.catalogue import REGION_MEANS
-from reports.explorer.of_run import region_explorer
-from reports.page.material import Material
+from heatlas.reports.analyses.catalogue import REGION_MEANS
+from heatlas.reports.explorer.of_run import region_explorer
+from heatlas.reports.page.material import Material
 
 
 def build(material: Material) -> Mapping[str, Any]:

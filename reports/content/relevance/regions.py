@@ -7,19 +7,27 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.regions.ranking import METRICS, top_groups
-from pipeline.regions.tables import ALL
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.evaluation_verdict import bench_sentence
-from reports.analyses.verdicts import rows_where
-from reports.cautions.findings import leaders, map_shares, ranking, rule, small_regions, voxels_of, weak_in_controls
-from reports.content.relevance.evidence import evidence_block
-from reports.figures.gallery import Picture
-from reports.figures.regions import draw_regions
-from reports.page.material import Material
-from reports.page.tables import Column, PageTable, numeric, page_table, remark
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, listing, percent
+from heatlas.pipeline.regions.ranking import METRICS, top_groups
+from heatlas.pipeline.regions.tables import ALL
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.evaluation_verdict import bench_sentence
+from heatlas.reports.analyses.verdicts import rows_where
+from heatlas.reports.cautions.findings import (
+    leaders,
+    map_shares,
+    ranking,
+    rule,
+    small_regions,
+    voxels_of,
+    weak_in_controls,
+)
+from heatlas.reports.content.relevance.evidence import evidence_block
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.regions import draw_regions
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, fixed, listing, percent
 
 TOP = 25
 FOUNDING_NUMBER = {"sum": 3, "density": 4, "gain": 5}

@@ -7,19 +7,19 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.run.layout.map_names import beta_of, map_title
-from pipeline.statistics.associations.volume_association import ADJUSTED, WITHIN
-from reports.analyses.columns import columns_of
-from reports.analyses.verdicts import CLEAR
-from reports.cautions.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
-from reports.figures.charts import draw_beta_curve, draw_volume_scatter
-from reports.figures.gallery import Picture
-from reports.page.material import Material
-from reports.page.tables import page_table
-from reports.read.run_record import RunRecord
-from reports.read.written_tables import TABLES
-from reports.words import wording as volume_sources
-from reports.words.numbers import count, fixed, interval, listing, number, p_value
+from heatlas.pipeline.run.layout.map_names import beta_of, map_title
+from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, WITHIN
+from heatlas.reports.analyses.columns import columns_of
+from heatlas.reports.analyses.verdicts import CLEAR
+from heatlas.reports.cautions.findings import VOLUME_TITLES, primary_volume, volume_estimate, volume_row, within_folds
+from heatlas.reports.figures.charts import draw_beta_curve, draw_volume_scatter
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import page_table
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.read.written_tables import TABLES
+from heatlas.reports.words import wording as volume_sources
+from heatlas.reports.words.numbers import count, fixed, interval, listing, number, p_value
 
 _LEAD = (
     "If the network uses atrophy of the hippocampus, then among true positives those with a smaller hippocampus should "

@@ -7,16 +7,26 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.cohort.people.inclusion import Step, reached, steps
-from pipeline.run.config.inclusion import read_rule
-from reports.analyses.columns import columns_of
-from reports.page.material import Material
-from reports.page.tables import Column, PageTable, numeric, page_table, remark
-from reports.read.run_record import KEYS, RunRecord
-from reports.read.written_tables import PREDICTIONS_OF, TABLES
-from reports.vector.flowchart import FlowBox, draw_flow
-from reports.words.numbers import LONGEST_TEXT, MISSING, count, fixed, is_missing, number, p_cell, percent, shortened
-from reports.words.wording import hippocampal_source
+from heatlas.pipeline.cohort.people.inclusion import Step, reached, steps
+from heatlas.pipeline.run.config.inclusion import read_rule
+from heatlas.reports.analyses.columns import columns_of
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.read.run_record import KEYS, RunRecord
+from heatlas.reports.read.written_tables import PREDICTIONS_OF, TABLES
+from heatlas.reports.vector.flowchart import FlowBox, draw_flow
+from heatlas.reports.words.numbers import (
+    LONGEST_TEXT,
+    MISSING,
+    count,
+    fixed,
+    is_missing,
+    number,
+    p_cell,
+    percent,
+    shortened,
+)
+from heatlas.reports.words.wording import hippocampal_source
 
 _DROPPED = ("participant_id", "session_id", "scan_id", "diagnosis", "site", "reason")
 _FAILED = ("stage", "unit", "error", "message", "traceback")

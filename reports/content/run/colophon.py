@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.run.layout.private_paths import last_part, without_folders
-from reports.page.material import Material
-from reports.words.glossary import GLOSSARY
-from reports.words.methods import credits, methods_text
+from heatlas.pipeline.run.layout.private_paths import last_part, without_folders
+from heatlas.reports.page.material import Material
+from heatlas.reports.words.glossary import GLOSSARY
+from heatlas.reports.words.methods import credits, methods_text
 
 
 def build_glossary(material: Material) -> Mapping[str, Any]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from reports.figures.style import OUTCOME_NAMES
-from reports.page.material import Material
-from reports.page.tables import Column, numeric, page_table, remark
-from reports.people.cohort import People
-from reports.words.numbers import count, fixed, is_missing
+from heatlas.reports.figures.style import OUTCOME_NAMES
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, numeric, page_table, remark
+from heatlas.reports.people.cohort import People
+from heatlas.reports.words.numbers import count, fixed, is_missing
 
 
 def build(material: Material) -> Mapping[str, Any]:

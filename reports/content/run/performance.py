@@ -7,15 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.statistics.performance.intervals import ALL_FOLDS
-from reports.analyses.columns import columns_of, worded
-from reports.cautions.findings import performance_estimate
-from reports.figures.charts import Curves, draw_confusion, draw_curves
-from reports.figures.gallery import Picture
-from reports.page.material import Material
-from reports.page.tables import numeric, page_table
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, fixed, is_missing, number, sentence_case
+from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
+from heatlas.reports.analyses.columns import columns_of, worded
+from heatlas.reports.cautions.findings import performance_estimate
+from heatlas.reports.figures.charts import Curves, draw_confusion, draw_curves
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import numeric, page_table
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, fixed, is_missing, number, sentence_case
 
 
 def confusion(run: RunRecord) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -9,15 +9,15 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
-from pipeline.registration.quality.flags import MIN_COHORT
-from reports.figures.charts import draw_registration
-from reports.figures.gallery import Picture
-from reports.page.material import Material
-from reports.page.tables import Column, numeric, page_table, remark
-from reports.people.pictures import FLICKER
-from reports.read.run_record import RunRecord
-from reports.words.numbers import LONGEST_TEXT, count, fixed, percent, shortened
+from heatlas.pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
+from heatlas.pipeline.registration.quality.flags import MIN_COHORT
+from heatlas.reports.figures.charts import draw_registration
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, numeric, page_table, remark
+from heatlas.reports.people.pictures import FLICKER
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, percent, shortened
 
 _COLUMNS = (
     Column("participant_id", "Participant"),

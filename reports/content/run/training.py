@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from reports.figures.charts import draw_training_curves
-from reports.page.material import Material
-from reports.page.tables import Column, numeric, page_table, text
-from reports.words.methods import loss_in_words
-from reports.words.numbers import count, fixed
+from heatlas.reports.figures.charts import draw_training_curves
+from heatlas.reports.page.material import Material
+from heatlas.reports.page.tables import Column, numeric, page_table, text
+from heatlas.reports.words.methods import loss_in_words
+from heatlas.reports.words.numbers import count, fixed
 
 SCORES = {"balanced_accuracy": "balanced accuracy", "mae": "mean absolute error"}
 _COLUMNS = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.run.layout.map_names import map_title
-from reports.analyses.evaluation_verdict import bench_sentence, evaluated
-from reports.analyses.verdicts import CLEAR, g_in_words, rows_where
-from reports.cautions.evidence import evidence_differences, leading_evidence, leading_in_words
-from reports.cautions.findings import (
+from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.evaluation_verdict import bench_sentence, evaluated
+from heatlas.reports.analyses.verdicts import CLEAR, g_in_words, rows_where
+from heatlas.reports.cautions.evidence import evidence_differences, leading_evidence, leading_in_words
+from heatlas.reports.cautions.findings import (
     in_words,
     leaders,
     least_voxels,
@@ -18,8 +18,8 @@ from reports.cautions.findings import (
     small_regions,
     summary_means,
 )
-from reports.read.run_record import RunRecord
-from reports.words.numbers import count, listing, mid_sentence, number, signed
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, listing, mid_sentence, number, signed
 
 WHERE = "Where does it look?"
 NAMED = 5  # regions named for each measure

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.norms import DynamicNorm
-from pipeline.models.families.bcos.layers import BcosConv3d
-from pipeline.models.families.bcos.parts import head, normalisation, normalised, staged
-from pipeline.models.families.family import Shape
-from pipeline.run.config.networks import BcosConfig
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.norms import DynamicNorm
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.models.families.bcos.parts import head, normalisation, normalised, staged
+from heatlas.pipeline.models.families.family import Shape
+from heatlas.pipeline.run.config.networks import BcosConfig
+from heatlas.pipeline.run.errors import UsageError
 
 KEPT = (nn.AvgPool3d, nn.Identity, nn.Dropout, nn.Dropout3d)
 """Layers that are linear without a constant, or nothing in prediction."""

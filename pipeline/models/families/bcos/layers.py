@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.dynamic.explanation_mode import DynamicLinear
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.run.errors import UsageError
 
 NORM_EPS = 1e-6
 """Added to the squared norm of a patch, so that an empty one has a slope."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.bcos.conversion import converted
-from pipeline.models.families.family import Shape
-from pipeline.models.families.monai import densenet, resnet, stages_of_resnet
-from pipeline.run.config.networks import (
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.bcos.conversion import converted
+from heatlas.pipeline.models.families.family import Shape
+from heatlas.pipeline.models.families.monai import densenet, resnet, stages_of_resnet
+from heatlas.pipeline.run.config.networks import (
     BcosDenseNetConfig,
     BcosResNetConfig,
     BcosResNeXtConfig,

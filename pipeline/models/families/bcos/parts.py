@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.calibration import Scaled
-from pipeline.models.dynamic.encoding import InputEncoding
-from pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
-from pipeline.models.dynamic.norms import DynamicNorm
-from pipeline.models.families.bcos.layers import BcosConv3d, Sides
-from pipeline.models.families.family import Architecture, Shape
-from pipeline.run.config.networks import BcosConfig
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.calibration import Scaled
+from heatlas.pipeline.models.dynamic.encoding import InputEncoding
+from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.dynamic.norms import DynamicNorm
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d, Sides
+from heatlas.pipeline.models.families.family import Architecture, Shape
+from heatlas.pipeline.run.config.networks import BcosConfig
 
 ENCODED = 2
 """Channels of an encoded volume."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipeline.models.families.family import NO_ATTENTION, Family, Shape
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.models.families.family import NO_ATTENTION, Family, Shape
+from heatlas.pipeline.run.errors import BadInputError
 
 if TYPE_CHECKING:
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
 INHERENT = "Use inherent, which is exact for this family"
 RULES = (

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.families.bcos.layers import BcosConv3d
-from pipeline.models.families.bcos.parts import ENCODED, head, normalised, staged
-from pipeline.models.families.family import Shape
-from pipeline.run.config.networks import BcosVggConfig
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.models.families.bcos.parts import ENCODED, head, normalised, staged
+from heatlas.pipeline.models.families.family import Shape
+from heatlas.pipeline.run.config.networks import BcosVggConfig
 
 GROUPS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 """Channels of the convolutions before each pooling."""

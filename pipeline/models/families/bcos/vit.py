@@ -15,14 +15,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.attention import AttentionWeights
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.explanation_mode import DynamicLinear
-from pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
-from pipeline.models.families.bcos.layers import BcosConv3d
-from pipeline.models.families.bcos.parts import ENCODED, Residual, normalisation, normalised, staged
-from pipeline.models.families.family import Shape
-from pipeline.run.config.networks import BcosViTConfig
+from heatlas.pipeline.models.attention import AttentionWeights
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.models.families.bcos.parts import ENCODED, Residual, normalisation, normalised, staged
+from heatlas.pipeline.models.families.family import Shape
+from heatlas.pipeline.run.config.networks import BcosViTConfig
 
 EXPANSION = 4
 LONGEST = 10_000.0

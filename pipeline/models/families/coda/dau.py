@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pipeline.models.dynamic.explanation_mode import DynamicLinear
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.run.errors import UsageError
 
 Bound = Literal["l2", "sq", "wb"]
 EPS = 1e-12

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.run.errors import UsageError
 
 KERNEL = 3
 

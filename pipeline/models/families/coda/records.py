@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.models.families.family import NO_ATTENTION, Family, Shape
-from pipeline.run.config.networks import CodaConfig
-from pipeline.run.errors import BadInputError
+from heatlas.pipeline.models.families.family import NO_ATTENTION, Family, Shape
+from heatlas.pipeline.run.config.networks import CodaConfig
+from heatlas.pipeline.run.errors import BadInputError
 
 if TYPE_CHECKING:
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
 INHERENT = "Use inherent, which is exact for this family"
 RULES = (
@@ -34,7 +34,7 @@ BOUNDS = {"sq": "squashed", "l2": "of norm 1", "wb": "of norm 1 or less"}
 
 
 def _build(shape: Shape, settings: CodaConfig, outputs: int) -> StagedModel:
-    from pipeline.models.families.coda.network import build
+    from heatlas.pipeline.models.families.coda.network import build
 
     return build(shape, settings, outputs)
 

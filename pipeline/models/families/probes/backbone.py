@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.explanation_mode import dynamic_layers
-from pipeline.models.families.family import Shape
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
+from heatlas.pipeline.models.families.family import Shape
+from heatlas.pipeline.run.errors import UsageError
 
 
 class Backbone(nn.Sequential):

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.run.config.files import network_settings
-from pipeline.run.config.networks import ModelConfig, ProbeConfig, ResNetConfig
-from pipeline.run.documents import json_object, read_json
-from pipeline.run.errors import BadInputError, UsageError
-from pipeline.run.layout.run_layout import FoldFiles, RunLayout
-from pipeline.run.work.digests import file_digest
+from heatlas.pipeline.run.config.files import network_settings
+from heatlas.pipeline.run.config.networks import ModelConfig, ProbeConfig, ResNetConfig
+from heatlas.pipeline.run.documents import json_object, read_json
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.work.digests import file_digest
 
 UNTRAINED = ResNetConfig("resnet10")
 """The backbone of a probe without one, so that its settings can be described."""

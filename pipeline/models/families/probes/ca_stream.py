@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.families.probes.backbone import Backbone
-from pipeline.run.errors import UsageError
+from heatlas.pipeline.models.families.probes.backbone import Backbone
+from heatlas.pipeline.run.errors import UsageError
 
 
 def attention_scores(features: Tensor, query: Tensor) -> Tensor:

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.contract import StagedModel
-from pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
-from pipeline.models.dynamic.norms import DynamicNorm
-from pipeline.models.families.bcos.layers import BcosConv3d
-from pipeline.models.families.coda.network import Layers, SumPool, stack
-from pipeline.models.families.family import Architecture, Shape
-from pipeline.models.families.probes.backbone import Backbone, kept_stages
-from pipeline.models.families.probes.ca_stream import AttentionStream
-from pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
+from heatlas.pipeline.models.dynamic.norms import DynamicNorm
+from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.models.families.coda.network import Layers, SumPool, stack
+from heatlas.pipeline.models.families.family import Architecture, Shape
+from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
+from heatlas.pipeline.models.families.probes.ca_stream import AttentionStream
+from heatlas.pipeline.run.config.networks import ProbeConfig
 
 INITIAL_LOGITS = 0.5
 """Root mean square of the logits of dynamic heads before training."""

@@ -10,12 +10,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.models.families.family import Family, Shape
-from pipeline.models.families.probes.body import body_of, with_body
-from pipeline.run.config.networks import ModelConfig, ProbeConfig
+from heatlas.pipeline.models.families.family import Family, Shape
+from heatlas.pipeline.models.families.probes.body import body_of, with_body
+from heatlas.pipeline.run.config.networks import ModelConfig, ProbeConfig
 
 if TYPE_CHECKING:
-    from pipeline.models.contract import StagedModel
+    from heatlas.pipeline.models.contract import StagedModel
 
 RULES = (
     "its rules are defined for ReLU networks, and the head of this probe has dynamic linear layers, which no rule "
@@ -83,7 +83,7 @@ def probe_family(settings: ProbeConfig, find: Find) -> Family:
 
 def _probes(find: Find) -> Family:
     def build(shape: Shape, settings: ProbeConfig, outputs: int) -> StagedModel:
-        from pipeline.models.families.probes.network import build
+        from heatlas.pipeline.models.families.probes.network import build
 
         settings = with_body(settings)
         body, family = body_of(settings), find(body_of(settings))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args, get_type_hints
 
-from pipeline.run.config.networks.base import SHARED, ModelConfig
-from pipeline.run.config.networks.bcos import (
+from heatlas.pipeline.run.config.networks.base import SHARED, ModelConfig
+from heatlas.pipeline.run.config.networks.bcos import (
     BcosConfig,
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
@@ -19,12 +19,12 @@ from pipeline.run.config.networks.bcos import (
     BcosVggConfig,
     BcosViTConfig,
 )
-from pipeline.run.config.networks.coda import (
+from heatlas.pipeline.run.config.networks.coda import (
     CodaConfig,
     CodaSConfig,
     CodaSWbConfig,
 )
-from pipeline.run.config.networks.conventional import (
+from heatlas.pipeline.run.config.networks.conventional import (
     Conv5FC3Config,
     DenseNetConfig,
     EfficientNetConfig,
@@ -35,7 +35,7 @@ from pipeline.run.config.networks.conventional import (
     SFCNConfig,
     ViTConfig,
 )
-from pipeline.run.config.networks.probe import ProbeConfig
+from heatlas.pipeline.run.config.networks.probe import ProbeConfig
 
 NETWORKS: Mapping[str, type[ModelConfig]] = {
     name: record

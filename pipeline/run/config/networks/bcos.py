@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.run.config.networks.base import ModelConfig, all_positive, is_width
+from heatlas.pipeline.run.config.networks.base import ModelConfig, all_positive, is_width
 
 Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
 """Normalisations of dynamic linear networks; see `pipeline.models.dynamic.norms`."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.run.config.networks.base import ModelConfig, all_positive
+from heatlas.pipeline.run.config.networks.base import ModelConfig, all_positive
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.run.config.networks.base import ModelConfig
-from pipeline.run.documents import json_object
+from heatlas.pipeline.run.config.networks.base import ModelConfig
+from heatlas.pipeline.run.documents import json_object
 
 Head = Literal["linear", "mlp-2", "mlp-3", "bcos-1", "bcos-2", "bcos-3", "coda", "ca-stream"]
 
