@@ -392,10 +392,11 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
             raise UsageError(f"{too_large()} and run the same command again.")
         if arguments.command in ("demo", "run", "pretrain", "explain", "evaluate") and arguments.executor is None:
             import_ahead(WORKER_MODULES)
-        home = importlib.import_module(f"heatlas.workflows.{arguments.command if arguments.command in _HOMES else 'adni'}")
+        home = arguments.command if arguments.command in _HOMES else "adni"
+        module = importlib.import_module(f"heatlas.workflows.{home}")
         begin()
         with redirect_stdout(cast(TextIO, PlainStream(sys.stdout))):
-            return int(getattr(home, f"{arguments.command}_command")(arguments))
+            return int(getattr(module, f"{arguments.command}_command")(arguments))
     except HeatlasError as error:
         return _report(str(error), error.exit_code)
     except KeyboardInterrupt:

@@ -96,10 +96,11 @@ def show_view(view: View, material: Material) -> ShownView | None:
         )
     )
     valued = _with_values(chosen, view)
+    hidden = "participant_id" in chosen and not material.shows_people
     untested = bool(notes) and view.finding in chosen and not chosen[view.finding].notna().any()
     return ShownView(
         view.text, _sentence(view, chosen), chart, chart_caption,
-        page_table(named, columns, caption, view.shown) if len(chosen) and not untested else None,
+        page_table(named, columns, caption, view.shown) if len(chosen) and not (untested or hidden) else None,
         (*_planted(view, chosen), *(notes if untested or not valued else ())), file,
     )  # fmt: skip
 

@@ -190,11 +190,12 @@ def _registration(run: RunRecord) -> Caution | None:
     if mostly_flagged(run):
         return _mostly_flagged(len(good), bad)
     dropped = int((bad["decision"] == "drop").sum())
+    first = shortened(bad.sort_values("correlation")["participant_id"].iloc[0])
+    worst = f", the worst of them {first}" if run.config.report.people else ""
     return Caution(
         "note" if dropped == len(bad) else "serious",
         "Registration is doubtful.",
-        f"Doubtful: {number(len(bad))} of {count(len(good), 'scan')}, the worst of them "
-        f"{shortened(bad.sort_values('correlation')['participant_id'].iloc[0])}; {number(dropped)} dropped, "
+        f"Doubtful: {number(len(bad))} of {count(len(good), 'scan')}{worst}; {number(dropped)} dropped, "
         f"{number(len(bad) - dropped)} kept. The relevance of kept scans may be counted in the wrong regions.",
         "registration",
     )
@@ -207,10 +208,11 @@ def _mirrored(run: RunRecord) -> Caution | None:
         return None
     names = [shortened(name) for name in bad.sort_values("side_score")["participant_id"].astype(str)]
     more = f" and {number(len(names) - NAMED_FAULTS)} more" if len(names) > NAMED_FAULTS else ""
+    who = f": {', '.join(names[:NAMED_FAULTS])}{more}" if run.config.report.people else ""
     return Caution(
         "note" if (bad["decision"] == "drop").all() else "serious",
         f"{count(len(bad), 'scan')} {'looks' if len(bad) == 1 else 'look'} mirrored left to right.",
-        f"Their asymmetry is the opposite of the others': {', '.join(names[:NAMED_FAULTS])}{more}. Compare them with "
+        f"Their asymmetry is the opposite of the others'{who}. Compare them with "
         "their source. Left and right regions of these scans would be exchanged.",
         "registration",
     )

@@ -105,10 +105,10 @@ def draw_overlap(matrices: Mapping[str, pd.DataFrame], top: int, people: Mapping
     return figure
 
 
-def draw_registration(quality: pd.DataFrame, outlying: pd.Series) -> Figure:
+def draw_registration(quality: pd.DataFrame, outlying: pd.Series, named: bool = True) -> Figure:
     """Every scan by overlap and correlation with the template brain.
 
-    `quality`: columns ``dice`` and ``correlation``. `outlying`: scans to mark.
+    `quality`: columns ``dice`` and ``correlation``. `outlying`: scans to mark, and to name if `named`.
     """
     figure = new_figure(5.2, 3.2)
     ax = figure.subplots()
@@ -117,7 +117,7 @@ def draw_registration(quality: pd.DataFrame, outlying: pd.Series) -> Figure:
     if len(bad):
         label = f"to be looked at, n = {len(bad)}"
         ax.scatter(bad["dice"], bad["correlation"], s=46, color=VERMILION, marker="X", label=label)
-        for row in bad.head(8).itertuples():
+        for row in bad.head(8 if named else 0).itertuples():
             name, place = shortened(row.participant_id, 30), (row.dice, row.correlation)
             ax.annotate(name, place, xytext=(6, 3), textcoords="offset points", fontsize=7, color=INK)
     ax.set_xlabel("Dice overlap of brain masks (scan and template)")

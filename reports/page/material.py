@@ -40,12 +40,18 @@ class Material:
         """Material of a run's report."""
         return cls(read_run(layout), Gallery(layout.figures))
 
+    @property
+    def shows_people(self) -> bool:
+        """Whether single people may be shown."""
+        return self.run.config.report.people
+
     @cached_property
     def links(self) -> Links:
         """Pages of this report: every bilateral group with relevance, every participant with a kept scan."""
         run = self.run
         groups: list[object] = list(run.tables["relevance"]["group"].dropna().unique()) if run.has("relevance") else []
-        kept = run.tables["scans"].loc[run.tables["scans"]["kept"].astype(bool)] if run.has("scans") else None
+        named = self.shows_people and run.has("scans")
+        kept = run.tables["scans"].loc[run.tables["scans"]["kept"].astype(bool)] if named else None
         people: list[object] = [] if kept is None else list(kept["participant_id"].unique())
         return Links(region_files(map(str, groups)), {str(name): participant_file(str(name)) for name in people})
 

@@ -207,7 +207,7 @@ SECTIONS: Sequence[Section] = (
     _analysis(catalogue.AGREEMENT),
     Section(
         "patients", "Two individual patients", "Two patients", "patients.html.j2", patients.build, ("fingerprints",),
-        "No pair of patients has been chosen yet.",
+        "No pair of patients has been chosen yet.", applies=lambda run: run.config.report.people,
     ),
     Section(
         "undefined", "What is not defined for this task", "Not defined", "text.html.j2", _undefined,

@@ -215,11 +215,11 @@ def _groups(shared: RegionMaterial, map_name: str, group: str, metric: str) -> l
     looks.update(dict.fromkeys(others, OTHER))
     looks.update(OUTCOME_LOOKS)
     order = [name for name in (*run.labels, *others, *OUTCOMES) if name in members]
-    return [_group(members[name][metric], name, looks[name]) for name in order]
+    return [_group(members[name][metric], name, looks[name], shared.material.shows_people) for name in order]
 
 
-def _group(means: pd.Series, name: str, look: Look) -> Group:
-    hints = [f"{person}: {number(value)}" for person, value in means.items()]
+def _group(means: pd.Series, name: str, look: Look, named: bool) -> Group:
+    hints = [f"{person}: {number(value)}" if named else "" for person, value in means.items()]
     return Group(name, means.to_numpy(float), look, hints)
 
 
@@ -259,7 +259,7 @@ def _scatters(shared: RegionMaterial, maps: Sequence[str], group: str) -> list[C
             members = shared.people[group, name].get(label)
             if members is not None:
                 across = volumes.reindex(members.index).to_numpy(float)
-                pairs.append((_group(members[metric], label, look), across))
+                pairs.append((_group(members[metric], label, look, shared.material.shows_people), across))
         n = sum(int(np.isfinite(g.values + x).sum()) for g, x in pairs)
         if n:
             title = (

@@ -318,6 +318,8 @@ class ReportConfig:
 
     title: str = "Region-relevance report"
     """Heading of the report."""
+    people: bool = True
+    """Pages, rows, pictures and names of single people. Without, the pages show groups only and may be passed on."""
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,8 @@ def mosaic(material: Material) -> Picture | None:
     Of more than `MOST_TILES` people, evenly spaced ones in this order. None without classes or maps of single scans.
     """
     run, name = material.run, material.run.leading_map
-    if not run.keeps_single_maps or run.task.is_number or not run.has("predictions", "scans"):
+    shown = material.shows_people and run.keeps_single_maps and not run.task.is_number
+    if not shown or not run.has("predictions", "scans"):
         return None
     found = run.explained.drop(columns=["participant_id", "session_id"], errors="ignore").merge(
         run.tables["scans"][["scan_id", "participant_id", "session_id"]], on="scan_id"
@@ -137,9 +138,9 @@ def mosaic(material: Material) -> Picture | None:
     found = found.assign(place=found["label"].map({label: k for k, label in enumerate(run.labels)}))
     found = found.sort_values(["place", "probability"], ascending=[True, False], kind="stable")
     found = found.drop_duplicates("participant_id")
-    shown = found.iloc[np.unique(np.linspace(0, len(found) - 1, min(len(found), MOST_TILES)).round().astype(int))]
+    drawn = found.iloc[np.unique(np.linspace(0, len(found) - 1, min(len(found), MOST_TILES)).round().astype(int))]
     tiles = []
-    for row in shown.to_dict("records"):
+    for row in drawn.to_dict("records"):
         portrait = material.picture(run.files_of(row).portrait)
         if portrait is not None:
             said = (f"{row['label']}, {fixed(row['probability'], 2)}", fitted(str(row["participant_id"]), 150, 11))

@@ -137,11 +137,11 @@ def build(material: Material) -> Mapping[str, Any]:
             "Every dropped scan.",
             300,
         )
-        if len(dropped)
+        if len(dropped) and material.shows_people
         else None,
         "demographics": _demographics(run),
         "failed": page_table(run.tables["failures"], failed, "Units that failed.", 200)
-        if run.has("failures")
+        if run.has("failures") and material.shows_people
         else None,
     }
 

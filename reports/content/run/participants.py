@@ -16,6 +16,8 @@ from heatlas.reports.words.numbers import count, fixed, is_missing
 
 def build(material: Material) -> Mapping[str, Any]:
     """One row per participant with a kept scan."""
+    if not material.shows_people:
+        return {"table": None, "left_out": True}
     run = material.run
     visits = People(run).visits
     rows = []
@@ -45,4 +47,4 @@ def build(material: Material) -> Mapping[str, Any]:
         Column("site", "Site"),
     )
     caption = f"{count(len(rows), 'participant')} with kept scans; each name leads to a page."
-    return {"table": page_table(pd.DataFrame(rows), columns, caption) if rows else None}
+    return {"table": page_table(pd.DataFrame(rows), columns, caption) if rows else None, "left_out": False}

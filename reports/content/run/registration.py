@@ -111,7 +111,7 @@ def build(material: Material) -> Mapping[str, Any]:
     picture = None
     if len(good):
         picture = material.gallery.add(
-            draw_registration(good, outlying),
+            draw_registration(good, outlying, named=material.shows_people),
             "registration_quality",
             f"Overlap and correlation with the template of {count(len(good), 'registered scan')}.",
             f"Each point is one of {count(len(good), 'registered scan')}. Look at scans in the lower left corner in a "
@@ -128,8 +128,17 @@ def build(material: Material) -> Mapping[str, Any]:
         "mostly": mostly_flagged(material.run),
         "medians": {name: fixed(good[name].median(), 3) for name in _SUMMARY} if len(good) else {},
         "figure": picture,
+        **_every_scan(ordered, int(outlying.sum()), material),
+    }
+
+
+def _every_scan(ordered: pd.DataFrame, outlying: int, material: Material) -> Mapping[str, Any]:
+    """Pictures of doubtful scans, and the table of all; neither where single people are not shown."""
+    if not material.shows_people:
+        return {"overviews": [], "hidden": 0, "table": None}
+    return {
         "overviews": _overviews(ordered[ordered["flags"].notna()], material),
-        "hidden": max(int(outlying.sum()) - SHOWN, 0),
+        "hidden": max(outlying - SHOWN, 0),
         "table": page_table(ordered, _COLUMNS, "Registration of every scan, doubtful scans first.", 500),
     }
 
