@@ -7,8 +7,11 @@ from heatlas.reports.page.build import write_report
 
 
 def pages(run):
-    return {path.relative_to(run.root).as_posix(): path.read_text(encoding="utf-8")
-            for pattern in ("*.html", "pages/*.html", "report.json", "methods*") for path in run.root.glob(pattern)}  # fmt: skip
+    return {
+        path.relative_to(run.root).as_posix(): path.read_text(encoding="utf-8")
+        for pattern in ("*.html", "pages/*.html", "report.json", "methods*")
+        for path in run.root.glob(pattern)
+    }
 
 
 def test_a_report_of_groups_names_nobody_and_has_no_page_of_a_person(tmp_path):
