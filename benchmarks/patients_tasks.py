@@ -29,7 +29,7 @@ covariates = "age"
 [statistics.harmonisation]
 relevance_covariates = "age"
 volume_covariates = "age"
-[statistics.norms]
+[statistics.normative]
 relevance_covariates = "age"
 volume_covariates = "age"
 """
