@@ -29,7 +29,7 @@ from heatlas.reports.figures.slices import (
 )
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
-from heatlas.reports.page.material import Material
+from heatlas.reports.frame.material import Material
 from heatlas.reports.people.portrait import coronal_slice
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name
 from heatlas.reports.vector.drawing import fitted
