@@ -14,12 +14,12 @@ from heatlas.pipeline.statistics.normative.controls import Controls
 from heatlas.reports.analyses.findings import small_regions
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.pictures import shown_in
+from heatlas.reports.figures.portrait import CUTS, FAINT, MAPS, REGIONS
 from heatlas.reports.figures.slices import SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.people.evidence import measure_of
-from heatlas.reports.people.portrait import CUTS, FAINT, MAPS, REGIONS
 from heatlas.reports.people.regions import regions_of_scans
 from heatlas.reports.read.people import People
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, percent, shortened
