@@ -28,7 +28,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done
-from heatlas.reports.page.overviews import draw_overviews, overview_job
+from heatlas.reports.frame.overviews import draw_overviews, overview_job
 
 
 def register_and_finish(

@@ -9,8 +9,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatlas.pipeline.run.columns import Form, column_of
-from heatlas.reports.analyses.columns import worded
 from heatlas.reports.vector.intervals import IntervalRow, draw_intervals
+from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import fixed, is_missing, listing, number, shortened
 
 DRAWN = 20  # rows of a chart

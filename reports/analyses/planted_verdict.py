@@ -6,10 +6,10 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.planted import TOP
 from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.reports.analyses.columns import worded
+from heatlas.reports.analyses.evidence import place_of
 from heatlas.reports.analyses.verdicts import CLEAR, Verdict, rows_where
-from heatlas.reports.cautions.evidence import place_of
 from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent
 
 NEARLY_ALL = 0.9  # an effect that is found in at least this share of the regions says nothing about its place

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.reports.analyses.columns import correction, worded
+from heatlas.reports.analyses.columns import correction
 from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import (
     LONGEST_TEXT,
     count,

@@ -16,12 +16,13 @@ from markupsafe import Markup
 
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.charts import Intervals, chart_of
-from heatlas.reports.analyses.columns import columns_of, correction, worded
+from heatlas.reports.analyses.columns import columns_of, correction
 from heatlas.reports.analyses.verdicts import Verdict
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import PageTable, page_table
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import PageTable, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
+from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
 from heatlas.reports.words.wording import (
     OWN,

@@ -16,12 +16,13 @@ from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.pipeline.statistics.performance.baselines import BETTER, WORSE
 from heatlas.reports.analyses.baselines import best_baseline, comparison
+from heatlas.reports.analyses.findings import in_words, performance_estimate
 from heatlas.reports.cautions.audit_cautions import AUDIT_CHECKS
-from heatlas.reports.cautions.findings import Caution, Check, in_words, performance_estimate
+from heatlas.reports.cautions.conserved import LOSSES, shares
+from heatlas.reports.cautions.doubtful_scans import mirrored_scans, misplaced_scans, mostly_flagged, registered
 from heatlas.reports.cautions.method_cautions import METHOD_CHECKS, sums_of_evidence
-from heatlas.reports.content.relevance.conservation import LOSSES, shares
-from heatlas.reports.content.run.registration import mirrored_scans, misplaced_scans, mostly_flagged, registered
-from heatlas.reports.page.faults import Faults
+from heatlas.reports.cautions.records import Caution, Check
+from heatlas.reports.frame.faults import Faults
 from heatlas.reports.read.run_record import KEYS, OUTCOMES, RunRecord
 from heatlas.reports.read.written_tables import PREDICTIONS_OF
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened

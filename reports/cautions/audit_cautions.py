@@ -10,9 +10,9 @@ import pandas as pd
 from heatlas.pipeline.regions.audit import NO_REGION
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.audit_verdicts import gathered
-from heatlas.reports.analyses.columns import worded
-from heatlas.reports.cautions.findings import Caution, Check
+from heatlas.reports.cautions.records import Caution, Check
 from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, listing, number, p_value, percent, shortened
 from heatlas.reports.words.wording import level_in_words
 

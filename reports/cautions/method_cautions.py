@@ -10,9 +10,10 @@ import numpy as np
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.evaluation_verdict import lines_on
+from heatlas.reports.analyses.evidence import sum_error
+from heatlas.reports.analyses.findings import small_regions
 from heatlas.reports.analyses.planted_verdict import planted_leaders, shuffled_count
-from heatlas.reports.cautions.evidence import sum_error
-from heatlas.reports.cautions.findings import Caution, Check, small_regions
+from heatlas.reports.cautions.records import Caution, Check
 from heatlas.reports.read.leading_map import has_passed
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, mid_sentence, number, percent

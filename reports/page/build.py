@@ -1,6 +1,6 @@
 """The report: pages made from the tables and maps of a run.
 
-``report.html`` is the index; beside it lie the pages of `reports.page.chapters`, a page per participant and
+``report.html`` is the index; beside it lie the pages of `reports.frame.chapters`, a page per participant and
 ``report.json``, which says the same to programs; in ``pages`` one page per region. Each page holds everything it shows,
 and opening it makes no request. Its content security policy allows inlined pictures and styles and the scripts that are
 part of the page, so that nothing in the data can act as a script.
@@ -27,17 +27,17 @@ from heatlas.pipeline.run.layout.folder import read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_text
 from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
-from heatlas.reports.cautions.findings import Caution
+from heatlas.reports.cautions.records import Caution
+from heatlas.reports.content.run.methods import methods_bibtex, methods_markdown
 from heatlas.reports.content.run.summary import Summary, summarise
-from heatlas.reports.page.chapters import CHAPTERS, INDEX, anchors_of, with_addresses
-from heatlas.reports.page.faults import Faults
-from heatlas.reports.page.links import PAGES
+from heatlas.reports.frame.chapters import CHAPTERS, INDEX, anchors_of, with_addresses
+from heatlas.reports.frame.faults import Faults
+from heatlas.reports.frame.links import PAGES
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import Frame, NavigationEntry, render, template_files
 from heatlas.reports.page.machine_readable import report_json
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.pages import Frame, NavigationEntry, render, template_files
 from heatlas.reports.page.parts import FinishedSection, make_parts
 from heatlas.reports.viewer.component import shared_data
-from heatlas.reports.words.methods import methods_bibtex, methods_markdown
 from heatlas.reports.words.numbers import is_missing, listing, shortened
 
 log = logging.getLogger("heatlas")

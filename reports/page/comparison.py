@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from heatlas.reports.page.pages import Frame, NavigationEntry, render
-from heatlas.reports.page.tables import Column, footnote, numeric, page_table, remark
+from heatlas.reports.frame.pages import Frame, NavigationEntry, render
+from heatlas.reports.frame.tables import Column, footnote, numeric, page_table, remark
 from heatlas.reports.vector.intervals import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import fixed
 

@@ -13,10 +13,10 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any, TypeVar
 
 from heatlas.reports.analyses.verdicts import Verdict
-from heatlas.reports.cautions.findings import Caution
+from heatlas.reports.cautions.records import Caution
 from heatlas.reports.content.run.summary import Summary
 from heatlas.reports.figures.gallery import Picture
-from heatlas.reports.page.tables import PageTable
+from heatlas.reports.frame.tables import PageTable
 
 VERSION = 1
 Kind = TypeVar("Kind")

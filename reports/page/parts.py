@@ -17,15 +17,15 @@ from markupsafe import Markup
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
 from heatlas.reports.figures.style import house_style
-from heatlas.reports.page.chapters import INDEX, PARTICIPANTS, REGIONS
-from heatlas.reports.page.components import Component
-from heatlas.reports.page.links import PAGES
+from heatlas.reports.frame.chapters import INDEX, PARTICIPANTS, REGIONS
+from heatlas.reports.frame.components import Component
+from heatlas.reports.frame.links import PAGES
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import Frame, NavigationEntry, render, render_part
 from heatlas.reports.page.machine_readable import facts_of
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.pages import Frame, NavigationEntry, render, render_part
 from heatlas.reports.page.sections import SECTIONS, BuiltSection, Section, build_section
-from heatlas.reports.people.cohort import People
 from heatlas.reports.people.page import person_content
+from heatlas.reports.read.people import People
 from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.words.numbers import shortened

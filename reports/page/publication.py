@@ -12,7 +12,7 @@ from heatlas.reports.content.relevance.maps import class_difference, group_map
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.figures.style import house_style
 from heatlas.reports.figures.surfaces import VIEWS, draw_group_maps
-from heatlas.reports.page.material import Material
+from heatlas.reports.frame.material import Material
 from heatlas.reports.page.parts import finished_sections
 from heatlas.reports.page.sections import SECTIONS
 from heatlas.reports.read.run_record import OUTCOMES, read_run

@@ -1,6 +1,6 @@
 """The sections of the report.
 
-Adding one is adding an entry here, its name to a page of `reports.page.chapters`, and, if need be, a template.
+Adding one is adding an entry here, its name to a page of `reports.frame.chapters`, and, if need be, a template.
 
 The title, the warnings and the summary stand above the sections and are made by `reports.cautions.all_cautions` and
 `reports.content.run.summary`.
@@ -35,8 +35,8 @@ from heatlas.reports.content.relevance import (
     voxelwise,
 )
 from heatlas.reports.content.run import cohort, colophon, participants, performance, registration, training
-from heatlas.reports.page.components import Component
-from heatlas.reports.page.material import Material
+from heatlas.reports.frame.components import Component
+from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import listing
 

@@ -11,16 +11,16 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.reports.cautions.findings import Caution
+from heatlas.reports.cautions.doubtful_scans import mostly_flagged
 from heatlas.reports.cautions.method_cautions import cautions_of_maps
-from heatlas.reports.content.run.registration import mostly_flagged
+from heatlas.reports.cautions.records import Caution
 from heatlas.reports.figures.style import OUTCOME_NAMES
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table, remark
-from heatlas.reports.people.cohort import People
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
 from heatlas.reports.people.evidence import Measure, evidence_sentences, measure_of
 from heatlas.reports.people.pictures import overview_of, portraits_of, viewers_of
 from heatlas.reports.people.regions import regions_of_scans
+from heatlas.reports.read.people import People
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, ScoreRow, draw_fingerprint, draw_visits
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened

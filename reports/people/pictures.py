@@ -11,19 +11,19 @@ import pandas as pd
 
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.pipeline.statistics.normative.controls import Controls
-from heatlas.reports.cautions.findings import small_regions
+from heatlas.reports.analyses.findings import small_regions
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.pictures import shown_in
+from heatlas.reports.figures.portrait import CUTS, FAINT, MAPS, REGIONS
 from heatlas.reports.figures.slices import SMOOTHED_MM
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
-from heatlas.reports.people.cohort import People
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.overviews import FLICKER
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.people.evidence import measure_of
-from heatlas.reports.people.portrait import CUTS, FAINT, MAPS, REGIONS
 from heatlas.reports.people.regions import regions_of_scans
+from heatlas.reports.read.people import People
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, percent, shortened
 
-FLICKER = " Point at the picture or tap it, and it alternates with the template."
 _SCALE = (
     "Colours run from the 90th to the 99.5th percentile of the scan's own map, purple to yellow above 0 and blue to "
     "white below"

@@ -34,7 +34,6 @@ from heatlas.pipeline.run.work.steps import step_outputs
 from heatlas.reports.read.leading_map import leading_map
 from heatlas.reports.read.table_faults import MAKE_AGAIN, bad_cell, cut_row, read_checked
 from heatlas.reports.read.written_tables import HISTORIES_OF, PREDICTIONS_OF, TABLES, of_another_version, tables_of
-from heatlas.reports.words.numbers import is_missing
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]
@@ -138,7 +137,7 @@ class RunRecord:
 
     def files_of(self, row: Mapping[Any, Any] | pd.Series) -> ScanFiles:
         """Files of a scan, by a row with its participant and session."""
-        session = None if is_missing(row["session_id"]) else str(row["session_id"])
+        session = None if pd.isna(row["session_id"]) else str(row["session_id"])
         return self.layout.scan(str(row["participant_id"]), session, self.resolution_mm)
 
     @property

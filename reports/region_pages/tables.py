@@ -12,7 +12,7 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import difference_in_words, rows_where
 from heatlas.reports.analyses.views import rows_in_words
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
 

@@ -24,10 +24,10 @@ from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.figures import slices
 from heatlas.reports.figures.gallery import Picture, inlined
 from heatlas.reports.figures.pictures import NIGHT, png, write
+from heatlas.reports.figures.portrait import GAP, HEAD, PIXELS, named
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, ColourScale
-from heatlas.reports.page.components import Component
-from heatlas.reports.page.material import Material
-from heatlas.reports.people.portrait import GAP, HEAD, PIXELS, named
+from heatlas.reports.frame.components import Component
+from heatlas.reports.frame.material import Material
 from heatlas.reports.viewer.atlas import ViewingSpace, atlas_component
 from heatlas.reports.viewer.component import ViewerMap, space_of, viewer_component
 from heatlas.reports.viewer.volumes import block_mean

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
-from heatlas.reports.analyses.columns import worded
 from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import MISSING, is_missing, listing, shortened
 
 OWN = "own, Jacobian of the registration"

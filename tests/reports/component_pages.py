@@ -16,8 +16,8 @@ from heatlas.pipeline.regions.tables import RELEVANCE_COLUMNS
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.explorer.of_run import region_explorer
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.pages import Frame, render
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import Frame, render
 from heatlas.reports.viewer.component import group_viewer, shared_data
 
 HOSTILE_CLASS = '=C"N</script><b>'

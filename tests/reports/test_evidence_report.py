@@ -19,17 +19,17 @@ from heatlas.pipeline.evaluation.bench.verdicts import verdict_table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED, bench_sentence
+from heatlas.reports.analyses.evidence import evidence_differences, sum_error
 from heatlas.reports.analyses.planted_verdict import recovery
 from heatlas.reports.analyses.verdicts import comparisons
 from heatlas.reports.cautions.all_cautions import find_cautions
-from heatlas.reports.cautions.evidence import evidence_differences, sum_error
 from heatlas.reports.content.relevance import evaluation, regions
 from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
-from heatlas.reports.page.material import Material
-from heatlas.reports.people.cohort import People
 from heatlas.reports.people.page import person_content
 from heatlas.reports.read.leading_map import leading_map
+from heatlas.reports.read.people import People
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.words.numbers import fixed, signed

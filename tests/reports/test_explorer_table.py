@@ -107,7 +107,7 @@ def test_without_single_regions_or_tests_the_rest_is_there(tables):
 
 def test_a_run_without_statistics_has_no_explorer(tmp_path):
     from heatlas.reports.explorer.of_run import region_explorer
-    from heatlas.reports.page.material import Material
+    from heatlas.reports.frame.material import Material
 
     material = Material.of(make_run(tmp_path / "run", RunPlan(until="training", people=2)))
     assert region_explorer(material) is None

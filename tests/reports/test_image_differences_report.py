@@ -13,7 +13,7 @@ from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
 from heatlas.reports.content.relevance import differences, voxelwise
 from heatlas.reports.figures.differences import draw_differences, named
-from heatlas.reports.page.material import Material
+from heatlas.reports.frame.material import Material
 
 
 @pytest.fixture(scope="module")

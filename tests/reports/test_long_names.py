@@ -14,9 +14,9 @@ from run_factory import RunPlan, make_run
 
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.figures import gallery
+from heatlas.reports.frame.tables import LONGEST_CELL, Column, page_table
 from heatlas.reports.page.build import write_report
 from heatlas.reports.page.parts import PARTS
-from heatlas.reports.page.tables import LONGEST_CELL, Column, page_table
 from heatlas.reports.words.numbers import LONGEST_NAME, LONGEST_TEXT, mid_sentence, shortened
 from heatlas.reports.words.wording import (
     contrast_in_words,

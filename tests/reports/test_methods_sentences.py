@@ -11,8 +11,8 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
+from heatlas.reports.content.run import methods, methods_statistics
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words import methods, methods_statistics
 
 FOLDER = Path("nowhere")
 

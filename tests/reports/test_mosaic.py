@@ -12,8 +12,7 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.reports.figures.mosaic import LINE, Tile, draw_mosaic
 from heatlas.reports.figures.pictures import shown_in
-from heatlas.reports.figures.slices import PERSON_PERCENTILES, BrainImage, ColourScale, MapView, coloured
-from heatlas.reports.people.portrait import (
+from heatlas.reports.figures.portrait import (
     BAR,
     BAR_HEIGHT,
     CUTS,
@@ -26,6 +25,7 @@ from heatlas.reports.people.portrait import (
     coronal_slice,
     draw_portrait,
 )
+from heatlas.reports.figures.slices import PERSON_PERCENTILES, BrainImage, ColourScale, MapView, coloured
 
 
 def portrait(shade: int) -> bytes:

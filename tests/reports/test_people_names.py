@@ -8,7 +8,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.reports.people.cohort import People
+from heatlas.reports.read.people import People
 
 
 def test_both_names_of_a_person_find_their_fingerprint() -> None:

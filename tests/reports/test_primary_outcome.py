@@ -11,12 +11,12 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.analyses import catalogue
 from heatlas.reports.analyses.verdicts import primary
+from heatlas.reports.content.run.methods_statistics import analyses_text
 from heatlas.reports.content.run.summary import summarise
-from heatlas.reports.page.chapters import CHAPTERS, INDEX
-from heatlas.reports.page.material import Material
+from heatlas.reports.frame.chapters import CHAPTERS, INDEX
+from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.read.written_tables import TABLES
-from heatlas.reports.words.methods_statistics import analyses_text
 from heatlas.reports.words.numbers import fixed, p_value
 
 

@@ -18,8 +18,7 @@ from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.reports.figures.pictures import NIGHT
 from heatlas.reports.figures.slices import BrainImage
-from heatlas.reports.page.build import build_report
-from heatlas.reports.page.overviews import (
+from heatlas.reports.frame.overviews import (
     BAR_PIXELS,
     MASK_COLOUR,
     MAX_BYTES,
@@ -29,6 +28,7 @@ from heatlas.reports.page.overviews import (
     draw_overview,
     draw_overviews,
 )
+from heatlas.reports.page.build import build_report
 
 TEMPLATE = load_template(4.0)
 

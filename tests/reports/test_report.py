@@ -24,12 +24,12 @@ from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.cautions.all_cautions import find_cautions
 from heatlas.reports.cautions.method_cautions import UNSEEN_SHARE
 from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.frame.chapters import CHAPTERS
+from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import build_report, report_inputs, written_files
-from heatlas.reports.page.chapters import CHAPTERS
-from heatlas.reports.page.material import Material
 from heatlas.reports.page.sections import SECTIONS
-from heatlas.reports.people.cohort import People
 from heatlas.reports.people.page import person_content
+from heatlas.reports.read.people import People
 from heatlas.reports.read.run_record import read_run
 from heatlas.reports.words.numbers import fixed, number, percent
 

@@ -8,11 +8,11 @@ import pytest
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.reports.cautions.findings import ranking
+from heatlas.reports.analyses.findings import ranking
 from heatlas.reports.content.relevance.evidence import _table
 from heatlas.reports.content.run.cohort import _demographics, _split
 from heatlas.reports.figures.gallery import Gallery
-from heatlas.reports.page.material import Material
+from heatlas.reports.frame.material import Material
 from heatlas.reports.page.sections import SECTIONS, build_section
 from heatlas.reports.read.run_record import RunRecord
 

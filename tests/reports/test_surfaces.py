@@ -21,8 +21,8 @@ from heatlas.reports.figures.gallery import FORMATS, Gallery, rendered
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, coloured, view_of
 from heatlas.reports.figures.style import house_style, new_figure
 from heatlas.reports.figures.surfaces import VIEWS, GroupMap, _fsaverage, draw_group_maps, surface_values
+from heatlas.reports.frame.material import Material
 from heatlas.reports.page import publication
-from heatlas.reports.page.material import Material
 from heatlas.reports.page.publication import draw_maps, write_figures
 from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.command_line import main

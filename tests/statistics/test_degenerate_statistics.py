@@ -11,9 +11,9 @@ from mci_cohort import applied_to, mci_people
 from scipy.stats import beta
 
 from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.statistics.data.members import reported_g
 from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
 from heatlas.pipeline.statistics.groups.fairness import FLAT_ERROR, fairness_tables
-from heatlas.pipeline.statistics.groups.members import reported_g
 from heatlas.pipeline.statistics.groups.region_effects import region_effects
 from heatlas.pipeline.statistics.groups.subgroups import subgroups_tables
 from heatlas.pipeline.statistics.progression.conversion import conversions

@@ -17,7 +17,7 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.associations.associations import associations_tables
 from heatlas.pipeline.statistics.associations.main_effects import main_effects_tables
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.groups.members import difference_within
+from heatlas.pipeline.statistics.data.members import difference_within
 from heatlas.pipeline.statistics.groups.region_effects import region_effects
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within, model_within_folds

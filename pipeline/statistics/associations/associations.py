@@ -26,9 +26,9 @@ from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.associations.biomarkers import Biomarker, biomarker_of, own_volume_note
 from heatlas.pipeline.statistics.associations.matched import MatchedTest, matched_test
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.members import label_of, members_of
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
-from heatlas.pipeline.statistics.groups.members import label_of, members_of
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, fold_of_units, model_within_folds

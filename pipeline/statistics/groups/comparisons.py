@@ -27,11 +27,11 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.members import TwoGroups, interval_of_g, label_of, reported_g
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns, kinds_of
 from heatlas.pipeline.statistics.data.values import participant_codes, participant_means
 from heatlas.pipeline.statistics.groups.gains import with_gains
-from heatlas.pipeline.statistics.groups.members import TwoGroups, interval_of_g, label_of, reported_g
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane

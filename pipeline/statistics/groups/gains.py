@@ -9,9 +9,9 @@ from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.data.members import drawn_means
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.groups.log_gain import gain_floor, log_gain, shrink
-from heatlas.pipeline.statistics.groups.members import drawn_means
 from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws
 
 ERROR_DRAWS = 200

@@ -14,9 +14,9 @@ import pandas as pd
 
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.members import CLASSES
 from heatlas.pipeline.statistics.data.relevance_columns import RelevanceColumns
 from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, compare
-from heatlas.pipeline.statistics.groups.members import CLASSES
 from heatlas.pipeline.statistics.linear.fold_effect import EVEN
 
 _AS_COMPARED = ("ci_low", "ci_high", "interval", "hedges_g", "hedges_g_low", "hedges_g_high", "fold_held")

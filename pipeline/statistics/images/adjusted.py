@@ -11,7 +11,7 @@ from scipy.special import gammaln
 from scipy.stats import rankdata
 
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.groups.members import MIN_FREEDOM_OF_G
+from heatlas.pipeline.statistics.data.members import MIN_FREEDOM_OF_G
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability, Permutations
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel
 from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, LinearModel

@@ -22,9 +22,9 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
+from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.groups.comparisons import MIN_PER_GROUP
-from heatlas.pipeline.statistics.groups.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.images.adjusted import Adjusted, rank_correlation
 from heatlas.pipeline.statistics.images.measures import MEASURES
 from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value

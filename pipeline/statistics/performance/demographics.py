@@ -16,7 +16,7 @@ from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import CLASSES, Inference, Table
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.groups.members import interval_of_g
+from heatlas.pipeline.statistics.data.members import interval_of_g
 
 TOTAL = "all"
 

@@ -17,8 +17,8 @@ from heatlas.pipeline.training.objectives.explanations import BRAIN
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, percent, signed
 

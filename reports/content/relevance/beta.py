@@ -9,10 +9,10 @@ import pandas as pd
 
 from heatlas.pipeline.regions.ranking import METRICS
 from heatlas.pipeline.run.layout.map_names import beta_of
+from heatlas.reports.analyses.findings import volume_estimate
 from heatlas.reports.analyses.verdicts import CLEAR, rows_where
-from heatlas.reports.cautions.findings import volume_estimate
 from heatlas.reports.figures.charts import draw_overlap
-from heatlas.reports.page.material import Material
+from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, number, percent
 

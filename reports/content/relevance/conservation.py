@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
-from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, numeric, page_table
+from heatlas.reports.cautions.conserved import LOSSES, shares
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, numeric, page_table
 from heatlas.reports.words.numbers import number, percent
-
-LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 
 _COLUMNS = (
     Column("title", "Map"),
@@ -25,21 +21,6 @@ _COLUMNS = (
     ),
     numeric("residual", "Largest residual", number, "relative to the start value: rounding error"),
 )
-
-
-def shares(conservation: pd.DataFrame) -> pd.DataFrame:
-    """Medians over scans of the shares of the start value, for each map."""
-    start = conservation["start_value"]
-    relative = conservation[["map_sum", *LOSSES, "residual"]].div(start, axis=0).where(start != 0)
-    relative = relative.assign(map=conservation["map"], negative=start < 0)
-    rows = []
-    for name, frame in relative.groupby("map", sort=False):
-        rows.append({
-            "map": name, "title": map_title(str(name)), "scans": len(frame),
-            "negative_start": int(frame["negative"].sum()), "in_map": frame["map_sum"].median(),
-            **{loss: frame[loss].abs().median() for loss in LOSSES}, "residual": frame["residual"].abs().max(),
-        })  # fmt: skip
-    return pd.DataFrame(rows)
 
 
 def build(material: Material) -> Mapping[str, Any]:

@@ -10,14 +10,15 @@ import pandas as pd
 
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.pipeline.statistics.images.differences import BOTH, CLEAR, DIFFERS_ONLY, USED_ONLY, VERDICTS
-from heatlas.reports.analyses.columns import columns_of, worded
+from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.figures.differences import draw_differences
 from heatlas.reports.figures.gallery import Picture
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import PageTable, page_table
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import PageTable, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
+from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import count, fixed, interval, listing, mid_sentence, number, p_value
 from heatlas.reports.words.wording import covariates_in_words
 

@@ -11,8 +11,8 @@ from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
 from heatlas.pipeline.evaluation.bench.table import ALL, COLUMNS
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from heatlas.reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
 from heatlas.reports.words.numbers import fixed, interval, number, sentence_case
 
 LEAD = (

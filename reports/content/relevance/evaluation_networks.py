@@ -13,7 +13,7 @@ from heatlas.pipeline.evaluation.representations.table import AGREEMENT, SITE
 from heatlas.pipeline.evaluation.retraining.table import AT_RANDOM, NOTHING
 from heatlas.pipeline.run.layout.map_names import method_title
 from heatlas.reports.analyses.evaluation_verdict import title_of
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, listing, mid_sentence, number, p_cell, p_value, percent, signed
 

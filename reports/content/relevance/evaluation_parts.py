@@ -25,8 +25,8 @@ from heatlas.reports.content.relevance.evaluation_networks import (
     representations,
     retraining,
 )
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
 

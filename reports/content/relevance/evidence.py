@@ -9,13 +9,18 @@ import pandas as pd
 from heatlas.pipeline.regions.ranking import top_groups
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.reports.cautions.evidence import evidence_differences, leading_evidence, sum_error
-from heatlas.reports.cautions.findings import Leaders, leaders, ranking, voxels_of
+from heatlas.reports.analyses.evidence import evidence_differences, leading_evidence, sum_error
+from heatlas.reports.analyses.findings import (
+    Leaders,
+    leaders,
+    ranking,
+    voxels_of,
+)
 from heatlas.reports.content.relevance.headline import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words.numbers import count, fixed, listing, p_cell, signed

@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.reports.analyses.evidence import evidence_differences
+from heatlas.reports.analyses.findings import leaders
 from heatlas.reports.analyses.verdicts import CLEAR, rows_where
-from heatlas.reports.cautions.evidence import evidence_differences
-from heatlas.reports.cautions.findings import leaders
 from heatlas.reports.content.relevance.maps import difference_pictures
 from heatlas.reports.figures.gallery import Picture
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.intervals import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number

@@ -15,6 +15,7 @@ from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
 from heatlas.reports.figures.mosaic import Tile, draw_mosaic
+from heatlas.reports.figures.portrait import coronal_slice
 from heatlas.reports.figures.slices import (
     GROUP_PERCENTILES,
     HIPPOCAMPAL_CUTS,
@@ -29,8 +30,7 @@ from heatlas.reports.figures.slices import (
 )
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
-from heatlas.reports.page.material import Material
-from heatlas.reports.people.portrait import coronal_slice
+from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name
 from heatlas.reports.vector.drawing import fitted
 from heatlas.reports.viewer.component import LOWER, group_viewer

@@ -9,12 +9,12 @@ import pandas as pd
 from scipy.spatial.distance import cosine
 
 from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.reports.cautions.findings import in_words, small_regions
+from heatlas.reports.analyses.findings import in_words, small_regions
 from heatlas.reports.figures.fingerprints import draw_profiles, draw_radar
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
-from heatlas.reports.page.material import Material
+from heatlas.reports.frame.material import Material
 from heatlas.reports.words.numbers import count, fixed, is_missing, shortened
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from heatlas.reports.analyses.catalogue import REGION_MEANS
 from heatlas.reports.explorer.of_run import region_explorer
-from heatlas.reports.page.material import Material
+from heatlas.reports.frame.material import Material
 
 
 def build(material: Material) -> Mapping[str, Any]:

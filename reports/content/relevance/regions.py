@@ -11,8 +11,7 @@ from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.evaluation_verdict import bench_sentence
-from heatlas.reports.analyses.verdicts import rows_where
-from heatlas.reports.cautions.findings import (
+from heatlas.reports.analyses.findings import (
     leaders,
     map_shares,
     ranking,
@@ -21,11 +20,12 @@ from heatlas.reports.cautions.findings import (
     voxels_of,
     weak_in_controls,
 )
+from heatlas.reports.analyses.verdicts import rows_where
 from heatlas.reports.content.relevance.evidence import evidence_block
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, fixed, listing, percent
 

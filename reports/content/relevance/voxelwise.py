@@ -14,16 +14,17 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.pipeline.statistics.images.measures import MEASURES
 from heatlas.pipeline.statistics.images.voxelwise import CLEAR
-from heatlas.reports.analyses.columns import columns_of, worded
+from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.content.relevance.maps import SPACES
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import PageTable, page_table
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import PageTable, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
+from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, number, p_value
 from heatlas.reports.words.wording import covariates_in_words
 

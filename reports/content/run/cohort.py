@@ -10,8 +10,8 @@ import pandas as pd
 from heatlas.pipeline.cohort.people.inclusion import Step, reached, steps
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.analyses.columns import columns_of
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
 from heatlas.reports.read.run_record import KEYS, RunRecord
 from heatlas.reports.read.written_tables import PREDICTIONS_OF, TABLES
 from heatlas.reports.vector.flowchart import FlowBox, draw_flow

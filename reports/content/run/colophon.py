@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from heatlas.pipeline.run.layout.private_paths import last_part, without_folders
-from heatlas.reports.page.material import Material
+from heatlas.reports.content.run.methods import credits, methods_text
+from heatlas.reports.frame.material import Material
 from heatlas.reports.words.glossary import GLOSSARY
-from heatlas.reports.words.methods import credits, methods_text
 
 
 def build_glossary(material: Material) -> Mapping[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from heatlas.reports.figures.style import OUTCOME_NAMES
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, numeric, page_table, remark
-from heatlas.reports.people.cohort import People
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, numeric, page_table, remark
+from heatlas.reports.read.people import People
 from heatlas.reports.words.numbers import count, fixed, is_missing
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
-from heatlas.reports.analyses.columns import columns_of, worded
-from heatlas.reports.cautions.findings import performance_estimate
+from heatlas.reports.analyses.columns import columns_of
+from heatlas.reports.analyses.findings import performance_estimate
 from heatlas.reports.figures.charts import Curves, draw_confusion, draw_curves
 from heatlas.reports.figures.gallery import Picture
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import numeric, page_table
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import count, fixed, is_missing, number, sentence_case
 
 

@@ -9,14 +9,20 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from heatlas.pipeline.registration.quality.doubt import MIRRORED, MIRRORED_REASON, NOT_KNOWN
 from heatlas.pipeline.registration.quality.flags import MIN_COHORT
+from heatlas.reports.cautions.doubtful_scans import (
+    mirrored_scans,
+    mostly_flagged,
+    outlying_scans,
+    registered,
+    roughly_extracted,
+    sides_unknown,
+)
 from heatlas.reports.figures.charts import draw_registration
 from heatlas.reports.figures.gallery import Picture
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, numeric, page_table, remark
-from heatlas.reports.people.pictures import FLICKER
-from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.overviews import FLICKER
+from heatlas.reports.frame.tables import Column, numeric, page_table, remark
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, percent, shortened
 
 _COLUMNS = (
@@ -48,56 +54,7 @@ _COLUMNS = (
     Column("brain_extraction", "Brain extraction"),
 )
 _SUMMARY = ("correlation", "dice", "min_jacobian")
-ROUGH = 0.1  # median share of brain masks outside the template's brain, above which extraction is rough
-MOST = 0.5  # share of flagged scans above which a flag no longer tells one scan from another
 SHOWN = 6  # doubtful scans whose overview is on the page; the others are linked
-
-
-def outlying_scans(quality: pd.DataFrame) -> pd.Series:
-    """Scans that registration has flagged (`pipeline.registration.quality.flags`)."""
-    return quality["flags"].notna()
-
-
-def registered(run: RunRecord) -> pd.DataFrame:
-    """Rows of registration that succeeded."""
-    quality = run.tables["registration"]
-    return quality[quality["status"] == "registered"]
-
-
-def mirrored_scans(quality: pd.DataFrame) -> pd.Series:
-    """Scans that look mirrored left to right (`pipeline.registration.quality.sides`)."""
-    return quality["sides"].astype(str) == MIRRORED
-
-
-def misplaced_scans(quality: pd.DataFrame) -> pd.Series:
-    """Flagged scans with another reason than their sides."""
-    others = quality["flags"].map(
-        lambda said: [one for one in str(said).split("; ") if not one.startswith(MIRRORED_REASON)]
-    )
-    return outlying_scans(quality) & others.map(bool)
-
-
-def sides_unknown(quality: pd.DataFrame) -> str:
-    """Why nothing can be said about the sides of the scans; empty if something can, or they were not compared."""
-    said = quality["sides"].dropna().astype(str)
-    said = said[said.str.startswith(NOT_KNOWN)]
-    return said.iloc[0].removeprefix(NOT_KNOWN) if len(said) else ""
-
-
-def roughly_extracted(run: RunRecord) -> float:
-    """Median share of the brain masks outside the template's brain if it is large and not cut off; else 0."""
-    if not run.has("registration") or run.config.registration.brain_extraction == "template-mask":
-        return 0.0
-    share = float(registered(run)["outside_share"].astype(float).median())
-    return share if share > ROUGH else 0.0
-
-
-def mostly_flagged(run: RunRecord) -> bool:
-    """Whether most registered scans are flagged: that says more about the limits, or about all, than about each."""
-    if not run.has("registration"):
-        return False
-    good = registered(run)
-    return len(good) >= MIN_COHORT and bool(outlying_scans(good).mean() > MOST)
 
 
 def build(material: Material) -> Mapping[str, Any]:

@@ -11,22 +11,22 @@ from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION
 from heatlas.reports.analyses.audit_verdicts import LARGELY, PARTLY, correlation_of_folds
 from heatlas.reports.analyses.baselines import comparison
-from heatlas.reports.analyses.columns import worded
 from heatlas.reports.analyses.evaluation_verdict import bench_sentence
-from heatlas.reports.analyses.planted_verdict import other_leaders, planted_leaders
-from heatlas.reports.analyses.verdicts import CLEAR, primary, primary_quantity, primary_question
-from heatlas.reports.cautions.findings import (
+from heatlas.reports.analyses.findings import (
     Estimate,
     performance_estimate,
     primary_volume,
     volume_estimate,
     within_folds,
 )
+from heatlas.reports.analyses.planted_verdict import other_leaders, planted_leaders
+from heatlas.reports.analyses.verdicts import CLEAR, primary, primary_quantity, primary_question
 from heatlas.reports.content.relevance.headline import count_not_planted, regions_that_differ
 from heatlas.reports.content.run.where import WHERE, Answer, leading_regions, smaller_shares, where_it_looks
-from heatlas.reports.page.faults import Faults
+from heatlas.reports.frame.faults import Faults
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import PREDICTIONS_OF
+from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import (
     count,
     fixed,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from heatlas.reports.content.run.methods import loss_in_words
 from heatlas.reports.figures.charts import draw_training_curves
-from heatlas.reports.page.material import Material
-from heatlas.reports.page.tables import Column, numeric, page_table, text
-from heatlas.reports.words.methods import loss_in_words
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, numeric, page_table, text
 from heatlas.reports.words.numbers import count, fixed
 
 SCORES = {"balanced_accuracy": "balanced accuracy", "mae": "mean absolute error"}

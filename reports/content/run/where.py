@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.evaluation_verdict import bench_sentence, evaluated
-from heatlas.reports.analyses.verdicts import CLEAR, g_in_words, rows_where
-from heatlas.reports.cautions.evidence import evidence_differences, leading_evidence, leading_in_words
-from heatlas.reports.cautions.findings import (
+from heatlas.reports.analyses.evidence import evidence_differences, leading_evidence, leading_in_words
+from heatlas.reports.analyses.findings import (
     in_words,
     leaders,
     least_voxels,
@@ -18,6 +17,7 @@ from heatlas.reports.cautions.findings import (
     small_regions,
     summary_means,
 )
+from heatlas.reports.analyses.verdicts import CLEAR, g_in_words, rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, mid_sentence, number, signed
 

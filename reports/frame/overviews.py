@@ -40,6 +40,7 @@ MASK_COLOUR, WHITE_COLOUR, TEXT_COLOUR = (230, 159, 0), (86, 180, 233), (235, 23
 WHITE_MATTER_SHARE = 0.8
 """White matter of the template begins here, as a share of its brightest percentile; grey matter lies below."""
 BAR_PIXELS = 18
+FLICKER = " Point at the picture or tap it, and it alternates with the template."
 
 
 def draw_overview(scan: BrainImage, template: Template, lines: Sequence[str]) -> bytes:

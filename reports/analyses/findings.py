@@ -7,7 +7,7 @@ controls have almost no relevance there, so that the ratio is large by chance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,27 +143,6 @@ def overlap_in_words(first: Collection[str], second: Collection[str]) -> str:
 
 
 VOLUME_TITLES = {VOLUME: "as it is", ADJUSTED: "÷\xa0intracranial"}
-
-
-@dataclass(frozen=True)
-class Caution:
-    """One reason for doubt."""
-
-    level: str  # ``serious`` (conclusions may be wrong) or ``note`` (keep in mind)
-    title: str  # a short sentence
-    text: str
-    section: str = ""  # anchor of the section with the details
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check of a run that gives a caution or None; it is made where the run has these tables."""
-
-    find: Callable[[RunRecord], Caution | None]
-    tables: tuple[str, ...] = ()
-
-    def __call__(self, run: RunRecord) -> Caution | None:
-        return self.find(run) if run.has(*self.tables) else None
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from heatlas.pipeline.run.plain_text import plain
-from heatlas.reports.page.chapters import INDEX, PROVENANCE, menu
-from heatlas.reports.page.components import Component, PageAssets
+from heatlas.reports.frame.chapters import INDEX, PROVENANCE, menu
+from heatlas.reports.frame.components import Component, PageAssets
 from heatlas.reports.words.glossary import linked
 from heatlas.reports.words.numbers import number
 

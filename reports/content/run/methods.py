@@ -20,8 +20,8 @@ from heatlas.pipeline.run.layout.map_names import GUIDED_MAP, map_title
 from heatlas.pipeline.run.plain_text import plain
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.pipeline.training.objectives.map_settings import map_settings
+from heatlas.reports.content.run.methods_statistics import analyses_text
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.methods_statistics import analyses_text
 from heatlas.reports.words.numbers import count, listing, number, percent
 from heatlas.reports.words.references import REFERENCES, Reference
 from heatlas.reports.words.wording import variable_in_words

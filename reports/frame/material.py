@@ -20,9 +20,9 @@ from heatlas.pipeline.run.work.digests import same_content, stamp_of
 from heatlas.pipeline.run.work.receipts import outputs_of_stage
 from heatlas.reports.figures.gallery import Gallery
 from heatlas.reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
-from heatlas.reports.page.faults import Faults
-from heatlas.reports.page.links import Links, participant_file, region_files
-from heatlas.reports.page.overviews import draw_overview
+from heatlas.reports.frame.faults import Faults
+from heatlas.reports.frame.links import Links, participant_file, region_files
+from heatlas.reports.frame.overviews import draw_overview
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, read_run
 from heatlas.reports.words.numbers import listing
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 import pandas as pd
 
+from heatlas.reports.analyses.findings import Leaders, leaders, voxels_of
 from heatlas.reports.analyses.verdicts import g_in_words, rows_where
-from heatlas.reports.cautions.findings import Leaders, leaders, voxels_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, interval, mid_sentence, percent, signed
 
