@@ -17,7 +17,7 @@ import argparse
 import dataclasses
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,16 @@ from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
 from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import configured_input, read_network_volume
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.folder import read_run_config
-from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.training.objectives.of_task import objective_of
-from heatlas.pipeline.training.objectives.records import Context
+from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.workflows.evaluate import registered_scans
 
@@ -54,6 +55,9 @@ class Candidate:
 
     model: Mapping[str, Any]
     training: Mapping[str, Any] = field(default_factory=lambda: AVERAGED)
+    smoothing: float = 0.0  # of labels, in the cross-entropy
+    bfloat16: bool = False  # convolutions and matrix products of the training
+    pretrained: bool = False  # starts from a network that predicts the age of other people
 
     def config(self) -> Config:
         return load_config(overrides={"model": dict(self.model), "training": dict(self.training)})
@@ -76,6 +80,13 @@ CANDIDATES: Mapping[str, Candidate] = {
     "conv5-fc3": Candidate(CONV5, {**SHORT, "learning_rate": 3e-4}),
     "conv5-fc3, averaged": Candidate(CONV5, {**AVERAGED, "learning_rate": 3e-4}),
     "resnet10": Candidate({"architecture": "resnet10", "width": 0.25}),
+    "rate .0003": Candidate(FOUNDING, {**SHORT, "learning_rate": 3e-4}),
+    "rate .003": Candidate(FOUNDING, {**SHORT, "learning_rate": 3e-3}),
+    "twice as wide": Candidate({**FOUNDING, "channels": [16, 32, 64, 128]}, SHORT),
+    "labels smoothed": Candidate(FOUNDING, SHORT, smoothing=0.1),
+    "bfloat16": Candidate(FOUNDING, SHORT, bfloat16=True),
+    "pre-trained on age": Candidate(FOUNDING, SHORT, pretrained=True),
+    "pre-trained on age, rate .0003": Candidate(FOUNDING, {**SHORT, "learning_rate": 3e-4}, pretrained=True),
 }
 
 
@@ -92,18 +103,54 @@ def load(run: Path, voxel_mm: float) -> People:
     """One scan of each labelled person of a run, on a grid of `voxel_mm`."""
     layout = EvaluationLayout(run.resolve())
     config = read_run_config(layout)
-    spec, task = configured_input(config), task_of(config.cohort)
-    firsts = {}
+    task, firsts = task_of(config.cohort), {}
     for scan in registered_scans(layout, config)[0]:
         if scan.label in task.outputs:
             firsts.setdefault(scan.participant_id, scan)
-    files = [layout.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in firsts.values()]
+    positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
+    return People(list(firsts), _volumes(layout, config, list(firsts.values()), voxel_mm), positive)
+
+
+def _volumes(layout: RunLayout, config: Config, scans: Sequence[Scan], voxel_mm: float) -> torch.Tensor:
+    spec = configured_input(config)
+    files = [layout.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in scans]
     volumes = torch.from_numpy(np.stack([read_network_volume(own, spec) for own in files]))
     if voxel_mm != spec.resolution_mm:
         sides = [round(side * spec.resolution_mm / voxel_mm) for side in volumes.shape[1:]]
         volumes = functional.interpolate(volumes[:, None], sides, mode="area")[:, 0]
-    positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
-    return People(list(firsts), volumes, positive)
+    return volumes
+
+
+def trained_on_age(run: Path, without: Collection[str], candidate: Candidate, voxel_mm: float, seed: int, work: Path
+                   ) -> Mapping[str, torch.Tensor]:  # fmt: skip
+    """Weights of a network that predicts the age of the people of a run; nobody of `without` is among them."""
+    layout = EvaluationLayout(run.resolve())
+    config = read_run_config(layout)
+    scans = [one for one in registered_scans(layout, config)[0] if one.participant_id not in without]
+    volumes = _volumes(layout, config, scans, voxel_mm)
+    ages = torch.tensor([one.age for one in scans], dtype=torch.float32)
+    order = generator(seed, "age").permutation(len(scans))
+    cut = round(len(scans) * SHARE_TO_SELECT)
+    parts = [
+        LabelledVolumes(volumes[own].to(STORED), ages[own]) for own in map(torch.from_numpy, (order[cut:], order[:cut]))
+    ]
+    recipe = candidate.config().training
+    task = task_of(dataclasses.replace(config.cohort, target="age"))
+    objective = objective_of(task, recipe, parts[0].targets)
+    torch.manual_seed(derived_seed(seed, "age"))
+    model = build_network(candidate.config().model, tuple(volumes.shape[1:]), 1)
+    return run_training(model, *parts, objective, recipe, seed, work, Context())
+
+
+def smoothed(objective: Objective, amount: float) -> Objective:
+    """The cross-entropy of an objective with smoothed labels."""
+
+    def loss(model: torch.nn.Module, batch: Batch, context: Context) -> tuple[torch.Tensor, Logged]:
+        _, logged = objective.loss(model, batch, context)
+        logits = model(batch.volumes)
+        return functional.cross_entropy(logits, batch.targets, label_smoothing=amount), logged
+
+    return dataclasses.replace(objective, loss=loss)
 
 
 def parts_of(positive: np.ndarray, fold: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -122,8 +169,9 @@ def parts_of(positive: np.ndarray, fold: int) -> tuple[np.ndarray, np.ndarray, n
     return np.concatenate(train), np.concatenate(select), np.concatenate(test)
 
 
-def answers(people: People, name: str, fold: int, seed: int, work: Path) -> pd.DataFrame:
-    """Logit of the disease of those who were not trained with."""
+def answers(people: People, name: str, fold: int, seed: int, work: Path, start: Mapping[str, torch.Tensor] | None = None
+            ) -> pd.DataFrame:  # fmt: skip
+    """Logit of the disease of those who were not trained with; `start`: weights of another task."""
     learning, selecting, testing = parts_of(people.positive, fold)
 
     def part(own: np.ndarray) -> LabelledVolumes:
@@ -136,7 +184,13 @@ def answers(people: People, name: str, fold: int, seed: int, work: Path) -> pd.D
     objective = objective_of(task, recipe, training.targets, family_of(config.model).loss)
     torch.manual_seed(derived_seed(seed, "weights", fold))
     model = build_network(config.model, tuple(people.volumes.shape[1:]), 2)
-    weights = run_training(model, training, part(selecting), objective, recipe, seed + fold, work, Context())
+    if start is not None:
+        own = model.state_dict()
+        model.load_state_dict(own | {key: value for key, value in start.items() if value.shape == own[key].shape})
+    if CANDIDATES[name].smoothing:
+        objective = smoothed(objective, CANDIDATES[name].smoothing)
+    with torch.autocast("cpu", torch.bfloat16, enabled=CANDIDATES[name].bfloat16):
+        weights = run_training(model, training, part(selecting), objective, recipe, seed + fold, work, Context())
     model.load_state_dict(weights)
     model.eval()
     rows = []
@@ -188,19 +242,26 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
     parser.add_argument("--only", nargs="+", default=list(CANDIDATES), choices=CANDIDATES, metavar="CANDIDATE")
     parser.add_argument("--voxel", type=float, default=4.0, help="mm")
+    parser.add_argument("--ages", type=Path, help="run with scans of other people, to pre-train on their age")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     people, path = load(options.run, options.voxel), options.out / "answers.tsv"
     for seed in options.seeds:
         for name in options.only:
+            start = None
+            if CANDIDATES[name].pretrained:
+                if options.ages is None:
+                    continue
+                start = trained_on_age(options.ages, people.names, CANDIDATES[name], options.voxel, seed,
+                                       options.out / f"{seed}.safetensors")  # fmt: skip
             for fold in range(FOLDS):
                 kept = pd.read_csv(path, sep="\t") if path.is_file() else None
                 keys = ["candidate", "seed", "fold"]
                 if kept is not None and (kept[keys] == [name, seed, fold]).all(axis=1).any():
                     continue
                 begun = time.process_time()
-                rows = answers(people, name, fold, seed, options.out / f"{seed}.safetensors")
+                rows = answers(people, name, fold, seed, options.out / f"{seed}.safetensors", start)
                 rows.to_csv(path, sep="\t", index=False, mode="a", header=kept is None)
                 scores = [roc_auc_score(own["positive"], own["logit"]) for _, own in rows.groupby("part")]
                 print(f"{name} seed {seed} fold {fold}: {time.process_time() - begun:.0f} s, selection and test "

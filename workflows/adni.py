@@ -110,7 +110,7 @@ def _begin(
     if ready.split.folds:
         ready.split.write(layout.splits)
         write_table(layout.split_balance, ready.balance, BALANCE_COLUMNS)
-    write_dataset_description(layout, root)
+    write_dataset_description(layout, root, config.registration.resolution_mm)
     return Work(layout, root, config, cohort.table.kept, ready.split, executor, DigestCache(layout.digests))
 
 

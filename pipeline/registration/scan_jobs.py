@@ -150,7 +150,7 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
         "Registration": config.transform,
         "Interpolation": "linear",
         "RandomSeed": seed,
-        "SoftwareVersions": {name: versions[name] for name in ("antspyx", "deepbet", "nibabel")},
+        "PackageVersions": {name: versions[name] for name in ("antspyx", "deepbet", "nibabel")},
     }
 
 
@@ -170,5 +170,6 @@ def _jacobian_sidecar(source: str, config: RegistrationConfig) -> dict[str, Any]
         "Description": "Natural logarithm of the Jacobian determinant of the whole map from template to scan, affine "
         "part included; > 0 where the scan is larger than the template.",
         "Sources": [f"bids:raw:{source}"],
+        "SkullStripped": True,
         "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
     }

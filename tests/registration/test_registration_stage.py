@@ -183,8 +183,8 @@ def test_stripped_scans_need_no_deepbet(
         outcomes, _ = register_scans(layout, image.parent, [scan], CONFIG, 43, executor, digests)
     assert [(outcome.status, outcome.message) for outcome in outcomes] == [("done", "")]
     sidecar = json.loads(layout.scan("sub-01", None, 4.0).t1w.with_suffix("").with_suffix(".json").read_text())
-    assert sidecar["SoftwareVersions"]["deepbet"] == "absent"
-    assert sidecar["SoftwareVersions"]["antspyx"] == version("antspyx")
+    assert sidecar["PackageVersions"]["deepbet"] == "absent"
+    assert sidecar["PackageVersions"]["antspyx"] == version("antspyx")
 
 
 @pytest.fixture

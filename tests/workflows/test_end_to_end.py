@@ -71,6 +71,20 @@ def finished(cohort, tmp_path_factory) -> RunLayout:
     return layout
 
 
+def test_a_run_is_valid_bids_by_the_official_validator(finished, tmp_path):
+    program = Path(sys.executable).with_name("bids-validator-deno")
+    if not program.is_file():
+        pytest.skip("bids-validator-deno of the test group is not installed")
+    answer = subprocess.run(
+        [program, finished.root, "--json"], capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], "DENO_DIR": str(tmp_path), "NO_COLOR": "1"},
+    )  # fmt: skip
+    found = json.loads(answer.stdout)["issues"]["issues"]
+    assert [one for one in found if one["severity"] == "error"] == []
+    assert {one["code"] for one in found} <= {"SIDECAR_KEY_RECOMMENDED", "TOO_FEW_AUTHORS"}
+    assert "sub-" in answer.stdout  # scans were looked at
+
+
 def tables(layout: RunLayout) -> dict[str, bytes]:
     return {path.relative_to(layout.root).as_posix(): path.read_bytes() for path in layout.root.rglob("*.tsv")}
 

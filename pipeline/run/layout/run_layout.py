@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heatlas.pipeline.run.layout.group_layout import GroupFiles
-from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.layout.scan_files import ScanFiles, space_and_resolution
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,14 @@ class RunLayout(GroupFiles):
     @property
     def bidsignore(self) -> Path:
         return self.root / ".bidsignore"
+
+    @property
+    def readme(self) -> Path:
+        return self.root / "README"
+
+    def mask_sidecar(self, resolution_mm: float) -> Path:
+        """What the brain masks of all scans are: BIDS lets a file at the top speak for those below."""
+        return self.root / f"{space_and_resolution(resolution_mm)}_desc-brain_mask.json"
 
     @property
     def scans(self) -> Path:

@@ -22,6 +22,17 @@ def sidecar(image: Path) -> Path:
     return image.with_name(image.name.removesuffix(".nii.gz") + ".json")
 
 
+def space_and_resolution(resolution_mm: float) -> str:
+    """The BIDS entities of images on a grid of the template.
+
+    Examples
+    --------
+    >>> space_and_resolution(1.5)
+    'space-MNI152NLin2009cAsym_res-1p5'
+    """
+    return f"space-{TEMPLATE}_res-{resolution_mm:g}".replace(".", "p")
+
+
 @dataclass(frozen=True)
 class ScanFiles:
     """Files of one scan inside a run folder.
@@ -57,7 +68,7 @@ class ScanFiles:
 
     @property
     def _space(self) -> str:
-        return f"{self.name}_space-{TEMPLATE}_res-{self.resolution_mm:g}".replace(".", "p")
+        return f"{self.name}_{space_and_resolution(self.resolution_mm)}"
 
     def _anat(self, rest: str) -> Path:
         return self.folder / "anat" / rest

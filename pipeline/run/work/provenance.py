@@ -71,8 +71,23 @@ def write_provenance(layout: RunLayout, command: Sequence[str], seed: int, sourc
     )
 
 
-def write_dataset_description(layout: RunLayout, input_root: Path) -> None:
-    """Declare the run folder a BIDS derivative, and list names that are not in BIDS for validators to ignore."""
+_NOT_BIDS = (
+    "*.html", "*.toml", "report.json", "logs", "figures", "**/figures", "pages", "models", "group", "partial",
+    "explanations", "evaluation", "**/relevance", "*_relevance.*", "*_ledger.*", "*_regions.*", "*_quality.*",
+    "*_volumes.*", "*_xfm.*", "clinical.*", "scans.*", "manifest_comparison.*", "splits.*", "split_balance.*",
+    "failures.*", ".scratch",
+)  # fmt: skip
+"""Files and folders that BIDS has no names for. The pattern of a folder must not end with a slash: the validator
+would look into it."""
+_README = """This folder is a run of Heatlas: {input} was the input.
+
+Open report.html in a browser. Tables of the group are in group/, each with a data dictionary (.json) beside it;
+networks in models/; scans in the space of {space} and their maps in sub-*/. logs/provenance.json says how it was made.
+"""
+
+
+def write_dataset_description(layout: RunLayout, input_root: Path, resolution_mm: float) -> None:
+    """Make the run folder a BIDS derivative: description, README, what masks are, and names that are not in BIDS."""
     write_json(
         layout.dataset_description,
         {
@@ -85,8 +100,7 @@ def write_dataset_description(layout: RunLayout, input_root: Path) -> None:
             "TemplateSpace": TEMPLATE,
         },
     )
-    ignored = ["*.html", "logs/", "figures/", "models/", "group/", "*_xfm.*", "*_relevance.*", "*_ledger.tsv",
-               "*_regions.*", "partial/", "explanations/",
-               "*_quality.*", "*.toml", "scans.*", "manifest_comparison.*", "splits.*", "split_balance.*", "failures.*",
-               ".scratch/"]  # fmt: skip
-    write_text(layout.bidsignore, "\n".join(ignored) + "\n")
+    write_text(layout.readme, _README.format(input=relative_uri(input_root, layout.root), space=TEMPLATE))
+    resolution = f"{resolution_mm:g} mm isotropic, grid of {TEMPLATE}"
+    write_json(layout.mask_sidecar(resolution_mm), {"Type": "Brain", "Resolution": resolution})
+    write_text(layout.bidsignore, "\n".join(_NOT_BIDS) + "\n")
