@@ -23,6 +23,10 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("heatlas")
     if name not in _PLACES:
         raise AttributeError(f"module 'heatlas' has no attribute {name!r}")
     module, attribute = _PLACES[name]

@@ -15,6 +15,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+import heatlas
 from heatlas.pipeline.run.errors import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
@@ -81,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         "70 internal error; 75 stopped, or another program works there: run again to continue; 130 Ctrl-C; "
         "143 terminated from outside.",
     )
+    parser.add_argument("--version", action="version", version=f"heatlas {heatlas.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="make the synthetic demo cohort and run everything on it")

@@ -8,6 +8,7 @@ import re
 import resource
 import shlex
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -398,3 +399,9 @@ def test_settings_in_the_documentation_are_valid(text: str, tmp_path: Path):
     file = tmp_path / "example.toml"
     file.write_text(text, encoding="utf-8")
     load_config("default", file)
+
+
+def test_the_version_is_that_of_the_installed_package(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"heatlas {metadata.version('heatlas')}\n"
