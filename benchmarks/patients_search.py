@@ -56,7 +56,6 @@ class Candidate:
     model: Mapping[str, Any]
     training: Mapping[str, Any] = field(default_factory=lambda: AVERAGED)
     smoothing: float = 0.0  # of labels, in the cross-entropy
-    bfloat16: bool = False  # convolutions and matrix products of the training
     pretrained: bool = False  # starts from a network that predicts the age of other people
 
     def config(self) -> Config:
@@ -84,7 +83,7 @@ CANDIDATES: Mapping[str, Candidate] = {
     "rate .003": Candidate(FOUNDING, {**SHORT, "learning_rate": 3e-3}),
     "twice as wide": Candidate({**FOUNDING, "channels": [16, 32, 64, 128]}, SHORT),
     "labels smoothed": Candidate(FOUNDING, SHORT, smoothing=0.1),
-    "bfloat16": Candidate(FOUNDING, SHORT, bfloat16=True),
+    "bfloat16": Candidate(FOUNDING, {**SHORT, "precision": "bfloat16-mixed"}),
     "pre-trained on age": Candidate(FOUNDING, SHORT, pretrained=True),
     "pre-trained on age, rate .0003": Candidate(FOUNDING, {**SHORT, "learning_rate": 3e-4}, pretrained=True),
 }
@@ -189,8 +188,7 @@ def answers(people: People, name: str, fold: int, seed: int, work: Path, start: 
         model.load_state_dict(own | {key: value for key, value in start.items() if value.shape == own[key].shape})
     if CANDIDATES[name].smoothing:
         objective = smoothed(objective, CANDIDATES[name].smoothing)
-    with torch.autocast("cpu", torch.bfloat16, enabled=CANDIDATES[name].bfloat16):
-        weights = run_training(model, training, part(selecting), objective, recipe, seed + fold, work, Context())
+    weights = run_training(model, training, part(selecting), objective, recipe, seed + fold, work, Context())
     model.load_state_dict(weights)
     model.eval()
     rows = []
