@@ -296,8 +296,8 @@ def test_references_are_drawn_from_the_training_part_and_do_not_depend_on_others
     ("given_", "words"),
     [
         ({"reference_size": 0}, "attribution.reference_size must be 1 or more"),
-        ({"reference_match": ("age", "age")}, "attribution.reference_match may hold"),
-        ({"reference_match": ("mmse",)}, 'attribution.reference_match may hold "age", "sex" and "site"'),
+        ({"reference_match": ("age", "age")}, "attribution.reference_match must name each value once"),
+        ({"reference_match": ("mmse",)}, "attribution.reference_match .*must be a list of any of 'age', 'sex', 'site'"),
     ],
 )
 def test_settings_that_are_refused(given_: dict[str, Any], words: str) -> None:

@@ -118,5 +118,5 @@ def test_dotted_keys_of_settings_are_bounded(tmp_path):
 def test_a_confidence_that_no_draws_can_show_is_refused():
     load_config(overrides={"statistics": {"confidence": 0.9999}})
     for level in (0.9999999999999999, 0.99999, 0.5):
-        with pytest.raises(UsageError, match=r"statistics\.confidence must be above 0\.5 and at most 0\.9999"):
+        with pytest.raises(UsageError, match=r"statistics\.confidence must lie above 0\.5 and up to 0\.9999"):
             load_config(overrides={"statistics": {"confidence": level}})

@@ -13,7 +13,9 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from heatlas.pipeline.run.config.networks import NETWORKS, BcosConfig, CodaConfig, ModelConfig
+from heatlas.pipeline.run.config.ranges import in_words, split_kind
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.typed_values import kinds_of
 
 _HEAD = """# Settings
 
@@ -111,7 +113,7 @@ def _section(record: type, heading: str, own: list[Field[Any]]) -> str:
 
 
 def _table(record: type, own: Any) -> str:
-    kinds, texts = get_type_hints(record), help_texts(record)
+    kinds, texts = kinds_of(record), help_texts(record)
     rows = [
         f"| `{field.name}` | {_said(kinds[field.name])} | {_default(field)} | {as_cell(texts.get(field.name, ''))} |"
         for field in own
@@ -121,11 +123,16 @@ def _table(record: type, own: Any) -> str:
 
 def _said(kind: Any) -> str:
     """What a setting may be, in words."""
+    kind, limits = split_kind(kind)
+    if limits:
+        return as_cell(in_words(limits, _said(kind)))
     if get_origin(kind) is Literal:
         return ", ".join(_written(value) for value in get_args(kind)).replace("|", "\\|")
     if get_origin(kind) is tuple:
-        (inner, *_) = get_args(kind)
-        return f"list of {_said(inner)}" if get_origin(inner) is Literal else _LISTS[inner]
+        inner, *others = get_args(kind)
+        if get_origin(inner) is Literal:
+            return f"list of {_said(inner)}"
+        return _LISTS[inner] if others[-1] is Ellipsis else _LISTS[inner].replace("of", f"of {1 + len(others)}", 1)
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(_said(option) for option in get_args(kind))
     return _NAMES[kind]

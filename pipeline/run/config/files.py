@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 from heatlas.pipeline.run.config.nearest import did_you_mean, nearest, nearest_setting
 from heatlas.pipeline.run.config.networks import NETWORKS, SHARED, ModelConfig
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.config.typed_values import is_control, typed_value
+from heatlas.pipeline.run.config.typed_values import is_control, problems, typed_value
 from heatlas.pipeline.run.documents import read_toml, toml_document
 from heatlas.pipeline.run.errors import UsageError
 
@@ -183,9 +183,8 @@ def network_settings(values: Mapping[str, Any], source: str) -> ModelConfig:
     """Settings of a network from plain values, checked as the section ``[model]`` is; raises `UsageError`."""
     record = _network_record(values, source)
     settings = _record(record, _checked(record, values, "model.", source))
-    for passed, problem in settings.checks():
-        if not passed:
-            raise UsageError(f"{source}: {problem}.")
+    for problem in problems(settings, "model."):
+        raise UsageError(f"{source}: {problem}.")
     return settings
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from heatlas.pipeline.run.config.ranges import above, at_least, between, naming
 
 
 @dataclass(frozen=True)
@@ -14,35 +16,26 @@ class GridsConfig:
     The defaults are those of the literature where it has any.
     """
 
-    kinds: tuple[Literal["needle", "corner", "pair"], ...] = ("needle", "corner", "pair")
+    kinds: Annotated[tuple[Literal["needle", "corner", "pair"], ...], naming(1, "kind", once=True)] = (
+        "needle",
+        "corner",
+        "pair",
+    )
     """Which are made; with ``--quick`` never pairs."""
-    per_class: int = 2
+    per_class: Annotated[int, between(1, 100_000)] = 2
     """Scans of each class and fold that are explained in each kind of grid; with ``--quick`` half as many."""
-    top: float = 0.5
+    top: Annotated[float, above(0, up_to=1)] = 0.5
     """Share of the recognised scans of each class, the most confident, that may stand in a grid."""
-    layout: tuple[int, int, int] = (2, 2, 1)
+    layout: Annotated[tuple[int, int, int], at_least(1)] = (2, 2, 1)
     """Cells along each axis of grids of more than two cells."""
-    steps: int = 20
+    steps: Annotated[int, between(1, 10_000)] = 20
     """Points on the path of integrated gradients."""
-    masks: int = 1000
+    masks: Annotated[int, between(1, 1_000_000)] = 1000
     """Random masks of RISE, each one pass of the network."""
-    boxes: int = 3
+    boxes: Annotated[int, between(1, 100)] = 3
     """Boxes of occlusion along each edge of a cell."""
 
     def checks(self) -> list[tuple[bool, str]]:
-        """Checks of values: whether each passes, and the message if it fails."""
-        return [
-            (
-                0 < len(set(self.kinds)) == len(self.kinds),
-                'evaluation.grids.kinds may hold "needle", "corner" and "pair", each once, and at least one of them',
-            ),
-            (1 <= self.per_class <= 100_000, "evaluation.grids.per_class must lie between 1 and 100,000"),
-            (0 < self.top <= 1, "evaluation.grids.top must lie above 0 and up to 1"),
-            (
-                min(self.layout) >= 1 and 3 <= math.prod(self.layout) <= 64,
-                "evaluation.grids.layout must name three whole numbers, and 3 to 64 cells in all",
-            ),
-            (1 <= self.steps <= 10_000, "evaluation.grids.steps must lie between 1 and 10,000"),
-            (1 <= self.masks <= 1_000_000, "evaluation.grids.masks must lie between 1 and 1,000,000"),
-            (1 <= self.boxes <= 100, "evaluation.grids.boxes must lie between 1 and 100"),
-        ]
+        """How settings relate: whether that holds, and the message if it does not."""
+        cells = math.prod(self.layout)
+        return [(3 <= cells <= 64, "evaluation.grids.layout must name three whole numbers, and 3 to 64 cells in all")]

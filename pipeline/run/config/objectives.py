@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from heatlas.pipeline.run.config.ranges import above, at_least, between
 
 
 @dataclass(frozen=True)
@@ -13,7 +15,7 @@ class ObjectiveConfig:
     kind: Literal["task", "guided", "distilled", "readable-gradients"] = "task"
     """``task``: nothing else. ``guided``: maps inside a mask. ``distilled``: the answers and maps of a teacher instead
     of the labels. ``readable-gradients``: input gradients like those of guided backpropagation."""
-    weight: float | Literal["usual"] = "usual"
+    weight: Annotated[Literal["usual"] | float, between(0, 1_000_000)] = "usual"
     """Of the loss of the maps, relative to that of the task; 0 is the control that trains as long without it. Usual is
     what was studied with the brain as mask, by `loss`: 30 (energy), 100 (l1), 1 (ppce), 10,000 (rrr); 1 for other
     kinds."""
@@ -22,7 +24,7 @@ class ObjectiveConfig:
     ``dynamic-weights``, of distillation at the input: their weights W(x) of both channels. ``evidence``, of guidance at
     the input: expected gradients from the mean control of the training part, one point in each step. Usual:
     input-x-gradient; of distillation, as its source, dynamic-weights for B-cos (and CoDA) students, else grad-cam."""
-    stage: int | Literal["usual"] = "usual"
+    stage: Annotated[Literal["usual"] | int, at_least(-1)] = "usual"
     """Where it is made: 0 at the input, n after stage n of the network, -1 after the last stage with voxels. Usual: -1
     for grad-cam, 0 for other maps."""
     loss: Literal["energy", "l1", "ppce", "rrr"] = "energy"
@@ -36,9 +38,9 @@ class ObjectiveConfig:
     """Guide maps to what lies outside the mask instead."""
     boxes: bool = False
     """Use the bounding box of each region and side, or of each connected part of `mask`."""
-    dilate_voxels: int = 0
+    dilate_voxels: Annotated[int, between(0, 50)] = 0
     """Voxels by which the mask grows on every side."""
-    annotated: float = 1.0
+    annotated: Annotated[float, above(0, up_to=1)] = 1.0
     """Share of the training participants whose maps are guided."""
     classes: tuple[str, ...] = ()
     """Classes whose maps are guided; none for all."""
@@ -50,7 +52,7 @@ class ObjectiveConfig:
     frozen: bool = False
     """Ask the teacher once for each scan as it is; its maps are flipped and shifted with the scans. Faster, and the
     teacher need not fit in memory beside the student."""
-    temperature: float = 1.0
+    temperature: Annotated[float, between(0.01, 1000)] = 1.0
     """Softens the answers of teacher and student."""
     distance: Literal["cosine", "mae", "mse", "intersection"] = "cosine"
     """Between the input gradient and the guided one."""
@@ -71,19 +73,8 @@ class ObjectiveConfig:
         return self.kind == "guided" or self.frozen
 
     def checks(self) -> list[tuple[bool, str]]:
-        """Checks of values: whether each passes, and the message if it fails."""
+        """How settings relate: whether that holds, and the message if it does not."""
         return [
-            (
-                self.weight == "usual" or 0 <= self.weight <= 1e6,
-                'objective.weight must lie between 0 and 1,000,000, or be "usual"',
-            ),
-            (
-                self.stage == "usual" or self.stage >= -1,
-                'objective.stage must be 0 or more, -1 for the last stage with voxels, or "usual"',
-            ),
-            (0 <= self.dilate_voxels <= 50, "objective.dilate_voxels must lie between 0 and 50"),
-            (0 < self.annotated <= 1, "objective.annotated must lie above 0 and up to 1"),
-            (0.01 <= self.temperature <= 1000, "objective.temperature must lie between 0.01 and 1,000"),
             (
                 self.kind != "guided" or bool(self.regions) or bool(self.mask),
                 "objective.regions must name at least one group where objective.mask names no file",

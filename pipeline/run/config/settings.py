@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.evaluation import EvaluationConfig
@@ -16,11 +16,25 @@ from heatlas.pipeline.run.config.networks import BcosConfig, CodaConfig, Foundin
 from heatlas.pipeline.run.config.number_classes import class_names, class_problems
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.ranges import (
+    RISING,
+    Count,
+    Fraction,
+    Limit,
+    Probability,
+    above,
+    at_least,
+    between,
+    naming,
+)
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.config.typed_values import problems
 from heatlas.pipeline.run.errors import UsageError
 
 _HIDDEN_COLUMNS = {"sites": {"site"}, "ids": {"participant_id", "scan_id"}}
 """Columns whose values a pseudonym replaces, which a rule would write out."""
+UpTo1000 = Annotated[int, between(1, 1000)]
+_HUNDREDTHS = Limit("be of at most two decimals", lambda number: round(number, 2) == number)
 SCAN_FIELDS = ("participant_id", "session_id", "name", "scan_id")
 """Fields that a pattern of file names may contain; ``name`` is participant and session as in BIDS names."""
 
@@ -44,15 +58,15 @@ class CohortConfig:
     ``age >= 60 and cdr >= 0``; docs/inputs.md. Empty: everybody."""
     split: Literal["folds", "single"] = "folds"
     """Cross-validation, in which every participant is tested once, or one split as in the founding study."""
-    folds: int = 5
+    folds: Annotated[int, at_least(2)] = 5
     """Parts of the cross-validation; each class needs at least as many participants."""
     balance: tuple[Literal["sex", "age", "site", "field_strength"], ...] = ("sex", "age", "site")
     """What folds are made alike in, beside the class, as far as it is known. A single split is not balanced."""
-    validation_fraction: float = 0.2
+    validation_fraction: Annotated[float, above(0, below=1)] = 0.2
     """Share of the participants outside the test fold that selects the epoch."""
-    test_participants_per_class: int = 30
+    test_participants_per_class: Count = 30
     """Of a single split."""
-    validation_participants_per_class: int = 18
+    validation_participants_per_class: Count = 18
     """Of a single split."""
     shuffle_labels: bool = False
     """Labels change places between participants; a control run, not for conclusions."""
@@ -62,12 +76,12 @@ class CohortConfig:
     oasis_image: Literal["subject", "atlas"] = "subject"
     """Of an OASIS-1 download: the averaged head in the space of the scan (SUBJ_111), or the brain in the atlas of
     Talairach (T88_111)."""
-    max_voxel_mm: float = 5.0
+    max_voxel_mm: Annotated[float, above(0)] = 5.0
     """Scans with thicker slices are dropped: the hippocampus is about 8 mm high."""
     diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
     """How CN and AD are defined at a visit: by the diagnosis, or by the CDR (0, above 0.5) as in the text of the
     founding study; docs/founding_study.md."""
-    mci_horizon_months: int = 36
+    mci_horizon_months: Count = 36
     """MCI with AD within this time is progressive (pMCI), otherwise stable (sMCI) if followed that long."""
     preferred_protocol: Literal["full", "accelerated"] = "full"
     """Which of two images of a visit is used."""
@@ -92,6 +106,28 @@ class CohortConfig:
         """The classes, in the order of the output units."""
         return self.classes or (self.negative, self.positive)
 
+    def checks(self) -> list[tuple[bool, str]]:
+        """How settings relate: whether that holds, and the message if it does not."""
+        classes = self.classes
+        return [
+            (self.negative != self.positive, "cohort.negative and cohort.positive must differ"),
+            (
+                not classes or len(set(classes)) == len(classes) >= 3,
+                "cohort.classes must name at least three classes, each once; two are cohort.negative and "
+                "cohort.positive",
+            ),
+            (
+                not classes or (classes[0] == self.negative and self.positive in classes),
+                "cohort.classes must begin with cohort.negative and hold cohort.positive, the class that is explained",
+            ),
+            *((False, f"cohort: {text}") for text in class_problems(self.labels, self.contrast_column)),
+            (not (self.target and classes), "cohort.target and cohort.classes exclude each other"),
+            (
+                not self.target or self.split == "folds",
+                'cohort.split = "single" counts participants per class; for a number (cohort.target) set "folds"',
+            ),
+        ]
+
 
 @dataclass(frozen=True)
 class PrivacyConfig:
@@ -99,7 +135,7 @@ class PrivacyConfig:
 
     shift_dates: bool = False
     """Shift all dates of a participant by the same number of days; set by ``--anonymise``."""
-    pseudonyms: tuple[str, ...] = ()
+    pseudonyms: tuple[Literal["sites", "ids"], ...] = ()
     """``sites``, ``ids`` (of participants and images), both or none."""
     faces: Literal["auto", "keep", "remove"] = "auto"
     """Faces of heads converted from DICOM, the only ones in a run: ``auto`` removes them if anything is hidden."""
@@ -113,7 +149,7 @@ class PrivacyConfig:
 class RegistrationConfig:
     """How a scan is brought to template space."""
 
-    resolution_mm: float = 1.0
+    resolution_mm: Annotated[float, between(0.5, 4)] = 1.0
     """Voxel size of the template."""
     brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
     """How the brain is found; docs/registration.md explains each."""
@@ -143,8 +179,23 @@ class RegistrationConfig:
     hippocampus_source: Literal["auto", "table", "fill", "jacobian"] = "auto"
     """Source of hippocampal volumes: the input tables (table), measured ones if the input has none at all (auto) or
     where one is missing (fill), or measured ones for every scan (jacobian), from the Jacobian determinant."""
-    seed: int = -1
+    seed: Annotated[int, at_least(-1)] = -1
     """For ANTs; -1: the seed of the run when its folder is created. Changing ``seed`` later redoes no registration."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        """How settings relate: whether that holds, and the message if it does not."""
+        return [
+            (
+                not self.mask_pattern or _names_a_scan(self.mask_pattern),
+                "registration.mask_pattern may hold only "
+                + ", ".join("{" + name + "}" for name in SCAN_FIELDS)
+                + ", and must hold one that differs between scans",
+            ),
+            (
+                self.brain_extraction != "synthstrip" or self.synthstrip_model != "",
+                'registration.brain_extraction = "synthstrip" needs registration.synthstrip_model, its weights file',
+            ),
+        ]
 
 
 @dataclass(frozen=True)
@@ -154,78 +205,57 @@ class AugmentationConfig:
     Random numbers depend only on the seed, the epoch and the scan.
     """
 
-    affine_probability: float = 0.0
+    affine_probability: Probability = 0.0
     """Of a rotation and a change of size."""
-    rotation_degrees: float = 10.0
+    rotation_degrees: Annotated[float, between(0, 180)] = 10.0
     """Largest rotation about each axis."""
-    scaling: float = 0.1
+    scaling: Fraction = 0.1
     """Largest change of size along each axis, as a share."""
-    bias_field_probability: float = 0.0
+    bias_field_probability: Probability = 0.0
     """Of a slow change of intensity."""
-    bias_field_strength: float = 0.3
+    bias_field_strength: Annotated[float, between(0, 10)] = 0.3
     """Largest coefficient of the polynomial whose exponential multiplies the image."""
-    contrast_probability: float = 0.0
+    contrast_probability: Probability = 0.0
     """Of a power of the intensities."""
-    gamma: tuple[float, ...] = (0.7, 1.5)
+    gamma: Annotated[tuple[float, float], RISING, above(0, up_to=10)] = (0.7, 1.5)
     """Lowest and highest exponent of the intensities."""
-    noise_probability: float = 0.0
+    noise_probability: Probability = 0.0
     """Of Gaussian noise."""
-    noise_sd: float = 0.05
+    noise_sd: Annotated[float, between(0, 10)] = 0.05
     """Largest standard deviation of Gaussian noise; intensities lie in [0, 1]."""
-    cutout_probability: float = 0.0
+    cutout_probability: Probability = 0.0
     """Of cubes without tissue."""
-    cutout_count: int = 4
+    cutout_count: UpTo1000 = 4
     """Cubes of a scan."""
-    cutout_voxels: int = 8
+    cutout_voxels: UpTo1000 = 8
     """Edge of the cubes that are set to 0."""
 
     @property
     def is_on(self) -> bool:
         return any(value > 0 for name, value in vars(self).items() if name.endswith("_probability"))
 
-    def checks(self) -> list[tuple[bool, str]]:
-        """Checks of values: whether each passes, and the message if it fails."""
-        where = "training.augmentation"
-        return [
-            *(
-                (0 <= value <= 1, f"{where}.{name} must lie in [0, 1]")
-                for name, value in vars(self).items()
-                if name.endswith("_probability")
-            ),
-            (0 <= self.rotation_degrees <= 180, f"{where}.rotation_degrees must lie between 0 and 180"),
-            (0 <= self.scaling < 1, f"{where}.scaling must lie in [0, 1)"),
-            (0 <= self.bias_field_strength <= 10, f"{where}.bias_field_strength must lie between 0 and 10"),
-            (
-                len(self.gamma) == 2 and 0 < self.gamma[0] < self.gamma[1] <= 10,
-                f"{where}.gamma must be two numbers, the lower first, above 0 and up to 10",
-            ),
-            (0 <= self.noise_sd <= 10, f"{where}.noise_sd must lie between 0 and 10"),
-            (1 <= self.cutout_count <= 1000, f"{where}.cutout_count must lie between 1 and 1,000"),
-            (1 <= self.cutout_voxels <= 1000, f"{where}.cutout_voxels must lie between 1 and 1,000"),
-        ]
-
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """How the network learns."""
 
-    learning_rate: float = 1e-4
+    learning_rate: Annotated[float, above(0, up_to=10)] = 1e-4
     """Learning rate of the Adam optimiser."""
     learning_rate_schedule: Literal["constant", "cosine"] = "constant"
     """``cosine`` falls to 0 over `max_epochs`."""
-    weight_decay: float = 1e-4
+    weight_decay: Annotated[float, between(0, 10)] = 1e-4
     """Weight decay of the Adam optimiser."""
-    batch_size: int = 4
+    batch_size: Annotated[int, between(1, 100_000)] = 4
     """Scans per batch."""
-    max_epochs: int = 200
+    max_epochs: Count = 200
     """Passes over the training scans at most."""
-    min_epochs: int = 15
+    min_epochs: Count = 15
     """First epochs, none of which is kept, while batch statistics still change."""
-    patience: int = 8
+    patience: Count = 8
     """Epochs without a lower validation loss after which training stops."""
-    flip_probability: float = 0.5
+    flip_probability: Probability = 0.5
     """Probability of exchanging left and right in training."""
-    max_shift_voxels: int = 2
+    max_shift_voxels: Annotated[int, at_least(0)] = 2
     """Largest shift along each axis in training."""
     balance_classes: bool = True
     """Weight the loss so that each class counts the same."""
@@ -234,14 +264,14 @@ class TrainingConfig:
     loss: Literal["usual", "cross-entropy", "binary-cross-entropy", "off-target"] = "usual"
     """For classes; ``usual`` is that of the architecture: off-target for B-cos networks, cross-entropy for others. With
     ``off-target`` a wrong class is to have no evidence; with ``binary-cross-entropy``, evidence against it."""
-    weight_penalty: float = 0.0
+    weight_penalty: Annotated[float, between(0, 1000)] = 0.0
     """Times the mean absolute weight that a B-cos or CoDA network gives its input, added to the loss: sparser maps."""
-    clip_gradients: float = 0.0
+    clip_gradients: Annotated[float, between(0, 100)] = 0.0
     """Largest gradient of a unit, as a share of the size of its weights (adaptive clipping); 0 for no limit."""
-    weight_average: float = 0.0
+    weight_average: Fraction = 0.0
     """Share of a moving average of the weights that stays at each step, such as 0.99; the average is what is validated
     and stored. 0 for none."""
-    warmup_epochs: int = 0
+    warmup_epochs: Annotated[int, at_least(0)] = 0
     """First epochs, over which the learning rate rises from 0 in equal steps."""
     control: Literal["none", "binarised"] = "none"
     """``binarised``: networks see brain masks instead of images, and can use only the contour of the brain extraction;
@@ -249,38 +279,56 @@ class TrainingConfig:
     regression_loss: Literal["mse", "huber"] = "mse"
     """For a number (``cohort.target``): squared error, or Huber's loss, which is linear beyond one standard deviation
     of the target."""
-    participants: float = 1.0
+    participants: Annotated[float, above(0, up_to=1)] = 1.0
     """Share of the training participants of each class who are used, at least one: few-shot learning. The others take
     no part in training."""
-    repeats: int = 1
+    repeats: UpTo1000 = 1
     """Networks per fold, with different seeds but the same registration and split. Maps are those of the
     first."""
-    ensemble: int = 1
+    ensemble: Annotated[int, between(1, 100)] = 1
     """Networks per fold that answer as one, each from a seed of its own: the prediction is that of their mean logits,
     and maps are means of their maps. Their spread stands beside predictions and evidence."""
-    accumulate: int = 1
+    accumulate: UpTo1000 = 1
     """Batches whose gradients are averaged before a step: a step sees ``batch_size`` x ``accumulate`` scans."""
     precision: Literal["auto", "float32", "bfloat16-mixed"] = "auto"
     """``auto``: bfloat16-mixed on a GPU that computes in it, otherwise float32. Predictions and maps are always
     float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """``auto``: a GPU where PyTorch finds one."""
-    devices: int = 1
+    devices: Count = 1
     """Devices that share the scans of a batch: GPUs, or processes on the CPU."""
-    threads: int = 1
+    threads: Annotated[int, between(1, 1024)] = 1
     """Threads of each training process on the CPU; more than one may change the last digits."""
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+
+    def checks(self) -> list[tuple[bool, str]]:
+        """How settings relate: whether that holds, and the message if it does not."""
+        return [
+            (self.min_epochs <= self.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
+            (self.warmup_epochs < self.max_epochs, "training.warmup_epochs must lie in 0..max_epochs - 1"),
+            (self.devices <= self.batch_size, "training.devices must lie in 1..batch_size"),
+        ]
 
 
 @dataclass(frozen=True)
 class AttributionConfig:
     """Attribution methods and their settings."""
 
-    methods: tuple[str, ...] = ("lrp", "guided-backpropagation", "expected-gradients")
+    methods: Annotated[tuple[str, ...], naming(1, "method", once=True)] = (
+        "lrp",
+        "guided-backpropagation",
+        "expected-gradients",
+    )
     """Methods that explain every scan, by the names that ``heatlas explain --help`` lists."""
     settings: tuple[str, ...] = ()
     """Settings of methods: ``method:key=value``, or ``key=value`` for all methods named."""
-    betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    betas: Annotated[tuple[float, ...], naming(1, once=True), at_least(0, below=10), _HUNDREDTHS] = (
+        0.0,
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+    )
     """Of LRP's β-rule, one map each; not used if `settings` has settings of LRP, which then makes one map."""
     batch_norm: Literal["auto", "fold", "identity"] = "auto"
     """``auto``: folded into the convolutions where the network allows it, otherwise passed through unchanged."""
@@ -289,9 +337,9 @@ class AttributionConfig:
     reference: Literal["controls"] = "controls"
     """What evidence maps compare a scan with: the negative class among those whom its network was trained with. Where a
     number is predicted, all whom it was trained with."""
-    reference_size: int = 12
+    reference_size: Count = 12
     """Participants of a reference, one scan each; fewer where a training part has fewer."""
-    reference_match: tuple[str, ...] = ()
+    reference_match: Annotated[tuple[Literal["age", "sex", "site"], ...], naming(0, once=True)] = ()
     """Of ``age``, ``sex`` and ``site``: take those most like the scan that is explained. By default all scans of a fold
     have the same reference."""
     keep_maps: Literal["none", "group", "all"] = "all"
@@ -326,7 +374,7 @@ class ReportConfig:
 class Config:
     """All settings of a run."""
 
-    seed: int = 43
+    seed: Annotated[int, at_least(0)] = 43
     """Of every random number of the run: split, training, methods, permutations."""
     cohort: CohortConfig = field(default_factory=CohortConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
@@ -343,7 +391,7 @@ class Config:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def __post_init__(self) -> None:
-        for problem in _problems(self):
+        for problem in problems(self):
             raise UsageError(f"configuration: {problem}")
         rule = read_rule(self.cohort.include) if self.cohort.include else None
         for hidden, columns in _HIDDEN_COLUMNS.items():
@@ -352,125 +400,43 @@ class Config:
                     f'configuration: privacy.pseudonyms may not hold "{hidden}" where cohort.include names them'
                 )
 
-
-def _problems(config: Config) -> list[str]:
-    """Invalid values of the right type, as messages; empty if all are valid."""
-    cohort, training = config.cohort, config.training
-    checks = [
-        (config.seed >= 0, "seed must be 0 or more"),
-        (cohort.folds >= 2, "cohort.folds must be 2 or more"),
-        (0 < cohort.validation_fraction < 1, "cohort.validation_fraction must lie between 0 and 1"),
-        (cohort.test_participants_per_class >= 1, "cohort.test_participants_per_class must be 1 or more"),
-        (cohort.validation_participants_per_class >= 1, "cohort.validation_participants_per_class must be 1 or more"),
-        (cohort.max_voxel_mm > 0, "cohort.max_voxel_mm must be positive"),
-        (set(config.privacy.pseudonyms) <= {"sites", "ids"}, 'privacy.pseudonyms may hold "sites" and "ids"'),
-        (
-            "sites" not in config.privacy.pseudonyms or cohort.contrast_column != "site",
-            'privacy.pseudonyms may not hold "sites" where the contrast is site',
-        ),
-        (cohort.negative != cohort.positive, "cohort.negative and cohort.positive must differ"),
-        (
-            not cohort.classes or len(set(cohort.classes)) == len(cohort.classes) >= 3,
-            "cohort.classes must name at least three classes, each once; two are cohort.negative and cohort.positive",
-        ),
-        (
-            not cohort.classes or (cohort.classes[0] == cohort.negative and cohort.positive in cohort.classes),
-            "cohort.classes must begin with cohort.negative and hold cohort.positive, the class that is explained",
-        ),
-        *((False, f"cohort: {text}") for text in class_problems(cohort.labels, cohort.contrast_column)),
-        (not (cohort.target and cohort.classes), "cohort.target and cohort.classes exclude each other"),
-        (
-            not cohort.target or config.attribution.start_value == "logit",
-            'attribution.start_value = "probability" is not defined for a number (cohort.target); set "logit"',
-        ),
-        (
-            not cohort.target or cohort.split == "folds",
-            'cohort.split = "single" counts participants per class; for a number (cohort.target) set "folds"',
-        ),
-        (config.registration.seed >= -1, "registration.seed must be 0 or more, or -1 for the seed of the run"),
-        (cohort.mci_horizon_months >= 1, "cohort.mci_horizon_months must be 1 or more"),
-        (0.5 <= config.registration.resolution_mm <= 4, "registration.resolution_mm must lie between 0.5 and 4"),
-        (
-            not config.registration.mask_pattern or _names_a_scan(config.registration.mask_pattern),
-            "registration.mask_pattern may hold only "
-            + ", ".join("{" + name + "}" for name in SCAN_FIELDS)
-            + ", and must hold one that differs between scans",
-        ),
-        (
-            config.registration.brain_extraction != "synthstrip" or config.registration.synthstrip_model != "",
-            'registration.brain_extraction = "synthstrip" needs registration.synthstrip_model, its weights file',
-        ),
-        *config.model.checks(),
-        (0 < training.learning_rate <= 10, "training.learning_rate must lie above 0 and up to 10"),
-        (0 <= training.weight_decay <= 10, "training.weight_decay must lie between 0 and 10"),
-        (1 <= training.batch_size <= 100_000, "training.batch_size must lie between 1 and 100,000"),
-        (1 <= training.min_epochs <= training.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
-        (training.patience >= 1, "training.patience must be 1 or more"),
-        (
-            not (
-                isinstance(config.model, CodaConfig)
-                and config.model.embedding
-                and "inherent" in config.attribution.methods
+    def checks(self) -> list[tuple[bool, str]]:
+        """How settings relate: whether that holds, and the message if it does not."""
+        cohort, training, objective, attribution = self.cohort, self.training, self.objective, self.attribution
+        without_voxels = isinstance(self.model, CodaConfig) and self.model.embedding
+        return [
+            (
+                "sites" not in self.privacy.pseudonyms or cohort.contrast_column != "site",
+                'privacy.pseudonyms may not hold "sites" where the contrast is site',
             ),
-            'with model.embedding, "inherent" has no map of voxels: leave it out of attribution.methods',
-        ),
-        (0 <= training.weight_penalty <= 1000, "training.weight_penalty must lie between 0 and 1,000"),
-        (
-            not training.weight_penalty or isinstance(config.model, (BcosConfig, CodaConfig)),
-            f"training.weight_penalty needs a B-cos or CoDA network, and {config.model.architecture!r} is neither",
-        ),
-        (0 <= training.clip_gradients <= 100, "training.clip_gradients must lie between 0 and 100"),
-        (0 <= training.weight_average < 1, "training.weight_average must lie in [0, 1)"),
-        (0 <= training.warmup_epochs < training.max_epochs, "training.warmup_epochs must lie in 0..max_epochs - 1"),
-        (0 <= training.flip_probability <= 1, "training.flip_probability must lie in [0, 1]"),
-        (training.max_shift_voxels >= 0, "training.max_shift_voxels must be 0 or more"),
-        (1 <= training.threads <= 1024, "training.threads must lie between 1 and 1,024"),
-        (0 < training.participants <= 1, "training.participants must lie above 0 and up to 1"),
-        (1 <= training.repeats <= 1000, "training.repeats must lie between 1 and 1,000"),
-        (1 <= training.ensemble <= 100, "training.ensemble must lie between 1 and 100"),
-        (
-            training.ensemble == 1 or not config.objective.uses_maps,
-            f'training.ensemble must be 1 where objective.kind = "{config.objective.kind}": what is learned is '
-            "measured on one network",
-        ),
-        (1 <= training.accumulate <= 1000, "training.accumulate must lie between 1 and 1,000"),
-        (1 <= training.devices <= training.batch_size, "training.devices must lie in 1..batch_size"),
-        *training.augmentation.checks(),
-        *config.objective.checks(),
-        *config.pretraining.checks(),
-        (
-            training.devices == 1 or not config.objective.uses_maps,
-            f'training.devices must be 1 where objective.kind = "{config.objective.kind}": its maps are made stage by '
-            "stage",
-        ),
-        (
-            training.augmentation.affine_probability == 0 or not config.objective.moves_maps,
-            'training.augmentation.affine_probability must be 0 where objective.kind = "guided" or objective.frozen is '
-            "true: masks and maps are not moved along",
-        ),
-        (
-            len(set(config.attribution.methods)) == len(config.attribution.methods) > 0,
-            "attribution.methods must name at least one method, each once",
-        ),
-        (
-            len(set(config.attribution.betas)) == len(config.attribution.betas) > 0,
-            "attribution.betas must name at least one value, each once",
-        ),
-        (
-            all(0 <= b < 10 and round(b, 2) == b for b in config.attribution.betas),
-            "attribution.betas must lie in [0, 10), at most two decimals",
-        ),
-        (config.attribution.reference_size >= 1, "attribution.reference_size must be 1 or more"),
-        (
-            set(config.attribution.reference_match) <= {"age", "sex", "site"}
-            and len(set(config.attribution.reference_match)) == len(config.attribution.reference_match),
-            'attribution.reference_match may hold "age", "sex" and "site", each once',
-        ),
-        *config.statistics.checks(),
-        *config.evaluation.checks(),
-        *config.cluster.checks(),
-    ]
-    return [text for passed, text in checks if not passed]
+            (
+                not cohort.target or attribution.start_value == "logit",
+                'attribution.start_value = "probability" is not defined for a number (cohort.target); set "logit"',
+            ),
+            (
+                not (without_voxels and "inherent" in attribution.methods),
+                'with model.embedding, "inherent" has no map of voxels: leave it out of attribution.methods',
+            ),
+            (
+                not training.weight_penalty or isinstance(self.model, (BcosConfig, CodaConfig)),
+                f"training.weight_penalty needs a B-cos or CoDA network, and {self.model.architecture!r} is neither",
+            ),
+            (
+                training.ensemble == 1 or not objective.uses_maps,
+                f'training.ensemble must be 1 where objective.kind = "{objective.kind}": what is learned is measured '
+                "on one network",
+            ),
+            (
+                training.devices == 1 or not objective.uses_maps,
+                f'training.devices must be 1 where objective.kind = "{objective.kind}": its maps are made stage by '
+                "stage",
+            ),
+            (
+                training.augmentation.affine_probability == 0 or not objective.moves_maps,
+                'training.augmentation.affine_probability must be 0 where objective.kind = "guided" or '
+                "objective.frozen is true: masks and maps are not moved along",
+            ),
+        ]
 
 
 def _names_a_scan(pattern: str) -> bool:

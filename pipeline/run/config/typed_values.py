@@ -1,7 +1,7 @@
 """Values of settings, from TOML or typed, as the fields of frozen dataclasses have them.
 
-One check for configuration files and for settings of methods on the command line. A whole number is accepted where a
-number is asked for, a list where a tuple is. Errors name the setting and what it may be.
+One check for configuration files and for settings of methods. A whole number is accepted where a number is asked for, a
+list where a tuple is. Errors name the setting and what it may be.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from __future__ import annotations
 import contextlib
 import math
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from heatlas.pipeline.run.config.ranges import split_kind, unmet
 from heatlas.pipeline.run.documents import toml_document
 from heatlas.pipeline.run.errors import UsageError
 
@@ -27,7 +31,7 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
     Parameters
     ----------
     kind : type
-        Of the field: bool, int, float, str, a literal, a tuple, or a union of these.
+        Of the field: bool, int, float, str, a literal, a tuple, or a union of these; with its limits, if any.
     value : object
         As TOML gives it.
     name : str
@@ -36,7 +40,8 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
     Raises
     ------
     UsageError
-        If the value is of another type, none of those allowed, too large, not finite or not one line of text.
+        If the value is of another type, none of those allowed, too large, not finite, not one line of text or beyond a
+        limit.
 
     Examples
     --------
@@ -45,15 +50,45 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
     >>> typed_value(tuple[int, int, int] | None, [1, 2, 3], "window")
     (1, 2, 3)
     """
-    options = [option for option in options_of(kind) if is_plain(option)]
-    for option in options:
-        with contextlib.suppress(_MisfitError):
-            return _fitted(option, value, name)
-    raise UsageError(f"{name} = {shown(value)}: must be {' or '.join(map(_said, options))}.")
+    try:
+        return _fitted(kind, value)
+    except _MisfitError as misfit:
+        wrong, must = misfit.args
+        raise UsageError(f"{name} = {shown(wrong)}: {must}.") from None
+
+
+def misfits(record: Any) -> Iterator[tuple[str, Any, str]]:
+    """Settings of a record, those of nested records aside, with values that are not allowed, and what they must be."""
+    for name, kind in kinds_of(record.__class__).items():
+        try:
+            if any(map(is_plain, options_of(kind))):
+                _fitted(kind, getattr(record, name), infinite=True)
+        except _MisfitError as misfit:
+            yield name, getattr(record, name), misfit.args[1]
+
+
+def problems(record: Any, where: str = "") -> list[str]:
+    """What is wrong with the settings of a record and of those nested in it; only then what its `checks` say.
+
+    These are pairs of whether a relation between settings holds and the message if it does not.
+    """
+    found = [f"{where}{name} {must}" for name, _, must in misfits(record)]
+    nested = {name: getattr(record, name) for name, kind in kinds_of(record.__class__).items() if is_dataclass(kind)}
+    found += [problem for name, value in nested.items() for problem in problems(value, f"{where}{name}.")]
+    checks = [] if found or not hasattr(record, "checks") else record.checks()
+    return found + [text for passed, text in checks if not passed]
+
+
+@cache
+def kinds_of(record: type) -> dict[str, Any]:
+    """Types of the fields of a dataclass, with their limits."""
+    hints = get_type_hints(record, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(record)}
 
 
 def options_of(kind: Any) -> tuple[Any, ...]:
-    """Members of a union, or the type itself."""
+    """Members of a union, or the type itself, without limits."""
+    kind, _ = split_kind(kind)
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
@@ -80,38 +115,52 @@ def shown(value: Any) -> str:
 
 
 class _MisfitError(Exception):
-    """A value is not of a type; another of a union may fit."""
+    """A value, or an element of it, that is not allowed, and what it must be."""
 
 
-def _fitted(kind: Any, value: Any, name: str) -> Any:
-    if get_origin(kind) is Literal:
-        if not any(value == one and type(value) is type(one) for one in get_args(kind)):
-            raise _MisfitError
-        return value
+def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
+    """The value of its type and within its limits; with `infinite` these decide on infinity too."""
+    options, limits = [option for option in options_of(kind) if is_plain(option)], split_kind(kind)[1]
+    for option in options:
+        with contextlib.suppress(TypeError):
+            fitted = _of_type(option, value)
+            break
+    else:
+        raise _MisfitError(value, f"must be {' or '.join(map(_said, options))}")
+    for one in fitted if isinstance(fitted, tuple) else (fitted,):
+        if isinstance(one, int) and abs(one) > LARGEST:
+            raise _MisfitError(one, "must be a smaller number")
+        if isinstance(one, float) and not math.isfinite(one) and not (infinite and limits):
+            raise _MisfitError(one, "must be a finite number")
+        if isinstance(one, str) and any(map(is_control, one)):
+            raise _MisfitError(one, "must be one line of text without control characters")
+    if must := unmet(limits, fitted):
+        literals = (_said(option) for option in options if get_origin(option) is Literal)
+        raise _MisfitError(value, ", or be ".join([must, *literals]))
+    return fitted
+
+
+def _of_type(kind: Any, value: Any) -> Any:
+    """The value as one type has it; raises `TypeError` if it is of another."""
     if get_origin(kind) is tuple:
         kinds = get_args(kind)
         if not isinstance(value, list | tuple) or (kinds[-1] is not Ellipsis and len(kinds) != len(value)):
-            raise _MisfitError
-        each = kinds[:1] * len(value) if kinds[-1] is Ellipsis else kinds
-        return tuple(_fitted(one, item, name) for one, item in zip(each, value, strict=True))
-    if isinstance(value, int) and abs(value) > LARGEST:
-        raise UsageError(f"{name} is too large a number.")
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        raise _MisfitError
-    if kind is float and not math.isfinite(value):
-        raise UsageError(f"{name} = {value}: must be a finite number.")
-    if kind is str and any(map(is_control, value)):
-        raise UsageError(f"{name} = {value!r}: must be one line of text without control characters.")
-    return value
+            raise TypeError
+        return tuple(_of_type(kinds[0], one) for one in value)
+    if get_origin(kind) is Literal:
+        fits = any(value == one and type(value) is type(one) for one in get_args(kind))
+    else:
+        fits = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) <= (kind is bool)
+    if not fits:
+        raise TypeError
+    return float(value) if kind is float and abs(value) <= LARGEST else value
 
 
 def _said(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(shown, get_args(kind)))
+        return "one of " * (len(get_args(kind)) > 1) + ", ".join(map(shown, get_args(kind)))
     if get_origin(kind) is tuple:
         kinds = get_args(kind)
         length = "" if kinds[-1] is Ellipsis else f"{len(kinds)} "
-        return f"a list of {length}{_PLURALS.get(kinds[0]) or _said(kinds[0])}"
+        return f"a list of {length}{_PLURALS.get(kinds[0]) or f'any of {_said(kinds[0])}'.replace('one of ', '')}"
     return _NAMES[kind]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from heatlas.pipeline.run.config.ranges import between
+
+Width = Annotated[float, between(1 / 64, 4)]
 
 
 @dataclass(frozen=True)
@@ -36,22 +40,6 @@ class ModelConfig:
         """Settings of other sections that suit the family better than their defaults, by section."""
         return {}
 
-    def checks(self) -> list[tuple[bool, str]]:
-        """Checks of values: whether each passes, and the message if it fails."""
-        return []
-
 
 SHARED = tuple(field.name for field in dataclasses.fields(ModelConfig) if field.name != "architecture")
 """Settings of every family: what the network sees."""
-
-
-def all_positive(values: tuple[int, ...]) -> bool:
-    return len(values) > 0 and min(values) >= 1
-
-
-def is_width(value: float) -> tuple[bool, str]:
-    return 1 / 64 <= value <= 4, "model.width must lie between 0.015625 and 4"
-
-
-def is_share(name: str, value: float) -> tuple[bool, str]:
-    return 0 <= value < 1, f"model.{name} must lie in [0, 1)"

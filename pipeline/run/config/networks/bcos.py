@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from heatlas.pipeline.run.config.networks.base import ModelConfig, all_positive, is_width
+from heatlas.pipeline.run.config.networks.base import ModelConfig, Width
+from heatlas.pipeline.run.config.ranges import ODD, Count, Counts, at_least, between
 
 Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
 """Normalisations of dynamic linear networks; see `pipeline.models.dynamic.norms`."""
@@ -16,7 +17,7 @@ Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
 class BcosConfig(ModelConfig):
     """What the B-cos families share."""
 
-    b: float = 2.0
+    b: Annotated[float, between(1, 8)] = 2.0
     """Exponent of all layers. 1 is linear; the larger, the less a unit answers to what is not along its weights."""
     norm: Norm = "batch"
     """Normalisation after each layer; ``none`` multiplies by constants that are measured before training."""
@@ -24,7 +25,7 @@ class BcosConfig(ModelConfig):
     """Whether norms add a trained constant and subtract running means. Maps then no longer add up."""
     background: Literal["null", "dark"] = "null"
     """What intensities of 0 become, as everywhere outside the brain: [0, 0], or [0, 1] as in the source."""
-    initial_logits: float = 0.5
+    initial_logits: Annotated[float, between(1e-3, 10)] = 0.5
     """Root mean square of the logits before training, from which the temperature follows: half is twice as warm."""
 
     @property
@@ -37,11 +38,7 @@ class BcosConfig(ModelConfig):
         }  # fmt: skip
 
     def checks(self) -> list[tuple[bool, str]]:
-        return [
-            (1 <= self.b <= 8, "model.b must lie between 1 and 8"),
-            (1e-3 <= self.initial_logits <= 10, "model.initial_logits must lie between 0.001 and 10"),
-            (not (self.norm == "none" and self.norm_bias), 'model.norm_bias needs a model.norm other than "none"'),
-        ]
+        return [(not (self.norm == "none" and self.norm_bias), 'model.norm_bias needs a model.norm other than "none"')]
 
 
 @dataclass(frozen=True)
@@ -49,16 +46,16 @@ class BcosSimpleConfig(BcosConfig):
     """The plain B-cos network: a stack of convolutions."""
 
     architecture: Literal["bcos-simple"] = "bcos-simple"
-    b: float = 1.5
-    channels: tuple[int, ...] = (16, 16, 32, 32)
+    b: Annotated[float, between(1, 8)] = 1.5
+    channels: Counts = (16, 16, 32, 32)
     """Of each layer but the last."""
-    strides: tuple[int, ...] = (3, 1, 2, 1)
+    strides: Counts = (3, 1, 2, 1)
     """Of each layer but the last."""
-    stem_kernel: int = 5
+    stem_kernel: Annotated[int, ODD, between(1, 15)] = 5
     """Edge of the filters of the first layer, odd; those of the others have 3 voxels."""
     head: Literal["places", "average"] = "places"
     """Last layer: a classifier with weights of its own for each place, or one for every place, averaged."""
-    max_out: int = 1
+    max_out: Annotated[int, between(1, 16)] = 1
     """Units per channel, of which the largest counts (MaxOut)."""
 
     @property
@@ -76,10 +73,6 @@ class BcosSimpleConfig(BcosConfig):
         return [
             *super().checks(),
             (len(self.channels) == len(self.strides), "model.channels and model.strides must be equally long"),
-            (all_positive(self.channels), "model.channels must name at least one layer, each 1 or more"),
-            (all_positive(self.strides), "model.strides must name at least one layer, each 1 or more"),
-            (1 <= self.max_out <= 16, "model.max_out must lie between 1 and 16"),
-            (self.stem_kernel % 2 == 1 and 1 <= self.stem_kernel <= 15, "model.stem_kernel must be odd, from 1 to 15"),
         ]
 
 
@@ -88,14 +81,10 @@ class BcosResNetConfig(BcosConfig):
     """The B-cos ResNet of 18 layers."""
 
     architecture: Literal["bcos-resnet18"] = "bcos-resnet18"
-    width: float = 0.125
+    width: Width = 0.125
     """Factor on the channels of every layer; 1 gives 64, 128, 256 and 512."""
-    stem_stride: int = 2
+    stem_stride: Annotated[int, between(1, 4)] = 2
     """Stride of the first convolution."""
-
-    def checks(self) -> list[tuple[bool, str]]:
-        return [*super().checks(), is_width(self.width), (1 <= self.stem_stride <= 4, "model.stem_stride must lie "
-                "between 1 and 4")]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,24 +92,20 @@ class BcosResNeXtConfig(BcosConfig):
     """The B-cos ResNeXt of 50 layers."""
 
     architecture: Literal["bcos-resnext50"] = "bcos-resnext50"
-    width: float = 0.125
+    width: Width = 0.125
     """Factor on the channels of every layer; 1 gives 64, 128, 256 and 512 within blocks, and four times as many after
     them."""
-    groups: int = 4
+    groups: Count = 4
     """Of channels that the convolutions of 3×3×3 voxels keep apart; a divisor of their channels."""
-    stem_stride: int = 2
+    stem_stride: Annotated[int, between(1, 4)] = 2
     """Stride of the first convolution."""
 
     def checks(self) -> list[tuple[bool, str]]:
         inner = int(64 * self.width)
+        divides = inner >= self.groups and inner % self.groups == 0
         return [
             *super().checks(),
-            is_width(self.width),
-            (1 <= self.stem_stride <= 4, "model.stem_stride must lie between 1 and 4"),
-            (
-                self.groups >= 1 and inner >= self.groups and inner % self.groups == 0,
-                f"model.groups must divide the channels of the first blocks, {inner} at this model.width",
-            ),
+            (divides, f"model.groups must divide the channels of the first blocks, {inner} at this model.width"),
         ]
 
 
@@ -129,17 +114,10 @@ class BcosDenseNetConfig(BcosConfig):
     """The B-cos DenseNet-121."""
 
     architecture: Literal["bcos-densenet121"] = "bcos-densenet121"
-    first_channels: int = 16
+    first_channels: Annotated[int, between(1, 512)] = 16
     """Channels of the first convolution."""
-    growth: int = 8
+    growth: Annotated[int, between(1, 128)] = 8
     """Channels that each layer adds."""
-
-    def checks(self) -> list[tuple[bool, str]]:
-        return [
-            *super().checks(),
-            (1 <= self.first_channels <= 512, "model.first_channels must lie between 1 and 512"),
-            (1 <= self.growth <= 128, "model.growth must lie between 1 and 128"),
-        ]
 
 
 @dataclass(frozen=True)
@@ -148,14 +126,10 @@ class BcosConvNeXtConfig(BcosConfig):
 
     architecture: Literal["bcos-convnext-tiny"] = "bcos-convnext-tiny"
     norm: Norm = "position"
-    width: float = 0.125
+    width: Width = 0.125
     """Factor on the channels; 1 gives 96, 192, 384 and 768."""
-    depths: tuple[int, ...] = (3, 3, 9, 3)
+    depths: Annotated[tuple[int, int, int, int], at_least(1)] = (3, 3, 9, 3)
     """Blocks of the four groups."""
-
-    def checks(self) -> list[tuple[bool, str]]:
-        four = len(self.depths) == 4 and all_positive(self.depths)
-        return [*super().checks(), is_width(self.width), (four, "model.depths must be four numbers, each 1 or more")]
 
 
 @dataclass(frozen=True)
@@ -163,11 +137,8 @@ class BcosVggConfig(BcosConfig):
     """The B-cos VGG-11."""
 
     architecture: Literal["bcos-vgg11"] = "bcos-vgg11"
-    width: float = 0.125
+    width: Width = 0.125
     """Factor on the channels; 1 gives 64 to 512, and 4096 in the hidden layers."""
-
-    def checks(self) -> list[tuple[bool, str]]:
-        return [*super().checks(), is_width(self.width)]
 
 
 @dataclass(frozen=True)
@@ -176,22 +147,20 @@ class BcosViTConfig(BcosConfig):
 
     architecture: Literal["bcos-vit", "bcos-vit-c"] = "bcos-vit-c"
     norm: Norm = "position"
-    patch: int = 8
+    patch: Annotated[int, between(2, 64)] = 8
     """Voxels along each axis of a token; of bcos-vit-c a power of 2."""
-    dim: int = 48
+    dim: Count = 48
     """Channels of a token, a multiple of 6 and of `heads`."""
-    depth: int = 4
+    depth: Annotated[int, between(2, 64)] = 4
     """Blocks; bcos-vit-c has one less, and a stem of convolutions."""
-    heads: int = 3
+    heads: Count = 3
     """Of attention."""
 
     def checks(self) -> list[tuple[bool, str]]:
         power = self.patch & (self.patch - 1) == 0
         return [
             *super().checks(),
-            (2 <= self.patch <= 64, "model.patch must lie between 2 and 64"),
             (self.architecture == "bcos-vit" or power, "model.patch must be a power of 2 for bcos-vit-c"),
-            (self.dim >= 6 and self.dim % 6 == 0, "model.dim must be a multiple of 6, for positions along three axes"),
-            (self.heads >= 1 and self.dim % self.heads == 0, "model.dim must be a multiple of model.heads"),
-            (2 <= self.depth <= 64, "model.depth must lie between 2 and 64"),
+            (self.dim % 6 == 0, "model.dim must be a multiple of 6, for positions along three axes"),
+            (self.dim % self.heads == 0, "model.dim must be a multiple of model.heads"),
         ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from heatlas.pipeline.run.config.networks.base import ModelConfig, all_positive
+from heatlas.pipeline.run.config.networks.base import ModelConfig
+from heatlas.pipeline.run.config.ranges import ODD, Counts, at_least, between, naming
 
 
 @dataclass(frozen=True)
@@ -16,21 +16,21 @@ class CodaConfig(ModelConfig):
 
     bound: Literal["sq", "l2", "wb"] = "sq"
     """How the norm of weights is bounded: ``sq`` below 1 and less for weak responses, ``l2`` to 1; ``wb`` at most 1."""
-    units: tuple[int, ...] = (8, 8, 16, 16, 16, 32, 32, 32)
+    units: Counts = (8, 8, 16, 16, 16, 32, 32, 32)
     """Of all layers but the last, which has one per output."""
-    ranks: tuple[int, ...] = (8, 8, 8, 8, 8, 8, 8, 8, 8)
+    ranks: Counts = (8, 8, 8, 8, 8, 8, 8, 8, 8)
     """Of the maps that make weights; it bounds how many patterns a unit can hold."""
-    kernels: tuple[int, ...] = (5, 3, 3, 3, 3, 3, 3, 3, 1)
+    kernels: Annotated[tuple[int, ...], naming(1), at_least(1), ODD] = (5, 3, 3, 3, 3, 3, 3, 3, 1)
     """Edges of the patches of each layer, in voxels; odd."""
-    strides: tuple[int, ...] = (3, 1, 2, 1, 1, 2, 1, 1, 1)
+    strides: Counts = (3, 1, 2, 1, 1, 2, 1, 1, 1)
     """Of each layer."""
     background: Literal["null", "dark"] = "null"
     """What intensities of 0 become, as everywhere outside the brain: [0, 0], or [0, 1] as in the source."""
-    embedding: int = 0
+    embedding: Annotated[int, between(0, 512)] = 0
     """Filters of a learnt embedding of patches in place of the pair [v, 1 - v]; maps are then not of voxels."""
-    temperature: float = 0.0
+    temperature: Annotated[float, at_least(0)] = 0.0
     """Of the logits, per voxel of the last layer: the warmer, the more weights must align. 0 sets it from data."""
-    initial_logits: float = 0.5
+    initial_logits: Annotated[float, between(1e-6, 10)] = 0.5
     """Root mean square of the logits before training where the temperature is set from data."""
 
     @property
@@ -51,15 +51,7 @@ class CodaConfig(ModelConfig):
                 all(len(layer) == len(self.units) + 1 for layer in layers),
                 "model.ranks, model.kernels and model.strides must each have one value more than model.units",
             ),
-            *(
-                (all_positive(getattr(self, name)), f"model.{name} must name at least one layer, each 1 or more")
-                for name in ("units", "ranks", "kernels", "strides")
-            ),
-            (all(kernel % 2 for kernel in self.kernels), "model.kernels must be odd"),
             (reached, "model.kernels must be at least twice the stride less one, or voxels between them go unseen"),
-            (0 <= self.embedding <= 512, "model.embedding must lie between 0 and 512"),
-            (0 <= self.temperature < math.inf, "model.temperature must be 0 or more"),
-            (1e-6 <= self.initial_logits <= 10, "model.initial_logits must lie between 0.000001 and 10"),
         ]
 
 

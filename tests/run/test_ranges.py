@@ -1,0 +1,155 @@
+"""Every range of every setting of a run: refused just outside by table and key, accepted at its ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
+from heatlas.pipeline.run.config.ranges import (
+    ODD,
+    RISING,
+    Count,
+    Range,
+    above,
+    at_least,
+    between,
+    matching,
+    naming,
+    split_kind,
+    unmet,
+)
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.statistics import MOST_REPEATS
+from heatlas.pipeline.run.config.typed_values import kinds_of, misfits, problems
+from heatlas.pipeline.run.errors import UsageError
+
+
+def ends(limit: Range, whole: bool) -> Iterator[tuple[float, bool]]:
+    """Values at and just outside the ends of a range, and whether they are allowed."""
+    for end, end_in, outwards in ((limit.low, limit.low_in, -1), (limit.high, limit.high_in, 1)):
+        if math.isfinite(end):
+            yield end, end_in
+            if end_in:
+                yield (int(end) + outwards if whole else math.nextafter(end, outwards * math.inf)), False
+
+
+def with_value(default: Any, value: float, high: bool) -> Any:
+    """The value, or the list of a default with it in place of the last element, or of the first for a lower end."""
+    if not isinstance(default, tuple):
+        return value
+    return (*default[:-1], value) if high else (value, *default[1:])
+
+
+def bounded(record: Any, where: str) -> Iterator[tuple[str, Any, str, Any, bool]]:
+    """Section, record, setting, value and whether it is allowed, for every end of every range."""
+    for name, kind in kinds_of(type(record)).items():
+        default, (plain, limits) = getattr(record, name), split_kind(kind)
+        if kind is ModelConfig:
+            for family, network in NETWORKS.items():
+                yield from bounded(network(family), "model")
+        elif is_dataclass(kind):
+            yield from bounded(default, f"{where}.{name}".strip("."))
+        for limit in limits:
+            if isinstance(limit, Range):
+                for value, allowed in ends(limit, "int" in str(plain)):
+                    yield where, record, name, with_value(default, value, value >= limit.high), allowed
+
+
+ENDS = list(bounded(Config(), ""))
+
+
+def test_every_kind_of_setting_is_among_them() -> None:
+    names = {f"{where}.{name}" for where, _, name, _, _ in ENDS}
+    assert len(ENDS) > 250
+    for name in (
+        ".seed", "cohort.folds", "model.width", "model.channels", "training.augmentation.gamma", "objective.weight",
+        "statistics.confidence", "statistics.subgroups.mmse_bands", "evaluation.grids.layout", "cluster.gpus",
+    ):  # fmt: skip
+        assert name in names
+
+
+@pytest.mark.parametrize(
+    ("where", "record", "name", "value", "allowed"),
+    ENDS,
+    ids=[f"{where}.{name}={value}" for where, _, name, value, _ in ENDS],
+)
+def test_the_ends_of_ranges(where: str, record: Any, name: str, value: Any, allowed: bool) -> None:
+    changed = copy(record)
+    object.__setattr__(changed, name, value)
+    assert [setting for setting, _, _ in misfits(changed)] == ([] if allowed else [name])
+    if not allowed:
+        settings: Any = {name: value, **({"architecture": record.architecture} if where == "model" else {})}
+        for section in reversed(where.split(".") if where else []):
+            settings = {section: settings}
+        with pytest.raises(UsageError) as refused:
+            load_config(overrides=settings)
+        words = f"{where}.{name}".strip(".")
+        assert f"{words} must " in str(refused.value) or f"{words} = " in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "allowed", "refused", "sentence"),
+    [
+        ("statistics.voxelwise", "permutations", (0, 99, MOST_REPEATS), (-1, 1, 98, MOST_REPEATS + 1), "0, or between"),
+        ("objective", "weight", ("usual", 0, 1e6), (-0.1, 1e6 + 1), "between 0 and 1,000,000, or be 'usual'"),
+        ("objective", "stage", ("usual", -1, 0, 7), (-2,), "must be -1 or more, or be 'usual'"),
+        ("training.augmentation", "gamma", ([0.5, 10.0],), ([1.0, 1.0], [2.0, 1.0]), "in rising order, each above 0"),
+        ("statistics.subgroups", "mmse_bands", ([], [24, 30]), ([27, 24], [24, 24]), "must be in rising order"),
+        ("statistics.main_effects", "variables", ([], ["a", "b"]), (["a", "a"],), "must name each column once"),
+        ("statistics.group_comparisons", "comparisons", (["TP/FN"],), (["TP/TP"], ["TP"], ["a/TP"]), "each be a pair"),
+        ("statistics.group_comparisons", "metrics", (["sum"],), ([], ["sum", "sum"]), "at least one metric, each once"),
+        ("statistics.primary", "biomarker", ("volume of A",), ("own volume/tiv", " "), "one number per scan: name"),
+        ("statistics.primary", "region", ("a b",), ("", " "), "must not be empty"),
+        ("attribution", "betas", ([0.29, 9.99],), ([0.001], [1, 1.0]), "each once, each in [0, 10), each of at most"),
+    ],
+)
+def test_other_limits(section: str, name: str, allowed: tuple, refused: tuple, sentence: str) -> None:
+    def loaded(value: object) -> Config:
+        settings: Any = {name: value}
+        for part in reversed(section.split(".")):
+            settings = {part: settings}
+        return load_config(overrides=settings)
+
+    for value in allowed:
+        loaded(value)
+    for value in refused:
+        with pytest.raises(UsageError) as error:
+            loaded(value)
+        assert str(error.value).startswith(f"configuration: {section}.{name} must ")
+        assert sentence in str(error.value)
+
+
+@given(st.floats(), st.floats(-10, 10), st.floats(0, 10))
+def test_ranges_hold_what_their_sentences_say(value: float, low: float, width: float) -> None:
+    high = low + width
+    assert between(low, high).holds(value) == (low <= value <= high)
+    assert at_least(low).holds(value) == (low <= value < math.inf)
+    assert at_least(low, below=high).holds(value) == (low <= value < high)
+    assert above(low).holds(value) == (low < value < math.inf)
+    assert above(low, up_to=high).holds(value) == (low < value <= high)
+    assert above(low, below=high).holds(value) == (low < value < high)
+
+
+def test_a_range_of_a_list_is_one_of_each_element_and_names_what_is_wrong() -> None:
+    assert unmet([between(0, 1)], (0.5, 2.0)) == "must each lie between 0 and 1"
+    assert unmet([naming(1, "block"), ODD], (3, 4)) == "must name at least one block, each odd"
+    assert unmet([RISING, above(0)], ()) == ""
+    assert unmet([matching("a+", "be of a")], "aab") == "must be of a"
+    assert split_kind(Count) == (int, (at_least(1),))
+
+
+def test_values_of_another_type_are_refused_in_records_too() -> None:
+    with pytest.raises(UsageError, match=r"configuration: seed must be a whole number"):
+        replace(Config(), seed=True)
+    assert problems(replace(Config().cohort, split="thirds"), "cohort.") == [
+        "cohort.split must be one of 'folds', 'single'"
+    ]
