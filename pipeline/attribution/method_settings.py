@@ -8,15 +8,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any
 
-from heatlas.pipeline.run.config.typed_values import from_text, is_plain, options_of, typed_value
+from heatlas.pipeline.run.config.typed_values import (
+    from_text,
+    is_plain,
+    kinds_of,
+    misfits,
+    options_of,
+    shown,
+    typed_value,
+)
 from heatlas.pipeline.run.errors import UsageError
 
 Setting = bool | int | float | str | tuple[Any, ...]
 
 
-def read_settings(method: str, record: type[Any], texts: Sequence[str], where: str = "--setting") -> dict[str, Setting]:
+class CheckedSettings:
+    """Base of the records of methods: a value that its field does not allow is refused when one is created."""
+
+    def __post_init__(self) -> None:
+        for setting, value, must in misfits(self):
+            name = getattr(self, "name", type(self).__name__.lower())
+            raise UsageError(f"{name}: {setting} = {shown(value)}: {must}.")
+
+
+def read_settings(method: str, record: type, texts: Sequence[str], where: str = "--setting") -> dict[str, Setting]:
     """Settings by name, each of the type of its field, only those that differ from the default.
 
     Parameters
@@ -33,7 +50,7 @@ def read_settings(method: str, record: type[Any], texts: Sequence[str], where: s
     Raises
     ------
     UsageError
-        For a text without ``=``, an unknown or repeated setting, or a value of another type.
+        For a text without ``=``, an unknown or repeated setting, or a value of another type or outside of its range.
     """
     known = dict(settable(record))
     found: dict[str, Setting] = {}
@@ -58,11 +75,11 @@ class Field:
     default: Any
 
 
-def settable(record: type[Any], prefix: str = "") -> Iterator[tuple[str, Field]]:
+def settable(record: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
     """Settings of a record by name; those of nested records with a dot."""
-    hints = get_type_hints(record)
+    kinds = kinds_of(record)
     for field in dataclasses.fields(record):
-        kind = hints[field.name]
+        kind = kinds[field.name]
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             if field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING:
                 yield from settable(kind, f"{prefix}{field.name}.")  # else the run gives it whole
@@ -73,7 +90,7 @@ def settable(record: type[Any], prefix: str = "") -> Iterator[tuple[str, Field]]
             yield prefix + field.name, Field(kind, default)
 
 
-def build_record(record: type[Any], settings: Mapping[str, Setting], given: Mapping[str, Any]) -> Any:
+def build_record(record: type, settings: Mapping[str, Setting], given: Mapping[str, Any]) -> Any:
     """Create a record from its settings and from values provided by the run.
 
     Raises
@@ -81,12 +98,12 @@ def build_record(record: type[Any], settings: Mapping[str, Setting], given: Mapp
     UsageError
         For a value that the record refuses.
     """
-    hints, values = get_type_hints(record), dict(given)
+    kinds, values = kinds_of(record), dict(given)
     for name, value in settings.items():
         head, point, _ = name.partition(".")
         if point:
             inner = {key[len(head) + 1 :]: item for key, item in settings.items() if key.startswith(head + ".")}
-            values[head] = build_record(hints[head], inner, {})
+            values[head] = build_record(kinds[head], inner, {})
         else:
             values[head] = value
     return record(**values)

@@ -86,7 +86,8 @@ def test_the_maps_are_those_of_the_method(run: OutsideRun) -> None:
         (("lrp", "grad_cam"), (), "attribution.methods: grad_cam: unknown"),
         (("occlusion",), ("occlusion:sizes=3",), "no setting 'sizes'"),
         (("occlusion",), ("occlusion:size=x",), "a whole number"),
-        (("occlusion",), ("occlusion:batch=0",), "batch = 0"),
+        (("occlusion",), ("occlusion:batch=0",), "batch = 0: must be 1 or more"),
+        (("region-occlusion",), ("region-occlusion:batch=0",), "batch = 0: must be 1 or more"),  # made with an atlas
         (("lrp",), ("rise:masks=3",), "rise is not among the methods"),
         (("lrp",), ("lrp:beta=[0, 1]",), "attribution.betas"),
         (("lrp", "rise"), ("batch=2",), "lrp has no setting 'batch'"),

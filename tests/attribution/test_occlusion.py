@@ -212,7 +212,7 @@ def test_painting_is_by_number_not_by_position():
         ({"size": 0}, "size = 0"),
         ({"size": (2, 2)}, "size"),
         ({"size": 2.5}, "size = 2.5"),
-        ({"size": (2, 2, True)}, "size = True"),
+        ({"size": (2, 2, True)}, r"size = \(2, 2, True\)"),
         ({"size": 4, "stride": -1}, "stride"),
         ({"batch": 0}, "batch"),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from range_ends import ends
 
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
@@ -18,7 +19,6 @@ from heatlas.pipeline.run.config.ranges import (
     ODD,
     RISING,
     Count,
-    Range,
     above,
     at_least,
     between,
@@ -33,35 +33,17 @@ from heatlas.pipeline.run.config.typed_values import kinds_of, misfits, problems
 from heatlas.pipeline.run.errors import UsageError
 
 
-def ends(limit: Range, whole: bool) -> Iterator[tuple[float, bool]]:
-    """Values at and just outside the ends of a range, and whether they are allowed."""
-    for end, end_in, outwards in ((limit.low, limit.low_in, -1), (limit.high, limit.high_in, 1)):
-        if math.isfinite(end):
-            yield end, end_in
-            if end_in:
-                yield (int(end) + outwards if whole else math.nextafter(end, outwards * math.inf)), False
-
-
-def with_value(default: Any, value: float, high: bool) -> Any:
-    """The value, or the list of a default with it in place of the last element, or of the first for a lower end."""
-    if not isinstance(default, tuple):
-        return value
-    return (*default[:-1], value) if high else (value, *default[1:])
-
-
 def bounded(record: Any, where: str) -> Iterator[tuple[str, Any, str, Any, bool]]:
     """Section, record, setting, value and whether it is allowed, for every end of every range."""
     for name, kind in kinds_of(type(record)).items():
-        default, (plain, limits) = getattr(record, name), split_kind(kind)
+        default = getattr(record, name)
         if kind is ModelConfig:
             for family, network in NETWORKS.items():
                 yield from bounded(network(family), "model")
         elif is_dataclass(kind):
             yield from bounded(default, f"{where}.{name}".strip("."))
-        for limit in limits:
-            if isinstance(limit, Range):
-                for value, allowed in ends(limit, "int" in str(plain)):
-                    yield where, record, name, with_value(default, value, value >= limit.high), allowed
+        for value, allowed in ends(kind, default):
+            yield where, record, name, value, allowed
 
 
 ENDS = list(bounded(Config(), ""))

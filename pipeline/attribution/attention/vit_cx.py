@@ -7,10 +7,9 @@ the rest; a place is worth the mean over the masks that show it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,11 +19,12 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.cam.channel_maps import ratio
 from heatlas.pipeline.attribution.cam.map_range import by_range
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
-from heatlas.pipeline.attribution.settings import require_whole
 from heatlas.pipeline.attribution.upsampling import to_input_grid
 from heatlas.pipeline.models.attention import attention_layers
+from heatlas.pipeline.run.config.ranges import Count, Probability, Seed, at_least
 from heatlas.pipeline.run.errors import UsageError
 
 
@@ -99,7 +99,7 @@ def causal_scores(
 
 
 @dataclass(frozen=True)
-class ViTCX:
+class ViTCX(CheckedSettings):
     """Mean worth of the masks that show a place; see `causal_scores`.
 
     Parameters
@@ -119,22 +119,12 @@ class ViTCX:
     """
 
     name: ClassVar[str] = "vit-cx"
-    threshold: float = 0.1
-    noise: float = 0.02
+    threshold: Probability = 0.1
+    noise: Annotated[float, at_least(0)] = 0.02
     score: Literal["probability", "start"] = "probability"
-    seed: int = 0
+    seed: Seed = 0
     masking: Masking = field(default_factory=Masking)
-    batch: int = 4
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "batch", self.batch, least=1)
-        require_whole(self.name, "seed", self.seed, least=0)
-        if not 0 <= self.threshold <= 1:
-            raise UsageError(f"{self.name}: threshold = {self.threshold}; a cosine distance from 0 to 1 is needed.")
-        if not (math.isfinite(self.noise) and self.noise >= 0):
-            raise UsageError(f"{self.name}: noise = {self.noise}; a standard deviation of 0 or more is needed.")
-        if self.score not in ("probability", "start"):
-            raise UsageError(f"{self.name}: score = {self.score!r}; allowed are 'probability' and 'start'.")
+    batch: Count = 4
 
     def require(self, view: NetworkView) -> None:
         if not attention_layers(view.model):

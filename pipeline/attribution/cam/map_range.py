@@ -5,12 +5,10 @@ Stretching a constant map would amplify rounding errors to a full mask, so a ran
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
-
-from heatlas.pipeline.run.errors import UsageError
 
 Normalisation = Literal["range", "max", "sigmoid"]
 SPACE = (1, 2, 3, 4)
@@ -54,9 +52,3 @@ def normalised(maps: Tensor, how: Normalisation) -> Tensor:
     if how == "range":
         return by_range(maps)
     return by_max(maps) if how == "max" else torch.sigmoid(maps)
-
-
-def require_normalisation(method: str, how: str) -> None:
-    """Refuse an unknown rule."""
-    if how not in get_args(Normalisation):
-        raise UsageError(f"{method}: normalisation = {how!r}; allowed are {', '.join(get_args(Normalisation))}.")

@@ -11,18 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.cam.channel_maps import require_channels, require_nonnegative, weighted_sum
-from heatlas.pipeline.attribution.cam.map_range import Normalisation, normalised, require_normalisation
+from heatlas.pipeline.attribution.cam.map_range import Normalisation, normalised
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
-from heatlas.pipeline.attribution.settings import require_whole
 from heatlas.pipeline.attribution.upsampling import to_input_grid
-from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.config.ranges import Count, above, at_least
 
 Objective = Literal["mask", "diff"]
 Keep = Literal["best", "last"]
@@ -49,7 +49,7 @@ def objective_of(score: Tensor, masked_score: Tensor, objective: Objective) -> T
 
 
 @dataclass(frozen=True)
-class OptiCam:
+class OptiCam(CheckedSettings):
     """Opti-CAM (see the module).
 
     Maps are the mixtures of features; the mask that is optimised is their upsampled, normalised form.
@@ -77,25 +77,12 @@ class OptiCam:
     name: ClassVar[str] = "opti-cam"
     normalisation: Normalisation = "range"
     objective: Objective = "mask"
-    learning_rate: float = 0.1
-    iterations: int = 100
-    tolerance: float = 1e-10
+    learning_rate: Annotated[float, above(0)] = 0.1
+    iterations: Count = 100
+    tolerance: Annotated[float, at_least(0)] = 1e-10
     keep: Keep = "best"
     masking: Masking = field(default_factory=Masking)
-    batch: int = 1
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "batch", self.batch, least=1)
-        require_whole(self.name, "iterations", self.iterations, least=1)
-        require_normalisation(self.name, self.normalisation)
-        for setting, allowed in (("objective", Objective), ("keep", Keep)):
-            if getattr(self, setting) not in get_args(allowed):
-                value, names = getattr(self, setting), ", ".join(get_args(allowed))
-                raise UsageError(f"{self.name}: {setting} = {value!r}; allowed are {names}.")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise UsageError(f"{self.name}: learning_rate = {self.learning_rate}; it must be positive.")
-        if not (math.isfinite(self.tolerance) and self.tolerance >= 0):
-            raise UsageError(f"{self.name}: tolerance = {self.tolerance}; it must be 0 or more.")
+    batch: Count = 1
 
     def maps(self, view: NetworkView) -> Tensor:
         require_channels(view, self.name)

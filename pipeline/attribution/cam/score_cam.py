@@ -15,10 +15,11 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.cam.channel_maps import channel_pairs, require_channels, weighted_sum
 from heatlas.pipeline.attribution.cam.map_range import by_range
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
-from heatlas.pipeline.attribution.settings import require_whole
 from heatlas.pipeline.attribution.upsampling import to_input_grid
+from heatlas.pipeline.run.config.ranges import Count
 
 
 @torch.no_grad()
@@ -75,7 +76,7 @@ def drop_of_score(view: NetworkView, batch: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ScoreCam:
+class ScoreCam(CheckedSettings):
     """Score-CAM (Wang et al. 2020): channels weighted by the score of the volume masked with them, then ReLU.
 
     Parameters
@@ -92,10 +93,7 @@ class ScoreCam:
     name: ClassVar[str] = "score-cam"
     channel_softmax: bool = True
     masking: Masking = field(default_factory=Masking)
-    batch: int = 4
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "batch", self.batch, least=1)
+    batch: Count = 4
 
     def maps(self, view: NetworkView) -> Tensor:
         require_channels(view, self.name)
@@ -106,7 +104,7 @@ class ScoreCam:
 
 
 @dataclass(frozen=True)
-class AblationCam:
+class AblationCam(CheckedSettings):
     """Ablation-CAM (Desai & Ramaswamy 2020): channels weighted by the relative drop without them, then ReLU.
 
     The relative drop makes the scale of a map depend on how close its logit is to 0: compare the shapes of maps between
@@ -119,10 +117,7 @@ class AblationCam:
     """
 
     name: ClassVar[str] = "ablation-cam"
-    batch: int = 16
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "batch", self.batch, least=1)
+    batch: Count = 16
 
     def maps(self, view: NetworkView) -> Tensor:
         require_channels(view, self.name)

@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
-from heatlas.pipeline.attribution.settings import require_number, require_whole
+from heatlas.pipeline.run.config.ranges import Count, between
 from heatlas.pipeline.run.errors import UsageError
 
 
 @dataclass(frozen=True)
-class IntegratedGradients:
+class IntegratedGradients(CheckedSettings):
     """Integrated gradients, signed, summed over channels.
 
     Parameters
@@ -49,14 +50,9 @@ class IntegratedGradients:
     name: ClassVar[str] = "integrated-gradients"
 
     masking: Masking = field(default_factory=Masking)
-    steps: int = 50
-    batch: int = 1
-    tolerance: float = 0.05
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "steps", self.steps, 1)
-        require_whole(self.name, "batch", self.batch, 1)
-        require_number(self.name, "tolerance", self.tolerance, 0, math.inf)
+    steps: Count = 50
+    batch: Count = 1
+    tolerance: Annotated[float, between(0, math.inf)] = 0.05
 
     def maps(self, view: NetworkView) -> Tensor:
         """Maps (B, 1, d, h, w) that sum to ``score(features) - score(baseline)``.

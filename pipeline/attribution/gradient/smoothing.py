@@ -9,21 +9,24 @@ parts before smoothing would keep the noise that smoothing cancels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient, Score, channel_sum, score_gradient
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.attribution.settings import require_number, require_whole
+from heatlas.pipeline.run.config.ranges import ODD, Count, Probability, Seed, at_least
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.seeds import derived_seed
 
+Kernel = Annotated[int, ODD, at_least(1)]
+
 
 @dataclass(frozen=True)
-class SmoothInputTimesGradient(InputTimesGradient):
+class SmoothInputTimesGradient(CheckedSettings, InputTimesGradient):
     """S-IxG: input times gradient, signed and channel-summed, then smoothed.
 
     Parameters
@@ -36,10 +39,7 @@ class SmoothInputTimesGradient(InputTimesGradient):
 
     name: ClassVar[str] = "smooth-input-x-gradient"
 
-    kernel: int = 15
-
-    def __post_init__(self) -> None:
-        require_odd(self.name, self.kernel)
+    kernel: Kernel = 15
 
     def maps(self, view: NetworkView) -> Tensor:
         return gaussian_smooth(super().maps(view), self.kernel)
@@ -59,18 +59,14 @@ class SmoothIntegratedGradients(IntegratedGradients):
 
     name: ClassVar[str] = "smooth-integrated-gradients"
 
-    kernel: int = 15
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_odd(self.name, self.kernel)
+    kernel: Kernel = 15
 
     def maps(self, view: NetworkView) -> Tensor:
         return gaussian_smooth(super().maps(view), self.kernel)
 
 
 @dataclass(frozen=True)
-class SmoothGrad:
+class SmoothGrad(CheckedSettings):
     """SmoothGrad (Smilkov et al. 2017): the gradient averaged over noisy copies, then absolute and channel-summed.
 
     Noise is added to air and tissue alike, so the network sees volumes unlike any scan.
@@ -90,16 +86,10 @@ class SmoothGrad:
 
     name: ClassVar[str] = "smoothgrad"
 
-    samples: int = 15
-    noise: float = 0.15
-    seed: int = 0
-    batch: int = 1
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "samples", self.samples, 1)
-        require_number(self.name, "noise", self.noise, 0, 1)
-        require_whole(self.name, "seed", self.seed, 0)
-        require_whole(self.name, "batch", self.batch, 1)
+    samples: Count = 15
+    noise: Probability = 0.15
+    seed: Seed = 0
+    batch: Count = 1
 
     def maps(self, view: NetworkView) -> Tensor:
         gradient = smooth_gradient(view.score, view.features, self.samples, self.noise, self.seed, batch=self.batch)
@@ -168,14 +158,8 @@ def gaussian_weights(kernel: int) -> list[float]:
     >>> [round(weight, 3) for weight in gaussian_weights(3)]
     [0.226, 0.549, 0.226]
     """
-    require_odd("Gaussian", kernel)
+    if kernel < 1 or kernel % 2 == 0:  # an even one would shift the map by half a voxel
+        raise UsageError(f"Gaussian: kernel = {kernel}: must be odd and 1 or more.")
     offsets = torch.arange(kernel, dtype=torch.float64) - kernel // 2
     weights = torch.exp(-0.5 * (offsets / (kernel / 4)) ** 2)
     return [float(weight) for weight in weights / weights.sum()]
-
-
-def require_odd(method: str, kernel: int) -> None:
-    """Refuse an even kernel, which would shift the map by half a voxel."""
-    require_whole(method, "kernel", kernel, 1)
-    if kernel % 2 == 0:
-        raise UsageError(f"{method}: kernel = {kernel}; it must be odd, such as {kernel + 1}.")

@@ -19,6 +19,7 @@ from heatlas.pipeline.attribution.entry import Surroundings
 from heatlas.pipeline.attribution.gradient.gradients import channel_sum
 from heatlas.pipeline.attribution.inherent.ledger import balances, inherent_ledger
 from heatlas.pipeline.attribution.lrp.ledger import Ledger
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value
 from heatlas.pipeline.models.dynamic.encoding import InputEncoding
@@ -68,7 +69,7 @@ def mean_corrected(of_classes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Inherent:
+class Inherent(CheckedSettings):
     """Contributions by W(x), signed, summed over channels.
 
     Parameters
@@ -84,10 +85,6 @@ class Inherent:
 
     reference: Reference | None = None
     compare: Literal["controls", "nothing"] = "controls"
-
-    def __post_init__(self) -> None:
-        if self.compare not in ("controls", "nothing"):
-            raise UsageError(f"inherent: compare = {self.compare!r}; allowed are 'controls' and 'nothing'.")
 
     @staticmethod
     def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.planner import BatchNormMode
 from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
 from heatlas.pipeline.attribution.lrp.relevance import lrp
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described, one_channel
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import StartValue
-from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.config.ranges import at_least, naming
 
 
 @dataclass(frozen=True)
-class Lrp:
+class Lrp(CheckedSettings):
     """Layer-wise relevance propagation; relevance summed over the channels of the stage.
 
     Parameters
@@ -37,22 +38,14 @@ class Lrp:
     """
 
     rules: Literal["founding", "focus", "composite"] = "founding"
-    beta: float | tuple[float, ...] = 0.0
-    gamma: float = 0.25
-    epsilon: float = 0.25
+    beta: Annotated[float | tuple[float, ...], naming(1, once=True)] = 0.0
+    gamma: Annotated[float, at_least(0)] = 0.25
+    epsilon: Annotated[float, at_least(0)] = 0.25
     bias: bool = False
     batch_norm: BatchNormMode = "fold"
 
     name: ClassVar[str] = "lrp"
     has_ledger: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.rules not in ("founding", "focus", "composite"):
-            raise UsageError(f"rules = {self.rules!r}: allowed are 'founding', 'focus' and 'composite'.")
-        if not self.betas or len(set(self.betas)) < len(self.betas):
-            raise UsageError(f"beta = {self.beta!r}: name at least one value, each once.")
-        for one in self.singles():
-            founding(one.betas[0]), composite(one.gamma, one.epsilon)  # the rules check their own settings
 
     @property
     def betas(self) -> tuple[float, ...]:

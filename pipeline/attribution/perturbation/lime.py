@@ -11,7 +11,7 @@ Supervoxels come from scikit-image's SLIC, which supports masked volumes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,10 +20,11 @@ from scipy.ndimage import distance_transform_edt, find_objects
 from skimage.segmentation import slic
 from torch import Tensor
 
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import AIR, Masking, masked_scores
 from heatlas.pipeline.attribution.perturbation.occlusion import painted
-from heatlas.pipeline.attribution.settings import require_whole
+from heatlas.pipeline.run.config.ranges import Count, Seed, above, at_least
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.seeds import derived_seed
 
@@ -118,7 +119,7 @@ def weighted_ridge(features: Tensor, values: Tensor, weights: Tensor, ridge: flo
 
 
 @dataclass(frozen=True)
-class Lime:
+class Lime(CheckedSettings):
     """Coefficients of a local linear model in supervoxels of the brain.
 
     At the input only. `fits` gives the coefficients and R² behind the map.
@@ -149,26 +150,16 @@ class Lime:
     """
 
     name: ClassVar[str] = "lime"
-    segments: int = 100
-    compactness: float = 0.1
-    samples: int = 1000
-    kernel_width: float = 0.25
-    ridge: float = 1.0
+    segments: Count = 100
+    compactness: Annotated[float, above(0)] = 0.1
+    samples: Annotated[int, at_least(2)] = 1000
+    kernel_width: Annotated[float, above(0)] = 0.25
+    ridge: Annotated[float, above(0)] = 1.0
     spread: Literal["coefficient", "per-voxel"] = "coefficient"
     air: float = AIR
-    seed: int = 0
+    seed: Seed = 0
     masking: Masking = field(default_factory=Masking)
-    batch: int = 8
-
-    def __post_init__(self) -> None:
-        for setting, least in (("segments", 1), ("samples", 2), ("batch", 1), ("seed", 0)):
-            require_whole(self.name, setting, getattr(self, setting), least)
-        for setting in ("compactness", "kernel_width", "ridge"):
-            value = getattr(self, setting)
-            if not 0 < value < float("inf"):
-                raise UsageError(f"lime: {setting} = {value}; it must be positive.")
-        if self.spread not in ("coefficient", "per-voxel"):
-            raise UsageError(f"lime: spread = {self.spread!r}; allowed are 'coefficient' and 'per-voxel'.")
+    batch: Count = 8
 
     def fits(self, view: NetworkView) -> tuple[LocalFit, ...]:
         """The linear model of every volume.

@@ -12,7 +12,6 @@ masking scaled volumes with scaled air equals masking raw intensities with air.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -21,8 +20,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import BadInputError
 
 AIR = 0.0
 """Value of air in volumes scaled by ``minmax-brain``."""
@@ -32,7 +32,7 @@ ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
-class Masking:
+class Masking(CheckedSettings):
     """How voxels are hidden.
 
     Parameters
@@ -53,12 +53,6 @@ class Masking:
 
     baseline: float = AIR
     inner: Literal["baseline", "zero"] = "baseline"
-
-    def __post_init__(self) -> None:
-        if self.inner not in ("baseline", "zero"):
-            raise UsageError(f"masking: inner = {self.inner!r}; allowed are 'baseline' and 'zero'.")
-        if not math.isfinite(self.baseline):
-            raise UsageError(f"masking: baseline = {self.baseline}; it must be a finite intensity.")
 
     def apply(self, x: Tensor, keep: Tensor) -> Tensor:
         """Volumes (B, 1, D, H, W) with the hidden part replaced; see `mixed`."""

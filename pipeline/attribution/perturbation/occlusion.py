@@ -14,18 +14,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, digest, masked_scores
-from heatlas.pipeline.attribution.settings import require_whole
+from heatlas.pipeline.run.config.ranges import Count, at_least
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Box = tuple[slice, slice, slice]
+Edges = Annotated[int | tuple[int, int, int], at_least(1)]
 
 
 def boxes(grid: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...]) -> list[Box]:
@@ -77,7 +79,7 @@ def occlusion(
 
 
 @dataclass(frozen=True)
-class Occlusion:
+class Occlusion(CheckedSettings):
     """Drop of the score, per voxel, when a box is hidden; see `occlusion`.
 
     Parameters
@@ -92,22 +94,22 @@ class Occlusion:
     """
 
     name: ClassVar[str] = "occlusion"
-    size: int | tuple[int, int, int] = 16
-    stride: int | tuple[int, int, int] = 8
+    size: Edges = 16
+    stride: Edges = 8
     masking: Masking = field(default_factory=Masking)
-    batch: int = 8
+    batch: Count = 8
 
     def __post_init__(self) -> None:
-        require_whole(self.name, "batch", self.batch, least=1)
-        size, stride = _triple("size", self.size), _triple("stride", self.stride)
+        super().__post_init__()
+        size, stride = _triple(self.size), _triple(self.stride)
         if any(step > width for step, width in zip(stride, size, strict=True)):
             raise UsageError(f"occlusion: stride {stride} above size {size} would leave voxels uncovered; lower it.")
 
     def maps(self, view: NetworkView) -> Tensor:
-        size, grid = _triple("size", self.size), tuple(view.features.shape[-3:])
+        size, grid = _triple(self.size), tuple(view.features.shape[-3:])
         if any(width > length for width, length in zip(size, grid, strict=True)):
             raise UsageError(f"occlusion: boxes of {size} voxels do not fit into the grid {grid}; lower size.")
-        return occlusion(view, size, _triple("stride", self.stride), self.masking, self.batch)
+        return occlusion(view, size, _triple(self.stride), self.masking, self.batch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +175,7 @@ def region_drops(view: NetworkView, labels: Tensor, masking: Masking, batch: int
 
 
 @dataclass(frozen=True)
-class RegionOcclusion:
+class RegionOcclusion(CheckedSettings):
     """Drop of the score when an atlas region is hidden, divided evenly among its voxels; at the input only.
 
     Parameters
@@ -188,10 +190,7 @@ class RegionOcclusion:
     name: ClassVar[str] = "region-occlusion"
     regions: RegionLabels
     masking: Masking = field(default_factory=Masking)
-    batch: int = 8
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "batch", self.batch, least=1)
+    batch: Count = 8
 
     @staticmethod
     def from_run(surroundings: Surroundings) -> dict[str, RegionLabels]:
@@ -248,10 +247,5 @@ def _without_box(like: Tensor, box: Box) -> Tensor:
     return keep
 
 
-def _triple(setting: str, value: int | tuple[int, int, int]) -> tuple[int, int, int]:
-    triple = (value,) * 3 if isinstance(value, int | float) else tuple(value)
-    if len(triple) != 3:
-        raise UsageError(f"occlusion: {setting} = {value}; give one or three numbers of voxels.")
-    for edge in triple:
-        require_whole("occlusion", setting, edge, least=1)
-    return triple[0], triple[1], triple[2]
+def _triple(value: int | tuple[int, int, int]) -> tuple[int, int, int]:
+    return (value, value, value) if isinstance(value, int) else (value[0], value[1], value[2])

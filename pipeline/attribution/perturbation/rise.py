@@ -14,15 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, masked_scores
-from heatlas.pipeline.attribution.settings import require_whole
-from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.config.ranges import Count, Seed, above
 from heatlas.pipeline.run.work.seeds import derived_seed
 
 
@@ -95,7 +95,7 @@ def rise(
 
 
 @dataclass(frozen=True)
-class Rise:
+class Rise(CheckedSettings):
     """Mean score of random masks that show a voxel; see `rise`.
 
     Parameters
@@ -118,23 +118,14 @@ class Rise:
     """
 
     name: ClassVar[str] = "rise"
-    masks: int = 1000
-    cells: int = 6
-    p: float = 0.1
+    masks: Count = 1000
+    cells: Count = 6
+    p: Annotated[float, above(0, below=1)] = 0.1
     score: Literal["probability", "start"] = "probability"
     control_variate: bool = False
-    seed: int = 0
+    seed: Seed = 0
     masking: Masking = field(default_factory=Masking)
-    batch: int = 8
-
-    def __post_init__(self) -> None:
-        for setting in ("masks", "cells", "batch"):
-            require_whole(self.name, setting, getattr(self, setting), least=1)
-        require_whole(self.name, "seed", self.seed, least=0)
-        if not 0 < self.p < 1:
-            raise UsageError(f"rise: p = {self.p}; a probability strictly between 0 and 1 is needed.")
-        if self.score not in ("probability", "start"):
-            raise UsageError(f"rise: score = {self.score!r}; allowed are 'probability' and 'start'.")
+    batch: Count = 8
 
     def maps(self, view: NetworkView) -> Tensor:
         if self.score == "probability":

@@ -20,6 +20,7 @@ from heatlas.pipeline.attribution.graph.planner import boundary_value, carried, 
 from heatlas.pipeline.attribution.graph.supported import labelled
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.graph.tracing import Gate, Operation, Program
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described, one_channel
 from heatlas.pipeline.attribution.network_view import NetworkView, require_unchanging
 from heatlas.pipeline.attribution.numerics import exact_float32
@@ -126,7 +127,7 @@ def _run(operation: Operation, own: Values, theirs: Values) -> tuple[Tensor, Ten
 
 
 @dataclass(frozen=True)
-class DeepLift:
+class DeepLift(CheckedSettings):
     """DeepLIFT by the rescale rule, signed, summed over channels.
 
     Parameters
@@ -141,10 +142,6 @@ class DeepLift:
 
     reference: Reference | None = None
     compare: Literal["mean", "each"] = "mean"
-
-    def __post_init__(self) -> None:
-        if self.compare not in ("mean", "each"):
-            raise UsageError(f"deeplift: compare = {self.compare!r}; allowed are 'mean' and 'each'.")
 
     @staticmethod
     def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,10 +26,11 @@ from torch import Tensor
 from heatlas.pipeline.attribution.entry import Surroundings
 from heatlas.pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
 from heatlas.pipeline.attribution.gradient.integrated_gradients import PathIntegral, path_integral, require_complete
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value, value_of_mean
-from heatlas.pipeline.attribution.settings import require_number, require_whole
+from heatlas.pipeline.run.config.ranges import Count, Seed, between
 from heatlas.pipeline.run.work.seeds import derived_seed
 
 MOST = 4
@@ -135,7 +136,7 @@ def sample_paths(score: Score, volume: Tensor, references: Tensor, alphas: Tenso
 
 
 @dataclass(frozen=True)
-class ExpectedGradients:
+class ExpectedGradients(CheckedSettings):
     """Expected gradients from controls, signed, summed over channels.
 
     Parameters
@@ -158,16 +159,11 @@ class ExpectedGradients:
     name: ClassVar[str] = "expected-gradients"
 
     reference: Reference | None = None
-    alphas: int = 1
-    seed: int = 0
-    batch: int = 1
+    alphas: Count = 1
+    seed: Seed = 0
+    batch: Count = 1
     control_variate: bool = True
-    tolerance: float = 0.05
-
-    def __post_init__(self) -> None:
-        for setting, least in (("alphas", 1), ("seed", 0), ("batch", 1)):
-            require_whole(self.name, setting, getattr(self, setting), least)
-        require_number(self.name, "tolerance", self.tolerance, 0, math.inf)
+    tolerance: Annotated[float, between(0, math.inf)] = 0.05
 
     @staticmethod
     def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:
@@ -214,7 +210,7 @@ class ExpectedGradients:
 
 
 @dataclass(frozen=True)
-class IntegratedGradientsFromMean:
+class IntegratedGradientsFromMean(CheckedSettings):
     """Integrated gradients on the straight path from the mean of the controls, signed, summed over channels.
 
     Parameters
@@ -232,14 +228,9 @@ class IntegratedGradientsFromMean:
     name: ClassVar[str] = "integrated-gradients-from-mean"
 
     reference: Reference | None = None
-    steps: int = 14
-    batch: int = 1
-    tolerance: float = 0.05
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "steps", self.steps, 1)
-        require_whole(self.name, "batch", self.batch, 1)
-        require_number(self.name, "tolerance", self.tolerance, 0, math.inf)
+    steps: Count = 14
+    batch: Count = 1
+    tolerance: Annotated[float, between(0, math.inf)] = 0.05
 
     @staticmethod
     def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:

@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import masked_scores
 from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, painted
 from heatlas.pipeline.attribution.reference.references import Reference, fitting, value_of_mean
-from heatlas.pipeline.attribution.settings import require_whole
+from heatlas.pipeline.run.config.ranges import Count, Seed
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.seeds import derived_seed
 
@@ -82,7 +83,7 @@ def shapley_orders(count: int, pairs: int, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class OfRegions:
+class OfRegions(CheckedSettings):
     """What both methods share: regions, a reference, and maps painted from the evidence of regions.
 
     Parameters
@@ -136,10 +137,7 @@ class RegionSwap(OfRegions):
 
     name: ClassVar[str] = "region-swap"
 
-    batch: int = 8
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "batch", self.batch, 1)
+    batch: Count = 8
 
     def _of(self, view: NetworkView, place: int, labels: Tensor, mean: Tensor) -> RegionEvidence:
         numbers, voxels = torch.unique(labels[labels != 0], return_counts=True)
@@ -171,13 +169,9 @@ class RegionShapley(OfRegions):
 
     name: ClassVar[str] = "region-shapley"
 
-    pairs: int = 4
-    seed: int = 0
-    batch: int = 8
-
-    def __post_init__(self) -> None:
-        for setting, least in (("pairs", 1), ("seed", 0), ("batch", 1)):
-            require_whole(self.name, setting, getattr(self, setting), least)
+    pairs: Count = 4
+    seed: Seed = 0
+    batch: Count = 8
 
     def drawn(self, view: NetworkView) -> Drawn:
         """Maps, and the standard errors shared out over the same voxels; None with a single pair of orders."""

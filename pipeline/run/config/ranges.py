@@ -87,6 +87,7 @@ RISING = Limit("be in rising order", lambda values: list(values) == sorted(set(v
 
 Count = Annotated[int, at_least(1)]
 Counts = Annotated[tuple[int, ...], naming(1), at_least(1)]
+Seed = Annotated[int, at_least(0)]
 Fraction = Annotated[float, at_least(0, below=1)]
 Probability = Annotated[float, between(0, 1)]
 

@@ -22,6 +22,7 @@ from heatlas.pipeline.run.config.ranges import (
     Fraction,
     Limit,
     Probability,
+    Seed,
     above,
     at_least,
     between,
@@ -374,7 +375,7 @@ class ReportConfig:
 class Config:
     """All settings of a run."""
 
-    seed: Annotated[int, at_least(0)] = 43
+    seed: Seed = 43
     """Of every random number of the run: split, training, methods, permutations."""
     cohort: CohortConfig = field(default_factory=CohortConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)

@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from heatlas.pipeline.run.config.ranges import split_kind, unmet
+from heatlas.pipeline.run.config.ranges import Range, split_kind, unmet
 from heatlas.pipeline.run.documents import toml_document
 from heatlas.pipeline.run.errors import UsageError
 
@@ -119,7 +119,7 @@ class _MisfitError(Exception):
 
 
 def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
-    """The value of its type and within its limits; with `infinite` these decide on infinity too."""
+    """The value of its type and within its limits; with `infinite` a range decides on infinity too."""
     options, limits = [option for option in options_of(kind) if is_plain(option)], split_kind(kind)[1]
     for option in options:
         with contextlib.suppress(TypeError):
@@ -127,10 +127,11 @@ def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
             break
     else:
         raise _MisfitError(value, f"must be {' or '.join(map(_said, options))}")
+    ranged = infinite and any(isinstance(limit, Range) for limit in limits)
     for one in fitted if isinstance(fitted, tuple) else (fitted,):
         if isinstance(one, int) and abs(one) > LARGEST:
             raise _MisfitError(one, "must be a smaller number")
-        if isinstance(one, float) and not math.isfinite(one) and not (infinite and limits):
+        if isinstance(one, float) and not math.isfinite(one) and not ranged:
             raise _MisfitError(one, "must be a finite number")
         if isinstance(one, str) and any(map(is_control, one)):
             raise _MisfitError(one, "must be one line of text without control characters")
