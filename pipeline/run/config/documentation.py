@@ -6,16 +6,15 @@ import ast
 import inspect
 import itertools
 import re
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from heatlas.pipeline.run.config.networks import NETWORKS, BcosConfig, CodaConfig, ModelConfig
 from heatlas.pipeline.run.config.ranges import in_words, split_kind
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.config.typed_values import kinds_of
+from heatlas.pipeline.run.config.typed_values import kinds_of, options_of, said
 
 _HEAD = """# Settings
 
@@ -32,8 +31,6 @@ noise_probability = 0.2
 ```
 """
 _SHARED = {BcosConfig: "B-cos", CodaConfig: "CoDA"}
-_NAMES = {bool: "true or false", int: "whole number", float: "number", str: "text"}
-_LISTS = {bool: "list of true or false", int: "list of whole numbers", float: "list of numbers", str: "list of texts"}
 
 
 def documentation() -> str:
@@ -123,19 +120,10 @@ def _table(record: type, own: Any) -> str:
 
 def _said(kind: Any) -> str:
     """What a setting may be, in words."""
-    kind, limits = split_kind(kind)
-    if limits:
-        return as_cell(in_words(limits, _said(kind)))
-    if get_origin(kind) is Literal:
-        return ", ".join(_written(value) for value in get_args(kind)).replace("|", "\\|")
-    if get_origin(kind) is tuple:
-        inner, *others = get_args(kind)
-        if get_origin(inner) is Literal:
-            return f"list of {_said(inner)}"
-        return _LISTS[inner] if others[-1] is Ellipsis else _LISTS[inner].replace("of", f"of {1 + len(others)}", 1)
-    if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(_said(option) for option in get_args(kind))
-    return _NAMES[kind]
+    words = " or ".join(said(option).removeprefix("a ") for option in options_of(kind))
+    for of_errors, of_page in (("one of ", ""), ("any of ", ""), ("'", '"')):
+        words = words.replace(of_errors, of_page)
+    return as_cell(in_words(split_kind(kind)[1], words))
 
 
 def _default(field: Field[Any]) -> str:

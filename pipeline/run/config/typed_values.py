@@ -126,7 +126,7 @@ def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
             fitted = _of_type(option, value)
             break
     else:
-        raise _MisfitError(value, f"must be {' or '.join(map(_said, options))}")
+        raise _MisfitError(value, f"must be {' or '.join(map(said, options))}")
     ranged = infinite and any(isinstance(limit, Range) for limit in limits)
     for one in fitted if isinstance(fitted, tuple) else (fitted,):
         if isinstance(one, int) and abs(one) > LARGEST:
@@ -136,7 +136,7 @@ def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
         if isinstance(one, str) and any(map(is_control, one)):
             raise _MisfitError(one, "must be one line of text without control characters")
     if must := unmet(limits, fitted):
-        literals = (_said(option) for option in options if get_origin(option) is Literal)
+        literals = (said(option) for option in options if get_origin(option) is Literal)
         raise _MisfitError(value, ", or be ".join([must, *literals]))
     return fitted
 
@@ -157,11 +157,12 @@ def _of_type(kind: Any, value: Any) -> Any:
     return float(value) if kind is float and abs(value) <= LARGEST else value
 
 
-def _said(kind: Any) -> str:
+def said(kind: Any) -> str:
+    """What a type is called in an error: "a list of 3 whole numbers", "one of 'fold', 'identity'"."""
     if get_origin(kind) is Literal:
         return "one of " * (len(get_args(kind)) > 1) + ", ".join(map(shown, get_args(kind)))
     if get_origin(kind) is tuple:
         kinds = get_args(kind)
         length = "" if kinds[-1] is Ellipsis else f"{len(kinds)} "
-        return f"a list of {length}{_PLURALS.get(kinds[0]) or f'any of {_said(kinds[0])}'.replace('one of ', '')}"
+        return f"a list of {length}{_PLURALS.get(kinds[0]) or f'any of {said(kinds[0])}'.replace('one of ', '')}"
     return _NAMES[kind]
