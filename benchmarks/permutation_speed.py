@@ -195,7 +195,7 @@ def section(rows: list[Row], m: int, turns: int) -> str:
         "",
         "nilearn gives family-wise p; Heatlas gives uncorrected p, family-wise p and the false discovery rate in the "
         "time shown, and intervals with the studentised t. That is the t of the tables: it holds its level if people "
-        "differ in variance, and takes two matrix products where the plain t takes one. With the permutations that "
+        "differ in variance, and is computed in single precision, the plain t in double. With the permutations that "
         "nilearn drew (remade from its seed) and the plain t, the largest differences are:",
         "",
         f"| problem | t | family-wise p | uncorrected p, {BY_HAND} permutations, nilearn's t by hand |",

@@ -97,7 +97,7 @@ def test_positions_are_interpolated_on_another_grid():
     ("settings", "said"),
     [
         ("dim = 10\nheads = 3", "model.dim must be a multiple of model.heads"),
-        ("heads = 0", "model.dim and model.heads must be 1 or more"),
+        ("heads = 0", "model.heads must be 1 or more"),
         ("patch = 1", "model.patch must lie between 2 and 64"),
         ("depth = 0", "model.depth must lie between 1 and 64"),
         ("dropout = 1.0", "model.dropout must lie in"),

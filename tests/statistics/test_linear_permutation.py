@@ -345,7 +345,7 @@ def test_two_groups_of_equal_people_have_as_many_permutations_as_regroupings():
 
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "hardly any freedom", "close calls", "factors"])
-def test_counts_in_single_precision_are_those_of_double(kind):
+def test_counts_of_chunks_are_those_of_all_permutations_at_once(kind):
     rng = np.random.default_rng(7)
     n = 9 if kind == "hardly any freedom" else 40
     values = rng.integers(0, 2, (n, 60)) * 1.0 if kind == "tied" else rng.normal(size=(n, 60))
@@ -364,9 +364,9 @@ def test_counts_in_single_precision_are_those_of_double(kind):
         threshold = size[np.arange(60), np.arange(60)] * (1 + 1e-8 * rng.choice([-1, 1], 60))
         threshold[:30] = np.sort(size.max(axis=1))[::100] * (1 + 1e-9)
     counts, largest = plain_counts(size, threshold)
-    found, roughly = model.tally(rows, values, threshold, 20_000)
+    found, largest_of_chunks = model.tally(rows, values, threshold, 20_000)
     assert (found == counts).all()
-    assert ((roughly[:, None] >= threshold) == (largest[:, None] >= threshold)).all()
+    assert ((largest_of_chunks[:, None] >= threshold) == (largest[:, None] >= threshold)).all()
 
 
 def test_chunks_do_not_change_the_result(monkeypatch):

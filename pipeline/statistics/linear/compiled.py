@@ -37,15 +37,6 @@ def shuffle_rows(orders: Any, draws: Any) -> None:
 
 
 @compiled
-def rearrange(basis: Any, rows: Any, moved: Any) -> None:
-    """``moved[i, d] = basis[d, rows[i]]``; shapes (m, p, n), (p, n), (m, n)."""
-    for i in range(rows.shape[0]):
-        for d in range(basis.shape[0]):
-            for j in range(rows.shape[1]):
-                moved[i, d, j] = basis[d, rows[i, j]]
-
-
-@compiled
 def in_order_of_cells(rows: Any, cell: Any, order: Any, start: Any) -> None:
     """Positions 0..n-1 of each permutation sorted by cell (m, n), and where cells start (m, K+1)."""
     start[:] = 0
@@ -102,110 +93,6 @@ def _squares_along(data: Any, order: Any, start: Any, of_cell: Any, squares: Any
 
 
 squares_along = compiled(_squares_along, fast=True)
-
-
-@compiled
-def maximum(values: Any) -> Any:
-    """Maximum of non-negative single-precision numbers, by their bits: same order, faster to compare."""
-    bits, largest = values.view(np.int32), np.int32(0)
-    for j in range(len(bits)):
-        largest = max(largest, bits[j])
-    return np.int32(largest).view(np.float32)
-
-
-def _partial_r_squared(coordinates: Any, k: Any, nuisance: Any, most: Any) -> Any:
-    """Partial R^2 of one permutation in place of its first coordinate, unless its largest nuisance is above ``most``.
-
-    coordinates (p, columns), the first k tested; nuisance (columns,) is added to. Returns the largest partial R^2.
-    """
-    signal, n = coordinates[0], coordinates.shape[1]
-    for j in range(n):
-        signal[j] *= signal[j]
-    for d in range(1, coordinates.shape[0]):
-        along, total = coordinates[d], signal if d < k else nuisance
-        for j in range(n):
-            total[j] += along[j] * along[j]
-    largest = maximum(nuisance)
-    if 0 < largest <= most:
-        for j in range(n):
-            signal[j] /= np.float32(1) - nuisance[j]
-    return largest
-
-
-partial_r_squared = compiled(_partial_r_squared, fast=True)
-
-
-def _judge(
-    coordinates: Any, k: Any, nuisance: Any, threshold: Any, reach: Any, drift: Any, rest: Any, most: Any, few: Any,
-    counts: Any, state: Any, tops: Any, pairs: Any,
-) -> Any:  # fmt: skip
-    """Partial R^2 of permutations, in place of their first coordinates, and which thresholds they certainly reach.
-
-    coordinates (m, p, columns), the first k tested; nuisance (m, columns): the part along cells, to which the rest is
-    added. The error of a comparison is at most (reach + drift sqrt(nuisance)) / (1 - nuisance) + rest, for the largest
-    nuisance. Adds to counts; state (m,) is 1 where a permutation was not counted, since its nuisance is above ``most``
-    or more than ``few`` comparisons are uncertain; other uncertain ones are listed in pairs (2, room), and their number
-    returned. tops (2, m): the largest partial R^2 and nuisance of each permutation.
-    """
-    listed, n = 0, coordinates.shape[2]
-    unclear = np.empty(n, np.bool_)
-    for i in range(coordinates.shape[0]):
-        largest = partial_r_squared(coordinates[i], k, nuisance[i], most)
-        state[i] = largest > most
-        if state[i]:
-            continue
-        found, root, wider = coordinates[i, 0], np.sqrt(largest), np.float32(1) / (np.float32(1) - largest)
-        tops[0, i], tops[1, i] = maximum(found), largest
-        n_unclear = 0
-        for j in range(n):
-            unclear[j] = abs(found[j] - threshold[j]) <= (reach[j] + drift[j] * root) * wider + rest[j]
-            n_unclear += unclear[j]
-        if n_unclear > few:
-            state[i] = 1
-            continue
-        for j in range(n):
-            counts[j] += (found[j] > threshold[j]) & (not unclear[j])
-        for j in range(n if n_unclear else 0):
-            if unclear[j]:
-                pairs[0, listed], pairs[1, listed] = i, j
-                listed += 1
-    return listed
-
-
-judge = compiled(_judge, fast=True)
-
-
-def _along_pairs(basis: Any, rows: Any, by_column: Any, permutation: Any, column: Any, along: Any) -> None:
-    """``along[d, i] = basis[d, rows[permutation[i]]] @ by_column[column[i]]`` for pairs of permutation and column."""
-    for i in range(len(permutation)):
-        row, values = rows[permutation[i]], by_column[column[i]]
-        for d in range(basis.shape[0]):
-            direction, total = basis[d], 0.0
-            for j in range(len(row)):
-                total += direction[row[j]] * values[j]
-            along[d, i] = total
-
-
-along_pairs = compiled(_along_pairs, fast=True)
-
-
-@compiled
-def pairs_from(values: Any, chosen: Any, lowest: Any) -> Any:
-    """All i, j, of shape (2, found), with ``values[chosen[i], j] >= lowest[i]``, which are few."""
-    found = 0
-    for i in range(len(chosen)):
-        row = values[chosen[i]]
-        for j in range(len(row)):
-            found += row[j] >= lowest[i]
-    pairs = np.empty((2, found), np.int32)
-    found = 0
-    for i in range(len(chosen)):
-        row = values[chosen[i]]
-        for j in range(len(row)):
-            if row[j] >= lowest[i]:
-                pairs[0, found], pairs[1, found] = i, j
-                found += 1
-    return pairs
 
 
 def _studentise(signal: Any, factor: Any, explained: Any, along: Any, df: Any, least_left: Any, tiny: Any) -> None:

@@ -7,10 +7,9 @@ permuted, added to the fit of Z, and the full model is fitted again. With an ort
     signal = |Qx' P e|^2,    nuisance = |Qz' P e|^2,    partial R^2 = signal / (|e|^2 - nuisance).
 
 Permuting the rows of the basis instead of those of the data gives the inverse permutation, which is drawn equally
-often, so one matrix product serves a chunk of permutations and all columns; factors among the covariates need no
-product (`pipeline.statistics.linear.homoscedastic`). t and F are increasing functions of partial R^2 with the same
-degrees of freedom in every column, so the largest |t| and the largest R^2 come from the same column. By default a
-single tested column has the studentised t of `pipeline.statistics.linear.robust` instead. Directions of Qz
+often, so one matrix product serves a chunk of permutations and all columns. t and F are increasing functions of partial
+R^2 with the same degrees of freedom in every column, so the largest |t| and the largest R^2 come from the same column.
+By default a single tested column has the studentised t of `pipeline.statistics.linear.robust` instead. Directions of Qz
 that no permutation changes (the constant; with blocks, what is constant within them) are left out: e is orthogonal to
 them before and after. For groups with different variances see `pipeline.statistics.linear.studentised`. Memory: the
 permutations, 4 bytes x m x units, and a few arrays of `CHUNK_BYTES`, whatever m is.
