@@ -7,7 +7,7 @@ import what they need.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
@@ -54,6 +54,8 @@ HIDDEN_LAYER = {
     "hidden layer there. Use grad-cam"
 }
 """Refused by families with linear layers after the features."""
+
+INHERENT = "Use inherent, which is exact for this family"
 
 
 def _all_seen(side: int, _: Any) -> int:
@@ -154,3 +156,33 @@ def padded_family(
         seen_side=lambda side, settings: side // step(settings) * step(settings),
         refused={**({} if name == "vit" else NO_ATTENTION), **(refused or {}), **NOT_INHERENT}, needs=needs or {},
     )  # fmt: skip
+
+
+def dynamic_family(
+    name: str,
+    build: Callable[[Shape, Any, int], StagedModel],
+    smallest: Callable[[Any], int],
+    described: Callable[[Any], str],
+    layers: tuple[str, str],
+    refused: Mapping[str, str] = NO_ATTENTION,
+    needs: Mapping[str, Mapping[str, Any]] | None = None,
+    step: Callable[[Any], int] = lambda _: 1,
+) -> Family:
+    """A dynamic linear family: its input is encoded as a pair, and `inherent` explains it.
+
+    `layers` says why rules for ReLU networks do not cover its layers, and what classifies each voxel in place of one
+    linear layer.
+    """
+    rules = f"its rules are defined for ReLU networks; {layers[0]}, which no rule covers. {INHERENT}"
+    noise = f"noise leaves intensities from 0 to 1, which the pair [v, 1 - v] is defined for. {INHERENT}"
+    head = (
+        f"CAM needs global average pooling and one linear layer after the last stage, and here {layers[1]}. "
+        f"{INHERENT}, or grad-cam"
+    )
+    signed = "the features of its last stage may be negative, and the formula needs amounts. Use grad-cam"
+    reasons = {
+        **dict.fromkeys(("lrp", "guided-backpropagation", "deeplift"), rules), "cam": head, "smoothgrad": noise,
+        **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), signed), **refused,
+    }  # fmt: skip
+    family = padded_family(name, build, smallest, described, needs=needs, step=step)
+    return replace(family, encoding="pair", loss="off-target", refused=reasons)

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from heatlas.pipeline.models.families.family import NO_ATTENTION, Family, Shape
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.models.families.family import INHERENT, NO_ATTENTION, Family, Shape, dynamic_family
 
 if TYPE_CHECKING:
     from heatlas.pipeline.models.contract import StagedModel
 
-INHERENT = "Use inherent, which is exact for this family"
-RULES = (
-    "its rules are defined for ReLU networks; B-cos layers scale each answer by an angle, which no rule covers. "
-    f"{INHERENT}"
+LAYERS = (
+    "B-cos layers scale each answer by an angle",
+    "a B-cos layer classifies each voxel before they are averaged",
 )
-NOISE = f"noise leaves intensities from 0 to 1, which the pair [v, 1 - v] is defined for. {INHERENT}"
-HEAD = (
-    "CAM needs global average pooling and one linear layer after the last stage, and here a B-cos layer classifies "
-    f"each voxel before they are averaged. {INHERENT}, or grad-cam"
-)
-SIGNED = "the features of its last stage may be negative, and the formula needs amounts. Use grad-cam"
-REFUSED: Mapping[str, str] = {
-    "lrp": RULES, "guided-backpropagation": RULES, "deeplift": RULES, "cam": HEAD,
-    "smoothgrad": NOISE,
-    "grad-cam++": SIGNED, "xgrad-cam": SIGNED, "opti-cam": SIGNED,
-}  # fmt: skip
 BLOCKS = f"it hands relevance down by rules for MONAI's blocks, which are built otherwise. {INHERENT}, or rollout"
 
 
@@ -50,21 +37,9 @@ def _family(
         return made
 
     attention = name.startswith("bcos-vit")
-
-    def require_fits(shape: Shape, settings: Any) -> None:
-        if min(shape) < smallest(settings):
-            raise BadInputError(
-                f"model: a grid of {'x'.join(map(str, shape))} voxels is too small for {name}: its last stage needs "
-                f"two voxels along each axis, so each side must have at least {smallest(settings)}. Choose a finer "
-                "resolution, or an architecture for smaller grids (heatlas models lists them)."
-            )
-
-    return Family(
-        name, build, smallest, require_fits, described,
-        covering_side=lambda side, settings: max(-(-side // step(settings)) * step(settings), smallest(settings)),
-        seen_side=lambda side, settings: side // step(settings) * step(settings),
-        encoding="pair", loss="off-target", refused={**REFUSED, **({"cgw1": BLOCKS} if attention else NO_ATTENTION)},
-        needs={"vit-cx": {"noise": 0.0}} if attention else {},
+    return dynamic_family(
+        name, build, smallest, described, LAYERS, {"cgw1": BLOCKS} if attention else NO_ATTENTION,
+        {"vit-cx": {"noise": 0.0}} if attention else {}, step,
     )  # fmt: skip
 
 
