@@ -193,8 +193,8 @@ def test_a_usual_setting_and_its_value_are_one_training(tmp_path) -> None:
         ({"annotated": 0.0}, "objective.annotated must lie above 0"),
         ({"kind": "distilled"}, "objective.teacher must name the folder"),
         ({"kind": "guided", "regions": []}, "objective.regions must name at least one group"),
-        ({"stage": -2}, "objective.stage must be 0 or more"),
-        ({"weight": "much"}, "objective.weight = 'much': must be a number or one of 'usual'"),
+        ({"stage": -2}, "objective.stage must be -1 or more, or be 'usual'"),
+        ({"weight": "much"}, "objective.weight = 'much': must be 'usual' or a number"),
         ({"kind": "guided", "map": "dynamic-weights"}, '"dynamic-weights" is for objective.kind = "distilled"'),
         (
             {"kind": "distilled", "teacher": "x", "map": "dynamic-weights", "stage": 1},
