@@ -40,6 +40,8 @@ betas = [0.0]
 [statistics]
 permutations = 99
 bootstrap_samples = 100
+[statistics.voxelwise]
+permutations = 99
 """
 
 
