@@ -13,6 +13,7 @@ True
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +92,15 @@ def load_atlas(name: str, grid: Grid) -> Atlas:
         If a carrying package lacks a file.
     """
     source = find_atlas(name)
+    return _carried_on(source.name, grid) if source.carried else _placed(source, grid)
+
+
+@functools.lru_cache(maxsize=2)  # a report asks for the same one in several places; files of the user may change
+def _carried_on(name: str, grid: Grid) -> Atlas:
+    return _placed(find_atlas(name), grid)
+
+
+def _placed(source: AtlasSource, grid: Grid) -> Atlas:
     labels, native = read_labels(source.image)
     regions = _match(source, labels)
     _require_sides(source.image, labels, native, regions)
