@@ -22,6 +22,8 @@ from declared_tables import require_as_declared, tables_of_run
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.content.relevance import maps as group_maps
+from heatlas.reports.figures.style import new_figure
 from heatlas.reports.page import parts
 from heatlas.reports.page.build import write_report
 from heatlas.workflows.command_line import main
@@ -197,6 +199,7 @@ def test_what_was_changed_by_hand_is_named_and_made_again(finished, cohort, tmp_
     gone = layout.group_map("AD", "lrpB000")
     gone.unlink()
     monkeypatch.setattr(parts, "_region_page", lambda *_: "")  # the index says it
+    monkeypatch.setattr(group_maps, "draw_group_maps", lambda *_: new_figure(1, 1))  # surfaces take seconds
     assert any(f"{gone.name}: this map is missing" in fault for fault in write_report(layout).faults)
     assert f"{gone.name}: this map is missing" in layout.report.read_text(encoding="utf-8")
     answer = run(cohort, layout.root, "--stop-after", "statistics")
