@@ -14,6 +14,7 @@ from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.analyses.catalogue import ANALYSES
 from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
 from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.figures import gallery
 from heatlas.reports.page.build import build_report
 from heatlas.reports.page.sections import SECTIONS
 from heatlas.reports.read.run_record import RunRecord, read_run
@@ -94,7 +95,8 @@ def test_without_predictions_nothing_made_from_them_is_shown_and_the_reason_is_s
     assert found.why_absent("predictions", "relevance") == said
 
 
-def test_the_report_says_what_its_tables_lack_and_is_made_all_the_same(tmp_path):
+def test_the_report_says_what_its_tables_lack_and_is_made_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")
     layout = make_run(tmp_path / "run", PLAN)
     lacking = (
         ("volume_association", "fold_held", "Does relevance follow atrophy?"),
