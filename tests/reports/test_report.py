@@ -85,7 +85,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunLayout:
-    layout = make_run(tmp_path_factory.mktemp("report") / "run", RunPlan(text=HOSTILE))
+    layout = make_run(tmp_path_factory.mktemp("report") / "run", RunPlan(text=HOSTILE, betas=(0.0, 0.5, 1.0)))
     build_report(layout)
     return layout
 
@@ -232,7 +232,7 @@ def test_every_region_is_in_the_explorer_and_its_file(run, pages):
         assert number(means["lrpB000", group]) in page.row(group)
     table = read_table(run.figures / "region_explorer.tsv")
     rows = table[(table["scan_group"] == "AD") & (table["hemisphere"] == "bilateral")].set_index(["map", "group"])
-    assert len(rows) == len(means) == 68 * 6
+    assert len(rows) == len(means) == 68 * 4
     assert (rows["mean_density"] == means.loc[rows.index]).all()
     np.testing.assert_allclose(rows["mean_share"], shares.loc[rows.index], rtol=1e-12)
 
