@@ -36,7 +36,6 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, read_input
 from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
 from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables
 from heatlas.pipeline.statistics.groups.interactions import INTERACTIONS_TABLE, interactions_tables
-from heatlas.pipeline.statistics.groups.region_effects import REGION_EFFECTS_TABLE, region_effects
 from heatlas.pipeline.statistics.groups.region_summary import REGION_SUMMARY_TABLE, region_summary_tables
 from heatlas.pipeline.statistics.groups.subgroups import SUBGROUPS_TABLE, subgroups_tables
 from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
@@ -123,7 +122,6 @@ ANALYSES = (
     Analysis(
         "region_summary", region_summary_tables, (REGION_SUMMARY_TABLE,), frozenset({TWO_CLASSES, SEVERAL_CLASSES})
     ),
-    Analysis("region_effects", region_effects, (REGION_EFFECTS_TABLE,)),
     Analysis("volume_association", volume_association_tables, (VOLUME_POINTS_TABLE, VOLUME_ASSOCIATION_TABLE)),
     Analysis("associations", associations_tables, (ASSOCIATIONS_TABLE,), EVERY_TASK),
     Analysis("group_comparisons", comparisons_tables, (GROUP_COMPARISONS_TABLE,)),

@@ -172,11 +172,10 @@ def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
         evidence = densities[densities["map"].isin(run.evidence_maps)] if len(densities) else densities
         measure = "evidence or, of maps without it, the share of the map" if len(evidence) else "share of the map"
         return pd.concat([evidence.assign(tested="evidence"), shares.assign(tested="share")]), measure
-    effects = run.tables.get("region_effects")
-    if effects is None:
+    if densities.empty:
         return None, "density"
-    tested = effects["map"].isin(run.evidence_maps).map({True: "evidence", False: "density"})
-    return effects.assign(tested=tested), "density"
+    tested = densities["map"].isin(run.evidence_maps).map({True: "evidence", False: "density"})
+    return densities.assign(tested=tested), "density"
 
 
 def _relevance(material: Material) -> pd.DataFrame | None:

@@ -186,7 +186,8 @@ def test_pages_of_an_unfinished_run_say_what_is_missing(until, tmp_path):
 
 def test_numbers_of_a_region_page_are_those_of_the_tables(run):
     page = text_of(run.root / "pages" / "region-hippocampus.html")
-    effects = read_table(run.statistics("region_effects"))
+    effects = read_table(run.statistics("group_comparisons"))
+    effects = effects[(effects["comparison"] == "AD/CN") & (effects["metric"] == "density")]
     row = effects[(effects["group"] == "Hippocampus") & (effects["map"] == "lrpB000")].iloc[0]
     assert f"Hedges' g of AD against CN {g_in_words(row)}, family-wise" in page
     shares = read_table(run.statistics("group_comparisons")).query(

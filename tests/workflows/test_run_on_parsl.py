@@ -23,6 +23,6 @@ def test_parsl_does_all_stages_up_to_the_statistics(tmp_path):
     assert sorted(read_table(layout.predictions)["participant_id"]) == [
         f"sub-{n:02d}" for n in (0, 2, 3, 5, 6, 8, 9, 11)
     ]
-    assert len(read_table(layout.statistics("region_effects"))) > 100
+    assert len(read_table(layout.statistics("group_comparisons"))) > 100
     assert not layout.parsl_logs.exists()
     assert list(layout.scratch.iterdir()) == []

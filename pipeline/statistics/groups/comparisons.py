@@ -5,9 +5,8 @@ them: in a comparison of classes they count as positive, by their scans of that 
 a comparison of outcomes they are left out. Both are counted. The difference is tested by permuting participants, with
 one residual variance per group (Welch's t without covariates), since patients vary more than controls, and each group
 keeps its spread under permutation (`pipeline.statistics.linear.studentised`); all regions and maps share the
-permutations, which gives family-wise p values. Each metric is its own family, so the density rows equal those of
-``region_effects.tsv``. The test is repeated with covariates (Freedman-Lane). Both are adjusted for the test fold
-(`pipeline.statistics.linear.fold_effect`).
+permutations (Westfall & Young 1993), which gives family-wise p values. Each metric is its own family. The test is
+repeated with covariates (Freedman-Lane). Both hold the test fold (`pipeline.statistics.linear.fold_effect`).
 """
 
 from __future__ import annotations
