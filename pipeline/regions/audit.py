@@ -17,7 +17,6 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from skimage.filters import threshold_multiotsu
@@ -33,7 +32,6 @@ from heatlas.pipeline.regions.packed_labels import REST, PackedLabels, labels_in
 from heatlas.pipeline.regions.region_sums import ordered_total
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.tables import write_table
 
 Mask = NDArray[np.bool_]
 
@@ -67,7 +65,7 @@ AUDIT_COLUMNS = {
 RELEVANCE_AUDIT_TABLE = Table(
     "relevance_audit", AUDIT_COLUMNS, "scan, map and compartment",
     "How much relevance lies at the rim, outside the brain, in fluid and in vessels?", stage="regions",
-    place="relevance_audit", on_pages=False,
+    file="group/relevance_audit.tsv", on_pages=False,
 )  # fmt: skip
 
 
@@ -190,7 +188,7 @@ def write_audit_table(
     tissue = _tissue(atlas.labels, atlas.regions, box)
     rows = audit_rows(maps, compartments(volume, brain, tissue, float(min(grid.voxel_sizes_mm))))
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-    write_table(path, pd.DataFrame([identity | row for row in rows], columns=list(AUDIT_COLUMNS)), AUDIT_COLUMNS)
+    RELEVANCE_AUDIT_TABLE.write(path, [identity | row for row in rows])
 
 
 @functools.lru_cache(maxsize=1)

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from heatlas.atlases.brain_box import Box
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 
 PARTIAL_COLUMNS = {
@@ -29,6 +31,10 @@ PARTIAL_COLUMNS = {
     "scan_id": "Identifier of the image in its source",
 }
 """Columns of the table of partial sums."""
+PARTIAL_TABLE = Table(
+    "partial_sums", PARTIAL_COLUMNS, "scan in a sum of maps", "Which scan's maps are in which partial sum?",
+    stage="attribution", file="partial/scans.tsv", forms={"part": Form.TEXT, "outcome": Form.TEXT}, on_pages=False,
+)  # fmt: skip
 
 
 def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | None) -> None:

@@ -54,7 +54,7 @@ SPREADS = {
 """Further columns of ``relevance.tsv`` where networks are ensembles."""
 RELEVANCE_REGIONS_TABLE = Table(
     "relevance_regions", {**RELEVANCE_COLUMNS, **SPREADS}, "scan, map and region",
-    "How much relevance lies in each region?", stage="regions", place="relevance",
+    "How much relevance lies in each region?", stage="regions", file="group/relevance.tsv",
     filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
     later=("evidence", "standard_error", *SPREADS), on_pages=False,
 )  # fmt: skip
@@ -75,7 +75,7 @@ BILATERAL_COLUMNS = {
 RELEVANCE_TABLE = Table(
     "relevance", {**BILATERAL_COLUMNS, "evidence_sd": SPREADS["evidence_sd"]}, "scan, map and bilateral group",
     "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
-    place="relevance_bilateral", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
+    file="group/relevance_bilateral.tsv", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
     later=("evidence", "evidence_sd"),
 )  # fmt: skip
 
@@ -89,12 +89,6 @@ PREDICTION_COLUMNS = ("scan_id", "fold", "target", "probability", "outcome")
 def relevance_columns(rows: pd.DataFrame) -> dict[str, str]:
     """Columns of a table of regions, with spreads where it has some."""
     return {**RELEVANCE_COLUMNS, **{name: meaning for name, meaning in SPREADS.items() if name in rows}}
-
-
-def bilateral_columns(rows: pd.DataFrame) -> dict[str, str]:
-    """Columns of a table of bilateral groups, with the spread where it has one."""
-    spread = {"evidence_sd": SPREADS["evidence_sd"]} if "evidence_sd" in rows else {}
-    return {**BILATERAL_COLUMNS, **spread}
 
 
 class Rows(Protocol):

@@ -22,7 +22,6 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_TABLE, associations_tables
 from heatlas.pipeline.statistics.associations.main_effects import MAIN_EFFECTS_TABLE, main_effects_tables
 from heatlas.pipeline.statistics.associations.primary import PRIMARY_TABLE, primary_tables
@@ -183,15 +182,11 @@ def analyse(
         if problem:
             notes.append((analysis.name, ", ".join(table.name for table in analysis.tables), problem))
         for table in analysis.tables:
-            path = table.path(layout)
             if table.name in tables:
-                write_table(path, tables[table.name], table.dictionary)
-                written.append(path)
-            else:  # remove the table of an earlier run
-                path.unlink(missing_ok=True)
-                path.with_suffix(".json").unlink(missing_ok=True)
-    write_table(layout.statistics("notes"), pd.DataFrame(notes, columns=list(NOTES_COLUMNS)), NOTES_COLUMNS)
-    return [*written, layout.statistics("notes")]
+                written.append(table.write(layout, tables[table.name]))
+            else:  # of an earlier run
+                table.remove(layout)
+    return [*written, NOTES_TABLE.write(layout, notes)]
 
 
 def _attempts(inputs: StatisticsInputs, executor: Executor | None) -> list[tuple[Tables, str | None]]:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from heatlas.pipeline.regions.tables import RELEVANCE_REGIONS_TABLE
 from heatlas.pipeline.run.cells import require_numbers, require_whole
 from heatlas.pipeline.run.columns import Form, column_of
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.pipeline.run.tables import MISSING, read_table, unguarded, write_table
+from heatlas.pipeline.run.tables import MISSING, unguarded, write_table
 from heatlas.pipeline.statistics.groups.region_explorer import (
     BILATERAL,
     EXPLORER_COLUMNS,
@@ -180,7 +181,7 @@ def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
 
 def _relevance(material: Material) -> pd.DataFrame | None:
     """Relevance of single regions; None where there is no table to read, and then only bilateral groups are shown."""
-    path = material.run.layout.relevance
+    path = RELEVANCE_REGIONS_TABLE.path(material.run.layout)
     if not path.is_file():
         return None
     columns = [
@@ -197,7 +198,7 @@ def _relevance(material: Material) -> pd.DataFrame | None:
     ]
     try:
         require_whole(path)
-        table = read_table(path, columns, ("name", "group", "hemisphere", "map"))
+        table = RELEVANCE_REGIONS_TABLE.read(path, columns)
         require_numbers(path, table, ["region", "n_voxels", "sum", "density"])
     except HeatlasError as error:
         file = path.relative_to(material.run.layout.root).as_posix()

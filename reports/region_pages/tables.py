@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from heatlas.pipeline.regions.tables import RELEVANCE_REGIONS_TABLE
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import difference_in_words, rows_where
 from heatlas.reports.analyses.views import rows_in_words
@@ -74,7 +74,7 @@ def sides_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     A region without a voxel on one side has no density there.
     """
     try:
-        relevance = read_table(run.layout.relevance, _READ, ("group", "hemisphere", "map"))
+        relevance = RELEVANCE_REGIONS_TABLE.read(run.layout, _READ)
     except HeatlasError:
         return {}
     if not run.has("predictions"):

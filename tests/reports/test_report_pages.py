@@ -62,9 +62,9 @@ def text_of(path: Path) -> str:
 
 
 def test_there_is_a_page_for_everyone_and_everything(run):
-    scans = read_table(run.scans)
+    scans = read_table(run.root / "scans.tsv")
     people = scans.loc[scans["kept"], "participant_id"].unique()
-    groups = read_table(run.relevance_bilateral)["group"].unique()
+    groups = read_table(run.group / "relevance_bilateral.tsv")["group"].unique()
     chapters = {path.name for path in chapter_files(run)}
     expected = {participant_file(name) for name in people} | set(region_files(groups).values()) | chapters
     assert {path.relative_to(run.root).as_posix() for path in pages_of(run)} == expected
@@ -140,7 +140,9 @@ def test_a_person_is_compared_with_controls_without_themselves(run):
 def test_controls_of_the_own_fold_come_first_where_they_are_enough(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=2 * CONTROLS_OF_A_FOLD + 2, guided=False))
     people = People(read_run(layout))
-    folds = dict(zip(*read_table(layout.predictions)[["participant_id", "fold"]].to_numpy().T, strict=True))
+    folds = dict(
+        zip(*read_table(layout.group / "predictions.tsv")[["participant_id", "fold"]].to_numpy().T, strict=True)
+    )
     found = people.controls("lrpB000", "sub-AD000")
     assert {folds[name] for name in found.values.index} == {folds["sub-AD000"]}
     assert "of the same fold" in found.who

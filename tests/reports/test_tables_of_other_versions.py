@@ -89,7 +89,7 @@ def test_without_predictions_nothing_made_from_them_is_shown_and_the_reason_is_s
     assert {"scans", "registration"} <= set(found.tables)
     assert not {"predictions", "relevance", "beta_overlap"} & set(found.tables)
     said = found.unreadable["predictions"]
-    assert said.startswith(f"{layout.predictions.relative_to(layout.root)} has no column outcome: {REMEDY}")
+    assert said.startswith(f"group/predictions.tsv has no column outcome: {REMEDY}")
     assert found.unreadable["relevance"] == said
     assert found.why_absent("predictions", "relevance") == said
 

@@ -69,7 +69,7 @@ REGION_QUALITY_COLUMNS = {
 """Columns of ``group/region_quality.tsv``."""
 REGION_QUALITY_TABLE = Table(
     "region_quality", REGION_QUALITY_COLUMNS, "scan and region", "Does each scan lie on the template in each region?",
-    stage="registration", place="region_quality", on_pages=False,
+    stage="registration", file="group/region_quality.tsv", on_pages=False,
 )  # fmt: skip
 
 
@@ -105,14 +105,13 @@ def measure_regions(
     names = [[scan.name, scan.scan_id, receipt_key(layout, STAGE, scan.name)] for scan in done]
 
     def gather() -> list[Path]:
-        gather_region_quality(layout, done, resolution_mm)
-        return [layout.region_quality]
+        return [gather_region_quality(layout, done, resolution_mm)]
 
     run_step(layout, STAGE, [], [names, resolution_mm], [gather_region_quality], gather, digests)
     return outcomes
 
 
-def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> None:
+def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> Path:
     """Write ``group/region_quality.tsv`` from the tables of these scans."""
     tables = []
     for scan in scans:
@@ -120,7 +119,7 @@ def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_m
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
         tables.append(read_table(path, text_columns=["group"]).assign(**identity))
     whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(REGION_QUALITY_COLUMNS))
-    write_table(layout.region_quality, whole.assign(distance=_distances(whole)), REGION_QUALITY_COLUMNS)
+    return REGION_QUALITY_TABLE.write(layout, whole.assign(distance=_distances(whole)))
 
 
 def _distances(table: pd.DataFrame) -> pd.Series:

@@ -58,7 +58,7 @@ VOLUME_COLUMNS = {
 """Columns of ``group/volumes.tsv``."""
 VOLUMES_TABLE = Table(
     "volumes", VOLUME_COLUMNS, "scan and region", "How large is each region in the scan?", stage="registration",
-    place="volumes", filled=("participant_id", "scan_id", "group"), finite=True,
+    file="group/volumes.tsv", filled=("participant_id", "scan_id", "group"), finite=True,
 )  # fmt: skip
 RETEST_COLUMNS = {
     "participant_id": "BIDS participant",
@@ -71,7 +71,8 @@ RETEST_COLUMNS = {
 """Columns of ``group/test_retest.tsv``."""
 TEST_RETEST_TABLE = Table(
     "test_retest", RETEST_COLUMNS, "pair of sessions that follow each other",
-    "How alike are the volumes of two scans of one person?", stage="registration", place="test_retest", on_pages=False,
+    "How alike are the volumes of two scans of one person?", stage="registration",
+    file="group/test_retest.tsv", on_pages=False,
 )  # fmt: skip
 
 
@@ -169,9 +170,7 @@ def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
         tables.append(table.assign(**identity))
     whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(VOLUME_COLUMNS))
-    write_table(layout.volumes, whole[list(VOLUME_COLUMNS)], VOLUME_COLUMNS)
-    write_table(layout.test_retest, retest_table(whole), RETEST_COLUMNS)
-    return [layout.volumes, layout.test_retest]
+    return [VOLUMES_TABLE.write(layout, whole), TEST_RETEST_TABLE.write(layout, retest_table(whole))]
 
 
 def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:

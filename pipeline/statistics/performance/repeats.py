@@ -21,11 +21,11 @@ from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
 from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, renamed
 from heatlas.pipeline.statistics.performance.classification import WITHIN_FOLDS, weighted_auc, weighted_auc_within
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE
 
 CORRECTED = "corrected resampled t"
 OF_FOLDS = "mean of folds"
@@ -78,10 +78,10 @@ def corrected_interval(values: Floats, test_to_train: float, confidence: float) 
 
 def repeats_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Table ``performance_repeats``; none if each fold was trained once."""
-    path = inputs.layout.predictions_repeats
-    if not path.is_file():
+    if not PREDICTIONS_REPEATS_TABLE.path(inputs.layout).is_file():
         return {}
-    predictions, task = read_table(path, ["repeat", "fold", "target"]), task_of(inputs.config.cohort)
+    predictions = PREDICTIONS_REPEATS_TABLE.read(inputs.layout, ["repeat", "fold", "target"])
+    task = task_of(inputs.config.cohort)
     return {"performance_repeats": repeats_table(predictions, task, inputs.config.statistics.confidence)}
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
@@ -85,11 +85,13 @@ SHORTCUTS_TABLE = Table(
 
 def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``shortcuts``: a row per map and compartment; BadInputError if the audit or a column is missing."""
-    audit = read_table(inputs.layout.relevance_audit, AUDIT_COLUMNS, ("map", "compartment", "reference"))
+    audit = RELEVANCE_AUDIT_TABLE.read(inputs.layout, AUDIT_COLUMNS)
     facts = inputs.frame[["scan_id", "participant_id", "target", "fold"]]
     known = audit[list(AUDIT_COLUMNS)].merge(facts, on="scan_id", validate="many_to_one")
     if known.empty:
-        raise BadInputError(f"{inputs.layout.relevance_audit}: no scan of this run. Run the regions stage again.")
+        raise BadInputError(
+            f"{RELEVANCE_AUDIT_TABLE.path(inputs.layout)}: no scan of this run. Run the regions stage again."
+        )
     settings, rows = inputs.config.statistics, []
     for (map_name, compartment), part in known.groupby(["map", "compartment"], sort=False):
         rng = generator(inputs.seed, "statistics", "shortcuts", str(map_name), str(compartment))
