@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -24,8 +25,7 @@ OLDEST_AGE = 89.0
 """Ages above are written as this one (see `pipeline.cohort.sharing.anonymise`)."""
 
 SCAN_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
+    **described("participant_id", "session_id"),
     "scan_id": "Identifier of the image in its source (ADNI image id, or BIDS file name without suffix)",
     "image": "Path of the image relative to the input folder, POSIX separators; n/a for a row without an image",
     "entry": "Kind of image, and thus first processing step: scan (as acquired), brain (already brain-extracted), "
@@ -50,7 +50,6 @@ SCAN_COLUMNS = {
     "kept": "true if the scan is used",
     "reason": "Why the scan was dropped; n/a if kept",
 }
-"""Columns of ``scans.tsv`` and their descriptions (the BIDS data dictionary)."""
 
 LATER_COLUMNS = frozenset(
     {"entry", "diagnosis_source", "progression", "tiv_source", "hippocampus_left_mm3", "hippocampus_right_mm3"}

@@ -30,6 +30,7 @@ from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.tables import EVIDENCE, RELEVANCE_COLUMNS, RELEVANCE_REGIONS_TABLE, bilateral_sums
 from heatlas.pipeline.run.cells import REMEDY
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.map_names import settings_for
@@ -47,9 +48,7 @@ _OF_A_MAP = {
     "start_value": "Value of the target (logit or probability)",
 }
 _HEAD = {
-    "participant_id": RELEVANCE_COLUMNS["participant_id"],
-    "session_id": RELEVANCE_COLUMNS["session_id"],
-    "scan_id": RELEVANCE_COLUMNS["scan_id"],
+    **described("participant_id", "session_id", "scan_id"),
     "map": "Map, named as in the file names",
     "fold": "Whose network explained the scan: one that has not seen the participant",
     **_OF_A_MAP,
@@ -59,7 +58,7 @@ REGION_COLUMNS = _HEAD | {name: text for name, text in RELEVANCE_COLUMNS.items()
 
 BILATERAL_COLUMNS = {
     **_HEAD,
-    "group": "Bilateral group of regions",
+    **described("group"),
     "n_voxels": "Voxels of all regions of the group",
     "sum": "Sum of the map over the group",
     "density": "Sum divided by voxels; n/a for an empty group",

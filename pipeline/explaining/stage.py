@@ -37,6 +37,7 @@ from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.tables import with_outcomes
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -51,9 +52,7 @@ APPLIED_STAGE = "attribution-applied"
 """Names the receipts of scans outside the contrast."""
 
 CONSERVATION_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "map": "LRP map, named as in the file names",
     "start_value": "Value of the target that relevance started from (logit or probability)",
     "map_sum": "Sum of the map over all voxels",
@@ -68,7 +67,7 @@ CONSERVATION_TABLE = Table(
 )  # fmt: skip
 
 EVIDENCE_COLUMNS = {
-    **{name: CONSERVATION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")},
+    **described("participant_id", "session_id", "scan_id"),
     "map": "Evidence map: relative to controls that the network was trained on",
     "evidence": "Evidence of the whole scan for the explained class, not relative to controls: its logit minus the "
     "mean of the other logits (for regression the output); mean over the networks that explain it. In relevance.tsv, "

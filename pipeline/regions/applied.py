@@ -37,7 +37,6 @@ APPLIED_BILATERAL_COLUMNS = {
     "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged over "
     "these networks: the denominator of gain",
 }
-"""Columns of ``relevance_applied_bilateral.tsv``."""
 RELEVANCE_APPLIED_TABLE = Table(
     "relevance_applied", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
     "The same for scans outside the contrast, such as MCI.", stage="regions",

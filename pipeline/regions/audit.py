@@ -30,6 +30,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.packed_labels import REST, PackedLabels, labels_in
 from heatlas.pipeline.regions.region_sums import ordered_total
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 
@@ -41,9 +42,7 @@ FLUID, VESSEL = "CSF", "vessel"
 NO_REGION = "no_region"
 
 AUDIT_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "map": "Relevance map, named as in the file names",
     "compartment": f"rim: within {RIM_MM:g} mm of the surface of the scan's brain mask, on both sides. rim_inside: its "
     "part inside the mask. outside: all that the network sees outside the mask. fluid: regions of the atlas that hold "
@@ -61,7 +60,6 @@ AUDIT_COLUMNS = {
     "enrichment": "share / voxel_share: 1 for relevance spread evenly over the reference; n/a for a compartment "
     "without voxels or a reference without relevance",
 }
-"""Columns of ``relevance_audit.tsv``."""
 RELEVANCE_AUDIT_TABLE = Table(
     "relevance_audit", AUDIT_COLUMNS, "scan, map and compartment",
     "How much relevance lies at the rim, outside the brain, in fluid and in vessels?", stage="regions",

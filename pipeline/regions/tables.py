@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.regions.metrics import density, gain, negative_class_reference
 from heatlas.pipeline.regions.packed_labels import REST
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import GainReference
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -19,9 +20,7 @@ from heatlas.pipeline.run.errors import BadInputError
 REST_NAME = "unlabelled rest"
 
 _SCAN_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "map": "Relevance map, named as in the file names: lrpB000 is LRP with beta 0, gb guided backpropagation, "
     "expectedGradients the default evidence map",
 }
@@ -45,7 +44,6 @@ RELEVANCE_COLUMNS = {
     "standard_error": "Standard error of evidence over the random orders of region-shapley; n/a for a single pair "
     "of orders, and for all other methods",
 }
-"""Columns of ``relevance.tsv``."""
 SPREADS = {
     "evidence_sd": "Standard deviation of evidence over the members of an ensemble; only where [training] ensemble is "
     "above 1",
@@ -61,7 +59,7 @@ RELEVANCE_REGIONS_TABLE = Table(
 
 BILATERAL_COLUMNS = {
     **_SCAN_COLUMNS,
-    "group": "Bilateral group of regions",
+    **described("group"),
     "n_voxels": "Voxels of all regions of the group",
     "sum": "Sum of the map over the group",
     "density": "Sum divided by voxels; n/a for an empty group",
@@ -71,7 +69,6 @@ BILATERAL_COLUMNS = {
     "relative to controls",
     "evidence": EVIDENCE.replace("the region", "the group"),
 }
-"""Columns of ``relevance_bilateral.tsv``."""
 RELEVANCE_TABLE = Table(
     "relevance", {**BILATERAL_COLUMNS, "evidence_sd": SPREADS["evidence_sd"]}, "scan, map and bilateral group",
     "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",

@@ -26,6 +26,7 @@ from heatlas.pipeline.registration.quality.region_quality import (
 from heatlas.pipeline.registration.quality.side_images import sides_of
 from heatlas.pipeline.registration.quality.sides import Sides
 from heatlas.pipeline.registration.scan_jobs import registration_job
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import RegionsConfig, RegistrationConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -34,9 +35,7 @@ from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 from heatlas.pipeline.run.work.progress import Paced
 
 REGISTRATION_COLUMNS = {
-    "participant_id": "BIDS participant",
-    "session_id": "BIDS session",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "status": "registered, or failed (see failures.tsv)",
     "entry": "Kind of image: scan, brain (already extracted) or template (registered by other software, without a "
     "warp)",
@@ -47,7 +46,6 @@ REGISTRATION_COLUMNS = {
     **QUALITY_COLUMNS,
     **DOUBT_COLUMNS,
 }
-"""Columns of ``registration.tsv``."""
 REGISTRATION_TABLE = Table(
     "registration", REGISTRATION_COLUMNS, "scan", "Does each scan lie on the template?", stage="registration",
     file="group/registration.tsv", filled=("participant_id", "scan_id", "status"), finite=True,

@@ -27,6 +27,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model, require_family
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -43,7 +44,7 @@ log = logging.getLogger("heatlas")
 
 STAGE = "application"
 
-_IDENTITY = {name: PREDICTION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
+_IDENTITY = described("participant_id", "session_id", "scan_id")
 
 NETWORK_COLUMNS = {
     **_IDENTITY,
@@ -71,7 +72,6 @@ APPLIED_COLUMNS = {
     "predicted": "Positive class if probability is above one half, otherwise negative class",
     "control": PREDICTION_COLUMNS["control"],
 }
-"""Columns of ``predictions_applied.tsv``."""
 PREDICTIONS_APPLIED_TABLE = Table(
     "predictions_applied", APPLIED_COLUMNS, "kept scan outside the contrast",
     "What do the networks predict for scans outside the contrast, such as MCI?", stage="training",

@@ -17,7 +17,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -26,9 +26,7 @@ from heatlas.pipeline.training.control import NO_CONTROL
 from heatlas.pipeline.training.metrics import outcome, positive_probability, predicted_class, probabilities
 
 PREDICTION_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "fold": "Fold whose model made the prediction, without the participant in training or validation",
     "label": "True class",
     "target": "True class as the number of its output unit: 0 negative, 1 positive",
@@ -54,7 +52,7 @@ PREDICTIONS_TABLE = Table(
     finite=True, later=("spread",),
 )  # fmt: skip
 
-_FIRST = {name: PREDICTION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id", "fold")}
+_FIRST = {**described("participant_id", "session_id", "scan_id"), "fold": PREDICTION_COLUMNS["fold"]}
 
 
 def prediction_columns(task: Task) -> dict[str, str]:

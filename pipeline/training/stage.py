@@ -72,7 +72,6 @@ HISTORY_COLUMNS = {
     "validation_balanced_accuracy": "Balanced accuracy over the validation part after the epoch",
     "best": "true for the epoch whose weights are kept",
 }
-"""Columns of ``history.tsv`` for classes, and their descriptions."""
 HISTORIES_TABLE = Table(
     "histories", HISTORY_COLUMNS, "epoch, one table per fold", "How did training progress?", stage="training",
     file="models/fold-0/history.tsv",
@@ -86,7 +85,6 @@ NUMBER_HISTORY_COLUMNS = {
     "validation_mae": "Mean absolute error over the validation part after the epoch, in units of the target",
     "best": HISTORY_COLUMNS["best"],
 }
-"""Columns of ``history.tsv`` for a number, and their descriptions."""
 HISTORIES_NUMBER_TABLE = replace(HISTORIES_TABLE, name="histories_number", meanings=NUMBER_HISTORY_COLUMNS)
 REPEAT_COLUMN = {"repeat": "Repeat of the fold's training, from 1; repeat 1 is that of predictions.tsv"}
 PREDICTIONS_REPEATS_TABLE = replace(
@@ -170,7 +168,7 @@ def train_folds(
     -------
     list of Outcome
         One per fold, then those of further repeats. Predictions of the folds that succeeded are in
-        ``layout.predictions``, and those of all repeats, if several, in ``layout.predictions_repeats``.
+        ``predictions.tsv``, and those of all repeats, if several, in ``predictions_repeats.tsv``.
 
     Raises
     ------

@@ -28,6 +28,7 @@ from heatlas.pipeline.cohort.people.persons import same_person
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -36,7 +37,7 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 
 SPLIT_COLUMNS = {
-    "participant_id": "BIDS participant",
+    **described("participant_id"),
     "fold": "Index of the fold",
     "part": "Role of the participant in this fold: train, validation or test",
 }

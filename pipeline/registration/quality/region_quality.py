@@ -30,6 +30,7 @@ from heatlas.pipeline.registration.quality.local_quality import (
     region_voxels,
 )
 from heatlas.pipeline.registration.quality.side_images import write_asymmetry
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
@@ -59,14 +60,11 @@ SCAN_REGION_COLUMNS = {
 }
 """Columns of a scan's own table."""
 REGION_QUALITY_COLUMNS = {
-    "participant_id": "BIDS participant",
-    "session_id": "BIDS session",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     **SCAN_REGION_COLUMNS,
     "distance": "Deviation of the correlation from the cohort: robust standard deviations of its Fisher transform "
     "from the region's median, minus the scan's median over regions; < 0 is worse; n/a in small cohorts",
 }
-"""Columns of ``group/region_quality.tsv``."""
 REGION_QUALITY_TABLE = Table(
     "region_quality", REGION_QUALITY_COLUMNS, "scan and region", "Does each scan lie on the template in each region?",
     stage="registration", file="group/region_quality.tsv", on_pages=False,

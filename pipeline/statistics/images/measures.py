@@ -18,7 +18,7 @@ from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -36,10 +36,7 @@ NO_CHANGE = 1e-6
 """Standard deviation of a log-Jacobian below which the registration was affine."""
 
 COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
-    "group": "Bilateral group of regions",
+    **described("participant_id", "session_id", "scan_id", "group"),
     "n_voxels": "Voxels of the region that the network sees",
     INTENSITY: "Mean over the region of the image that the network sees, less its mean over the brain, in its standard "
     "deviations over the brain",

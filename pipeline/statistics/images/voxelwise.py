@@ -21,7 +21,7 @@ from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -69,7 +69,7 @@ TESTS_COLUMNS = {
     "covariates": "Covariates held, including the test fold; n/a for none",
     "n_positive": "Participants of the positive class",
     "n_negative": "Participants of the negative class",
-    "n_permutations": "Number of permutations",
+    **described("n_permutations"),
     "note": "Why there is no value, or what was left out",
 }
 VOXEL_TESTS_TABLE = Table(

@@ -19,7 +19,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, renamed
@@ -41,13 +41,12 @@ REPEATS_COLUMNS = {
     "ci_low": "Lower bound of the interval of the mean of folds, which includes training again with other participants "
     "and seeds: mean ± t sqrt((1/k + n_test / n_train) variance over k folds), k - 1 degrees of freedom; n_train "
     "counts all participants outside the fold",
-    "ci_high": "Upper bound of the interval",
+    **described("ci_high"),
     "interval": "Kind of interval: corrected resampled t (Nadeau & Bengio 2003) or none",
     "n_participants": "Participants predicted by this repeat; for mean, sd and mean of folds the smallest number",
-    "n_scans": "Scans of these participants",
+    **described("n_scans"),
     "note": "Why there is no value or interval",
 }
-"""Columns of ``performance_repeats.tsv``."""
 PERFORMANCE_REPEATS_TABLE = Table(
     "performance_repeats", REPEATS_COLUMNS, "training (or mean, sd, or mean of folds) and metric",
     "Does the performance depend on the training seed?", forms={"repeat": Form.TEXT},

@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -41,7 +42,7 @@ SKEWED = f"enrichment is skewed (above {VERY_SKEWED:g}) in fewer than {FEW} part
 AUDIT_COLUMNS = ("scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment")
 
 SHORTCUT_COLUMNS = {
-    "map": "Relevance map",
+    **described("map"),
     "compartment": "Part of the scan, as in group/relevance_audit.tsv: rim, rim_inside, outside, fluid, dark, vessel, "
     "no_region",
     "reference": "Voxels that share and voxel_share refer to: brain, brain_and_rim or seen",
@@ -51,7 +52,7 @@ SHORTCUT_COLUMNS = {
     "is relevance spread evenly over the reference",
     "ci_low": "Lower bound of the interval of enrichment over participants; it excludes 1 exactly where flipping the "
     "signs of their differences from 1 rejects an even spread",
-    "ci_high": "Upper bound of the interval",
+    **described("ci_high"),
     "interval": "Kind of interval: sign flips (Hall's t, made with the critical value of the flips) or none",
     "enrichment_positive": "Mean enrichment over participants of the positive class",
     "enrichment_negative": "Mean enrichment over participants of the negative class",
@@ -66,16 +67,11 @@ SHORTCUT_COLUMNS = {
     "df": "Degrees of freedom of t (Welch-Satterthwaite)",
     "p": "Two-sided p of t from permuting participants between the classes (within test folds if fold_held), each "
     "class keeping its standard deviation; (b+1)/(m+1)",
-    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
-    "family": "Family of tests that p_fdr is adjusted over",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
-    "n_participants": "Participants",
-    "n_scans": "Scans of these participants",
+    **described("p_fdr", "family", "n_permutations", "exact", "n_participants", "n_scans"),
     "n_positive": "Participants of the positive class; one with scans of both classes belongs to that of most scans",
     "n_negative": "Participants of the negative class",
     "control": "Kind of control run: binarised or shuffled labels; none for an ordinary run",
-    "note": "Why there is no value, or a caveat",
+    **described("note"),
 }
 SHORTCUTS_TABLE = Table(
     "shortcuts", SHORTCUT_COLUMNS, "map and compartment", "Does relevance concentrate where it should not?",

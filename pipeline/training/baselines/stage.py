@@ -17,7 +17,7 @@ from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE, Scan
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -33,9 +33,7 @@ from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 log = logging.getLogger("heatlas")
 
 COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "fold": "Test fold: fitted on the other people of this fold, as the network was",
     "baseline": "What it sees: " + "; ".join(f"{one.name} ({one.sees})" for one in BASELINES),
     "target": "1 for the positive class and 0 for the negative one, of several classes as in predictions.tsv, or the "

@@ -62,7 +62,6 @@ COLUMNS = {
     "the mirror image",
     "validation_retrieval": "Share of validation scans found by their mirror image; of masked, as in training",
 }
-"""Columns of ``models/backbone/history.tsv``, and their descriptions."""
 PRETRAINING_TABLE = Table(
     "pretraining_history", COLUMNS, "epoch", "How did pre-training progress?", stage="training",
     file="models/backbone/history.tsv", on_pages=False,
