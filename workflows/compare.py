@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.cells import require_whole
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
@@ -115,7 +115,7 @@ def _read(folder: Path, name: str, target: Path) -> Run:
         predictions = PREDICTIONS_TABLE.read(layout, PREDICTION_COLUMNS)
         require_whole(path)
         require_predictions(path, predictions)
-        relevance = read_relevance(RELEVANCE_TABLE.path(layout))
+        relevance = read_relevance(RELEVANCE_BILATERAL_TABLE.path(layout))
         return Run(name, config, predictions, RelevanceValues.of(relevance, predictions))
     except (BadInputError, UsageError) as error:
         raise type(error)(f"compare: run {name}: {error}") from error

@@ -20,7 +20,7 @@ import pandas as pd
 from scipy import stats
 
 from heatlas.pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
-from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
@@ -190,7 +190,9 @@ def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
     BadInputError
         If a table or the truth is missing or not readable.
     """
-    bilateral = RELEVANCE_TABLE.read(layout, ["participant_id", "scan_id", "map", "group", "n_voxels", *METRICS])
+    bilateral = RELEVANCE_BILATERAL_TABLE.read(
+        layout, ["participant_id", "scan_id", "map", "group", "n_voxels", *METRICS]
+    )
     planted = _known_planted(read_planted(truth_json), bilateral)
     predictions = PREDICTIONS_TABLE.read(layout, ["participant_id", "scan_id", "outcome"])
     looked_at = predictions.loc[predictions["outcome"] == OUTCOME, ["participant_id", "scan_id"]]

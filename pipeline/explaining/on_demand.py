@@ -28,7 +28,7 @@ from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from heatlas.pipeline.models.storage import LoadedModel, load_model, require_family
 from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.tables import EVIDENCE, RELEVANCE_COLUMNS, RELEVANCE_REGIONS_TABLE, bilateral_sums
+from heatlas.pipeline.regions.tables import EVIDENCE, RELEVANCE_COLUMNS, RELEVANCE_TABLE, bilateral_sums
 from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
@@ -298,7 +298,7 @@ def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[
         result = is_done(layout, job)
         if result is not None:
             columns = list(RELEVANCE_COLUMNS)  # without spreads over the members of ensembles
-            table = RELEVANCE_REGIONS_TABLE.read(job.outputs["regions"], columns)[columns]
+            table = RELEVANCE_TABLE.read(job.outputs["regions"], columns)[columns]
             head = {name: table["map"].map({one: result[f"{one}.{name}"] for one in asked.names}) for name in _OF_A_MAP}
             frames.append(table.assign(fold=job.arguments[0].networks[0].fold, **head))
     if not frames:

@@ -19,7 +19,7 @@ from heatlas.pipeline.regions.metrics import density, gain
 from heatlas.pipeline.regions.stage import scan_table
 from heatlas.pipeline.regions.tables import (
     BILATERAL_COLUMNS,
-    RELEVANCE_REGIONS_TABLE,
+    RELEVANCE_BILATERAL_TABLE,
     RELEVANCE_TABLE,
     bilateral_sums,
 )
@@ -37,14 +37,14 @@ APPLIED_BILATERAL_COLUMNS = {
     "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged over "
     "these networks: the denominator of gain",
 }
-RELEVANCE_APPLIED_TABLE = Table(
-    "relevance_applied", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
+RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
+    "relevance_applied_bilateral", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
     "The same for scans outside the contrast, such as MCI.", stage="regions",
     file="group/relevance_applied_bilateral.tsv",
     filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence",),
 )  # fmt: skip
-RELEVANCE_REGIONS_APPLIED_TABLE = replace(
-    RELEVANCE_REGIONS_TABLE, name="relevance_applied_regions", question=RELEVANCE_APPLIED_TABLE.question,
+RELEVANCE_APPLIED_TABLE = replace(
+    RELEVANCE_TABLE, name="relevance_applied", question=RELEVANCE_APPLIED_BILATERAL_TABLE.question,
     file="group/relevance_applied.tsv",
 )  # fmt: skip
 
@@ -81,7 +81,7 @@ def aggregate_applied(
     BadInputError
         If a scan has no row in ``predictions_applied.tsv``, or its region table is missing or lacks a map.
     """
-    of_stage = (RELEVANCE_REGIONS_APPLIED_TABLE, RELEVANCE_APPLIED_TABLE)
+    of_stage = (RELEVANCE_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE)
     if not scans:
         stale = [table.remove(layout) for table in of_stage]
         layout.receipt("steps", STAGE).unlink(missing_ok=True)
@@ -98,14 +98,14 @@ def aggregate_applied(
             table.write(layout, rows)
         return [path for table in of_stage for path in table.files(layout)]
 
-    inputs = [*tables, RELEVANCE_TABLE.path(layout), predictions[0]]
+    inputs = [*tables, RELEVANCE_BILATERAL_TABLE.path(layout), predictions[0]]
     return run_step(layout, STAGE, inputs, parameters, [applied_bilateral], write, digests)
 
 
 def network_references(layout: RunLayout, predictions: Path) -> pd.DataFrame:
     """Mean sum of the negative class per fold, map and bilateral group, as ``relevance_bilateral.tsv`` divides by."""
     columns = ["scan_id", "map", "group", "reference_sum"]
-    bilateral = RELEVANCE_TABLE.read(layout, columns)
+    bilateral = RELEVANCE_BILATERAL_TABLE.read(layout, columns)
     folds = read_table(predictions, ["scan_id", "fold"])[["scan_id", "fold"]]
     # The same in all rows of a fold.
     return bilateral[columns].merge(folds, on="scan_id").drop_duplicates(["fold", "map", "group"])

@@ -23,8 +23,8 @@ from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
 from heatlas.pipeline.regions.ranking import least_voxels
 from heatlas.pipeline.regions.tables import (
     PREDICTION_COLUMNS,
+    RELEVANCE_BILATERAL_TABLE,
     RELEVANCE_COLUMNS,
-    RELEVANCE_REGIONS_TABLE,
     RELEVANCE_TABLE,
     bilateral_rows,
     predictions_of,
@@ -124,9 +124,11 @@ def _write_tables(
     audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
     bilateral = bilateral_rows(relevance, predictions, gain_reference)
     frames = {
-        RELEVANCE_REGIONS_TABLE.name: relevance,
+        RELEVANCE_TABLE.name: relevance,
         RELEVANCE_AUDIT_TABLE.name: audit,
-        RELEVANCE_TABLE.name: bilateral[[name for name in RELEVANCE_TABLE.meanings if name in bilateral]],
+        RELEVANCE_BILATERAL_TABLE.name: bilateral[
+            [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
+        ],
         FINGERPRINTS_TABLE.name: fingerprint_table(bilateral, map_names, least),
         BETA_OVERLAP_TABLE.name: overlap_table(bilateral, lrp_names),
     }
@@ -136,13 +138,13 @@ def _write_tables(
 
 
 STAGE_TABLES = (
-    RELEVANCE_REGIONS_TABLE, RELEVANCE_AUDIT_TABLE, RELEVANCE_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE,
+    RELEVANCE_TABLE, RELEVANCE_AUDIT_TABLE, RELEVANCE_BILATERAL_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE,
 )  # fmt: skip
 
 
 def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
     """Region sums of one scan, of the maps asked for."""
-    return _of_maps(RELEVANCE_REGIONS_TABLE.read(path, list(RELEVANCE_COLUMNS)), path, map_names)
+    return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_COLUMNS)), path, map_names)
 
 
 def _scan_audit(path: Path, map_names: Sequence[str]) -> pd.DataFrame:

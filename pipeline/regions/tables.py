@@ -50,8 +50,8 @@ SPREADS = {
     "group_evidence_sd": "The same of the bilateral group, whose sides may vary together",
 }
 """Further columns of ``relevance.tsv`` where networks are ensembles."""
-RELEVANCE_REGIONS_TABLE = Table(
-    "relevance_regions", {**RELEVANCE_COLUMNS, **SPREADS}, "scan, map and region",
+RELEVANCE_TABLE = Table(
+    "relevance", {**RELEVANCE_COLUMNS, **SPREADS}, "scan, map and region",
     "How much relevance lies in each region?", stage="regions", file="group/relevance.tsv",
     filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
     later=("evidence", "standard_error", *SPREADS), on_pages=False,
@@ -69,8 +69,9 @@ BILATERAL_COLUMNS = {
     "relative to controls",
     "evidence": EVIDENCE.replace("the region", "the group"),
 }
-RELEVANCE_TABLE = Table(
-    "relevance", {**BILATERAL_COLUMNS, "evidence_sd": SPREADS["evidence_sd"]}, "scan, map and bilateral group",
+RELEVANCE_BILATERAL_TABLE = Table(
+    "relevance_bilateral", {**BILATERAL_COLUMNS, "evidence_sd": SPREADS["evidence_sd"]},
+    "scan, map and bilateral group",
     "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
     file="group/relevance_bilateral.tsv", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
     later=("evidence", "evidence_sd"),

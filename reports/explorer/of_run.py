@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.regions.tables import RELEVANCE_REGIONS_TABLE
+from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.cells import require_numbers, require_whole
 from heatlas.pipeline.run.columns import Form, column_of
 from heatlas.pipeline.run.errors import HeatlasError
@@ -139,7 +139,7 @@ def region_explorer(material: Material) -> Component | None:
     None where the run has no summary of regions yet, or its atlas is not at hand.
     """
     run, space = material.run, space_of(material)
-    if space is None or not run.has("region_summary", "predictions", "relevance"):
+    if space is None or not run.has("region_summary", "predictions", "relevance_bilateral"):
         return None
     summary = run.tables["region_summary"]
     maps = [name for name in run.ordered_maps if name in set(summary["map"])]
@@ -148,7 +148,7 @@ def region_explorer(material: Material) -> Component | None:
         return None
     effects, measure = _effects(run)
     table = explorer_table(
-        summary, effects, run.tables["relevance"], _relevance(material), run.tables["predictions"],
+        summary, effects, run.tables["relevance_bilateral"], _relevance(material), run.tables["predictions"],
         space.atlas.regions, maps, run.labels, run.evidence_maps,
     )  # fmt: skip
     path = run.layout.figures / TABLE
@@ -181,7 +181,7 @@ def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
 
 def _relevance(material: Material) -> pd.DataFrame | None:
     """Relevance of single regions; None where there is no table to read, and then only bilateral groups are shown."""
-    path = RELEVANCE_REGIONS_TABLE.path(material.run.layout)
+    path = RELEVANCE_TABLE.path(material.run.layout)
     if not path.is_file():
         return None
     columns = [
@@ -198,7 +198,7 @@ def _relevance(material: Material) -> pd.DataFrame | None:
     ]
     try:
         require_whole(path)
-        table = RELEVANCE_REGIONS_TABLE.read(path, columns)
+        table = RELEVANCE_TABLE.read(path, columns)
         require_numbers(path, table, ["region", "n_voxels", "sum", "density"])
     except HeatlasError as error:
         file = path.relative_to(material.run.layout.root).as_posix()

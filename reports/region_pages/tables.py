@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from heatlas.pipeline.regions.tables import RELEVANCE_REGIONS_TABLE
+from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.columns import columns_of
@@ -74,7 +74,7 @@ def sides_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     A region without a voxel on one side has no density there.
     """
     try:
-        relevance = RELEVANCE_REGIONS_TABLE.read(run.layout, _READ)
+        relevance = RELEVANCE_TABLE.read(run.layout, _READ)
     except HeatlasError:
         return {}
     if not run.has("predictions"):

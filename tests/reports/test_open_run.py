@@ -43,7 +43,7 @@ def test_every_map_of_every_region_and_group_is_in_one_frame(run, layout) -> Non
     groups = read_table(layout.group / "relevance_bilateral.tsv")
     sides = groups.iloc[:2].assign(region=[59, 60], name=["Amygdala", "Hippocampus"], hemisphere=["left", "right"])
     sides = sides.assign(standard_error=np.nan)[list(RELEVANCE_COLUMNS)]
-    path = {table.name: table for table in DECLARED}["relevance_regions"].path(layout)
+    path = {table.name: table for table in DECLARED}["relevance"].path(layout)
     write_table(path, sides)
     try:
         found = heatlas.open(layout.root).relevance
@@ -142,7 +142,7 @@ def test_a_column_that_appears_twice_is_named(copied) -> None:
     lines = [f"{line}\t{line.split(chr(9))[-1]}" for line in path.read_text().splitlines()]
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(BadInputError, match="column evidence appears twice"):
-        heatlas.open(copied.root).table("relevance")
+        heatlas.open(copied.root).table("relevance_bilateral")
 
 
 @pytest.mark.parametrize(("table", "ask"), [("predictions", "predictions"), ("scans", "predictions")])

@@ -599,9 +599,11 @@ def test_flags_of_most_scans_say_little_of_each_and_do_not_come_first(flagged, l
 
 def test_empty_maps_have_no_leading_region(run):
     found = read_run(run)
-    table = found.tables["relevance"].assign(sum=0.0, density=0.0)
+    table = found.tables["relevance_bilateral"].assign(sum=0.0, density=0.0)
     compared = found.tables["group_comparisons"].assign(mean_first=float("nan"))
-    empty = dataclasses.replace(found, tables={**found.tables, "relevance": table, "group_comparisons": compared})
+    empty = dataclasses.replace(
+        found, tables={**found.tables, "relevance_bilateral": table, "group_comparisons": compared}
+    )
     answer = next(one for one in summarise(empty).answers if one.question == "Where does it look?")
     assert answer.text == "Not known: LRP β=0 maps of AD hold no relevance."
 

@@ -119,7 +119,7 @@ def test_pages_ask_for_nothing(run):
 def test_a_person_is_compared_with_controls_without_themselves(run):
     record = read_run(run)
     people = People(record)
-    table = record.tables["relevance"]
+    table = record.tables["relevance_bilateral"]
     table = table[table["map"] == "lrpB000"]
     totals = table.groupby("scan_id")["sum"].apply(lambda sums: sums.abs().sum())  # not density, which follows p(AD)
     table = table[table["group"] == "Hippocampus"]

@@ -14,9 +14,9 @@ from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE, Scan, ScanTable
-from heatlas.pipeline.regions.applied import RELEVANCE_APPLIED_TABLE
+from heatlas.pipeline.regions.applied import RELEVANCE_APPLIED_BILATERAL_TABLE
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
-from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, with_outcomes
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, with_outcomes
 from heatlas.pipeline.registration.volumes.tables import VOLUMES_TABLE
 from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.run.config.settings import Config
@@ -210,8 +210,8 @@ def files_read(layout: RunLayout) -> list[Path]:
     return [
         table.path(layout) for table in (
             SCANS_TABLE, CLINICAL_TABLE, SPLITS_TABLE, VOLUMES_TABLE, PREDICTIONS_TABLE, PREDICTIONS_REPEATS_TABLE,
-            PREDICTIONS_BASELINES_TABLE, RELEVANCE_TABLE, RELEVANCE_AUDIT_TABLE, IMAGE_REGIONS_TABLE,
-            PREDICTIONS_APPLIED_TABLE, RELEVANCE_APPLIED_TABLE,
+            PREDICTIONS_BASELINES_TABLE, RELEVANCE_BILATERAL_TABLE, RELEVANCE_AUDIT_TABLE, IMAGE_REGIONS_TABLE,
+            PREDICTIONS_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE,
         )
     ]  # fmt: skip
 
@@ -242,7 +242,7 @@ def read_inputs(
         layout=layout,
         scans=settled,
         predictions=predictions,
-        values=RelevanceValues.of(read_relevance(RELEVANCE_TABLE.path(layout)), predictions),
+        values=RelevanceValues.of(read_relevance(RELEVANCE_BILATERAL_TABLE.path(layout)), predictions),
         clinical=clinical,
         volumes=_volumes(layout),
         split=Split.read(layout) if SPLITS_TABLE.path(layout).is_file() else Split(()),
@@ -341,7 +341,7 @@ def _image_regions(layout: RunLayout) -> pd.DataFrame:
 
 
 def _applied(layout: RunLayout, clinical: pd.DataFrame) -> AppliedScans | None:
-    path = RELEVANCE_APPLIED_TABLE.path(layout)
+    path = RELEVANCE_APPLIED_BILATERAL_TABLE.path(layout)
     if not (PREDICTIONS_APPLIED_TABLE.path(layout).is_file() and path.is_file()):
         return None
     predictions, relevance = PREDICTIONS_APPLIED_TABLE.read(layout, APPLIED_COLUMNS), read_relevance(path)

@@ -381,10 +381,10 @@ def _verb(maps: int) -> str:
 
 
 def _regions(run: RunRecord) -> str:
-    if not run.has("relevance"):
+    if not run.has("relevance_bilateral"):
         return ""
     atlas = _source(run, "atlas")
-    groups = run.tables["relevance"]["group"].nunique()
+    groups = run.tables["relevance_bilateral"]["group"].nunique()
     over = "participants, each by the mean of their scans" * (run.config.regions.gain_reference == "participants")
     return (
         f"Maps were summed over the regions of the atlas {atlas.get('title', run.config.regions.atlas)}, left and "
