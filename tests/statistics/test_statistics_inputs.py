@@ -21,10 +21,9 @@ from heatlas.pipeline.statistics.data.inputs import files_read, read_inputs, wit
 from heatlas.pipeline.statistics.stage import Analysis, analyse
 
 
-def read(folder, scans, **changes):
+def read(folder, scans, clinical):
     layout = made_up_run(folder, scans, relevance_of(scans))
-    for name, table in changes.items():
-        write_table(getattr(layout, name), table)
+    write_table(layout.root / "clinical.tsv", clinical)
     return read_inputs(layout, scans, predictions_of(scans), fast())
 
 
