@@ -68,7 +68,7 @@ def measure(run: Path, folder: Path, most: int) -> None:
     """Write a file for each scan that has none yet."""
     layout = RunLayout(run.resolve())
     config = read_run_config(layout)
-    scans, split = ScanTable.read(layout.scans).kept, Split.read(layout.splits)
+    scans, split = ScanTable.read(layout.root / "scans.tsv").kept, Split.read(layout.root / "splits.tsv")
     resolution = config.registration.resolution_mm
     atlas = PackedAtlas.of(load_atlas(config.regions.atlas, template_grid(resolution)))
     controls = controls_of(scans, split, config)

@@ -94,14 +94,14 @@ def measured(command: list[str], log: Path) -> tuple[float, float]:
 
 def found_by(layout: RunLayout, planted: tuple[str, ...]) -> dict[str, float]:
     """What the tables of a run say of its inherent map."""
-    predictions = read_table(layout.predictions)
+    predictions = read_table(layout.group / "predictions.tsv")
     right = predictions["predicted"] == predictions["label"]
-    evidence = read_table(layout.evidence)
+    evidence = read_table(layout.group / "evidence.tsv")
     evidence = evidence[evidence["map"] == "inherent"]
     wanted = evidence["evidence"] - evidence["reference_evidence"]
     error = evidence["completeness_error"].abs().max() / wanted.abs().mean()
-    sums = read_table(layout.relevance_bilateral)
-    split = Split.read(layout.splits)
+    sums = read_table(layout.group / "relevance_bilateral.tsv")
+    split = Split.read(layout.root / "splits.tsv")
     sums = sums[sums["map"] == "inherent"].merge(predictions[["scan_id", "label"]], on="scan_id")
     sums["positive"] = sums["label"] == "AD"
     sums["fold"] = [split.fold_of_test(who).index for who in sums["participant_id"]]  # type: ignore[union-attr]

@@ -99,7 +99,7 @@ DATA = {
     "40 and 80, SD 2:1, normal, networks 1 to 3 in scale, 1 to 4 scans": case((40, 80), 2.0, "normal", **MIXED),
     "40 and 80, SD 2:1, lognormal, networks 1 to 3 in scale, 1 to 4 scans": case((40, 80), 2.0, "lognormal", **MIXED),
 }
-CASES = {f"groups: {data}": Case("group_comparisons, region_effects", data, own) for data, own in DATA.items()}
+CASES = {f"groups: {data}": Case("group_comparisons", data, own) for data, own in DATA.items()}
 POWER = {
     "30 and 90, SD 1:1, normal": ((30, 90), 1.0, "normal"),
     "30 and 90, SD 2:1, normal": ((30, 90), 2.0, "normal"),

@@ -217,13 +217,13 @@ SHIFTED = "covariates age and sex; for scale, sites differ in location by 1 SD"
 CORRELATED = f"{REGIONS} regions x {MAPS} maps of 60 participants, fold held; people, maps and near regions correlated"
 CASES = {
     "fold held": Case(
-        "associations, group_comparisons, region_effects, interactions, main_effects",
+        "associations, group_comparisons, interactions, main_effects",
         f"{FOLDS}; covariates age, sex, field strength",
         within_folds,
         3.0,
     ),
     "own volume": Case("associations", f"{FOLDS}; each region and its own volume", own_volume, 3.0),
-    "families": Case("p_fwe of associations, group_comparisons, region_effects", CORRELATED, families, 3.0),
+    "families": Case("p_fwe of associations, group_comparisons", CORRELATED, families, 3.0),
     "hippocampi": Case(
         "volume_association", "30 participants, 1 to 4 scans, three folds of unequal scale", volumes_of_hippocampi, 1.5
     ),

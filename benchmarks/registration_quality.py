@@ -151,14 +151,16 @@ def main() -> None:
         entry, transform = ("template", "affine") if way == "template" else ("brain", way)
         config = RegistrationConfig(given.voxel, "template-mask", False, transform)
         layout, scans = registered(given.folder.resolve(), given.out.resolve(), cohort, entry, config)
-        quality = read_table(layout.registration_quality)
+        quality = read_table(layout.group / "registration.tsv")
         quality = quality[quality["status"] == "registered"]
         files = {
             scan.scan_id: layout.scan(scan.participant_id, scan.session_id, given.voxel).asymmetry for scan in scans
         }
         sides = {name: np.load(files[name]) for name in quality["scan_id"]}
         known_here = known(given.folder, cohort)
-        rows.append([f"{cohort}, {way}", *judged(quality, read_table(layout.region_quality), sides, known_here)])
+        rows.append(
+            [f"{cohort}, {way}", *judged(quality, read_table(layout.group / "region_quality.tsv"), sides, known_here)]
+        )
         print(*rows[-1], sep=" | ", flush=True)
     body = table(list(COLUMNS), rows)
     if given.output:

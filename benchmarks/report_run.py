@@ -43,12 +43,14 @@ def write_large_run(folder: Path) -> RunLayout:
     plan = RunPlan(until="training", people=PEOPLE // 2, folds=5, visits=visits, overrides=overrides)
     layout = make_run(folder, plan)
     config = read_config(layout.config)
-    predictions = read_table(layout.predictions)
+    predictions = read_table(layout.group / "predictions.tsv")
     names = [*(lrp_map_name(beta) for beta in sorted(config.attribution.betas)), "gb"]
     rng = np.random.default_rng(0)
     _write_relevance(layout, predictions, names, rng)
     _write_mean_maps(layout, predictions, names, rng)
-    scans = [scan for scan in ScanTable.read(layout.scans).scans if scan.scan_id in set(predictions["scan_id"])]
+    scans = [
+        scan for scan in ScanTable.read(layout.root / "scans.tsv").scans if scan.scan_id in set(predictions["scan_id"])
+    ]
     analyse(layout, scans, predictions, config)
     return layout
 
@@ -65,14 +67,16 @@ def _write_relevance(layout: RunLayout, predictions: pd.DataFrame, names: list[s
     strength = np.where(table["group"].isin(PLANTED), 3.0, 1.0) * np.where(table["target"] == 1, 1.5, 1.0)
     table["density"] = 1e-6 * strength * rng.lognormal(0, 0.4, len(table))
     table["sum"], table["evidence"], table["standard_error"] = table["density"] * table["n_voxels"], np.nan, np.nan
-    write_table(layout.relevance, table[list(RELEVANCE_COLUMNS)], RELEVANCE_COLUMNS)
+    write_table(layout.group / "relevance.tsv", table[list(RELEVANCE_COLUMNS)], RELEVANCE_COLUMNS)
     bilateral = bilateral_rows(table[list(RELEVANCE_COLUMNS)], predictions, "participants")
-    write_table(layout.relevance_bilateral, bilateral[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
+    write_table(layout.group / "relevance_bilateral.tsv", bilateral[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
     write_table(layout.statistics("fingerprints"), fingerprint_table(bilateral, names), FINGERPRINT_COLUMNS)
     write_table(layout.statistics("beta_overlap"), overlap_table(bilateral, names[:-1]), OVERLAP_COLUMNS)
     ledger = keys.drop(columns="target").merge(pd.DataFrame({"map": names[:-1]}), how="cross")
     losses = {"absorbed_by_bias": 0.15, "lost_no_contribution": 0.05, "stabiliser": 0.0, "residual": 0.0}
-    write_table(layout.conservation, ledger.assign(start_value=2.0, map_sum=1.8, **losses), CONSERVATION_COLUMNS)
+    write_table(
+        layout.group / "conservation.tsv", ledger.assign(start_value=2.0, map_sum=1.8, **losses), CONSERVATION_COLUMNS
+    )
 
 
 def _write_mean_maps(layout: RunLayout, predictions: pd.DataFrame, names: list[str], rng: np.random.Generator) -> None:

@@ -7,7 +7,9 @@ import json
 import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
+from heatlas.pipeline.cohort.sharing.manifest import MANIFEST_COMPARISON_TABLE
 from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
+from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
 from heatlas.pipeline.regions.tables import SPREADS
 from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
 from heatlas.pipeline.run.columns import Form
@@ -16,10 +18,10 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.stage import ANALYSES
-from heatlas.pipeline.training.baselines.stage import baseline_columns
-from heatlas.pipeline.training.prediction import SPREAD, prediction_columns
+from heatlas.pipeline.training.baselines.stage import baselines_table
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, SPREAD, prediction_columns
 from heatlas.pipeline.training.pretraining.stage import PRETRAINING_TABLE
-from heatlas.pipeline.training.stage import REPEAT_COLUMN
+from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE, REPEAT_COLUMN
 from heatlas.reports.read.table_faults import bad_cell
 from heatlas.reports.read.written_tables import DECLARED, TABLES, tables_of
 
@@ -29,7 +31,7 @@ REPEATS = {"predictions_repeats", "performance_repeats"}
 def tables_of_run(kind: KindName = TWO_CLASSES, repeats: bool = False) -> list[Table]:
     """All tables that a run with this kind of task writes."""
     elsewhere = (TABLES.keys() - tables_of(kind).keys()) | (set() if repeats else REPEATS)
-    others = (*BENCH_TABLES, PRETRAINING_TABLE, FLAGGED_TABLE)  # the last only with "ask"
+    others = (*BENCH_TABLES, PRETRAINING_TABLE, FLAGGED_TABLE, PARTIAL_TABLE, MANIFEST_COMPARISON_TABLE)  # if asked for
     elsewhere |= {table.name for table in others}
     elsewhere |= {table.name for one in ANALYSES if kind not in one.tasks for table in one.tables}
     return [table for table in DECLARED if table.name not in elsewhere]
@@ -41,11 +43,11 @@ def require_as_declared(layout: RunLayout, table: Table) -> None:
     dictionary = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     frame, config = read_table(path, text_columns=table.texts), read_config(layout.config)
     meanings = table.dictionary
-    if table.name.startswith("predictions_") and table.place in ("predictions", "predictions_repeats"):
-        first = REPEAT_COLUMN if table.place == "predictions_repeats" else {}
+    if table.name.startswith("predictions_") and table.file in (PREDICTIONS_TABLE.file, PREDICTIONS_REPEATS_TABLE.file):
+        first = REPEAT_COLUMN if table.file == PREDICTIONS_REPEATS_TABLE.file else {}
         meanings = {**first, **prediction_columns(task_of(config.cohort))}
     if table.name == "predictions_baselines":
-        meanings = baseline_columns(task_of(config.cohort))
+        meanings = baselines_table(task_of(config.cohort)).meanings
     if config.training.ensemble == 1:  # spreads over the members of ensembles
         meanings = {name: meaning for name, meaning in meanings.items() if name not in {*SPREAD, *SPREADS}}
     if meanings:

@@ -6,6 +6,11 @@ Run as ``python workflows/adni.py COMMAND`` or ``heatlas COMMAND``; the stages a
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+
+from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
+from heatlas.pipeline.cohort.records import CLINICAL_TABLE
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 
 if __name__ == "__main__":  # before the libraries below are imported, so that Ctrl-C works meanwhile
     from heatlas.workflows.interrupts import start
@@ -23,7 +28,7 @@ from pathlib import Path
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
-from heatlas.pipeline.cohort.people.balance import BALANCE_COLUMNS, balance_sentence
+from heatlas.pipeline.cohort.people.balance import balance_sentence
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.sharing.manifest import write_comparison
 from heatlas.pipeline.run.config.files import load_config, usual_sentence
@@ -39,7 +44,6 @@ from heatlas.pipeline.run.layout.folder import (
 )
 from heatlas.pipeline.run.layout.private_paths import last_part
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import clear_stale_scratch
@@ -102,14 +106,14 @@ def _begin(
     layout: RunLayout, root: Path, config: Config, cohort: InputCohort, ready: Ready, executor: Executor
 ) -> Work:
     """Write the tables of the cohort, and gather what the stages need."""
-    cohort.table.write(layout.scans)
+    cohort.table.write(layout)
     if cohort.clinical is not None:
-        write_table(layout.clinical, cohort.clinical.frame, cohort.clinical.columns)
+        replace(CLINICAL_TABLE, meanings=cohort.clinical.columns).write(layout, cohort.clinical.frame)
     if cohort.matches:
-        write_comparison(layout.manifest_comparison, cohort.matches)
+        write_comparison(layout, cohort.matches)
     if ready.split.folds:
-        ready.split.write(layout.splits)
-        write_table(layout.split_balance, ready.balance, BALANCE_COLUMNS)
+        ready.split.write(layout)
+        SPLIT_BALANCE_TABLE.write(layout, ready.balance)
     write_dataset_description(layout, root, config.registration.resolution_mm)
     return Work(layout, root, config, cohort.table.kept, ready.split, executor, DigestCache(layout.digests))
 
@@ -170,7 +174,7 @@ def _write_provenance(work: Work, cohort: InputCohort) -> None:
 
 
 def _exit_code(layout: RunLayout) -> int:
-    failed = layout.failures.is_file() and len(read_table(layout.failures)) > 0
+    failed = layout.failures.is_file() and len(FAILURES_TABLE.read(layout.failures)) > 0
     return EXIT_SOME_FAILED if failed else EXIT_OK
 
 

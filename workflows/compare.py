@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.cells import require_whole
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.statistics.comparison.families import (
     MAP_COLUMNS,
     REGION_COLUMNS,
@@ -34,6 +35,7 @@ from heatlas.pipeline.statistics.comparison.runs import (
 )
 from heatlas.pipeline.statistics.data.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
 from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 from heatlas.reports.page.comparison import PAGE, comparison_page
 
 
@@ -109,10 +111,11 @@ def _read(folder: Path, name: str, target: Path) -> Run:
         if task.kind.undefined:
             what = "predicts a number" if task.is_number else "has several classes"
             raise BadInputError(f"only runs of two classes are compared, and this one {what}.")
-        predictions = read_table(layout.predictions, PREDICTION_COLUMNS)
-        require_whole(layout.predictions)
-        require_predictions(layout.predictions, predictions)
-        relevance = read_relevance(layout.relevance_bilateral)
+        path = PREDICTIONS_TABLE.path(layout)
+        predictions = PREDICTIONS_TABLE.read(layout, PREDICTION_COLUMNS)
+        require_whole(path)
+        require_predictions(path, predictions)
+        relevance = read_relevance(RELEVANCE_BILATERAL_TABLE.path(layout))
         return Run(name, config, predictions, RelevanceValues.of(relevance, predictions))
     except (BadInputError, UsageError) as error:
         raise type(error)(f"compare: run {name}: {error}") from error

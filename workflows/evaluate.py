@@ -9,9 +9,9 @@ import pandas as pd
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.reading import PLANTED
-from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.evaluation.bench.request import PARTS, USUAL_PARTS, Request
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.run.config.files import with_section
@@ -46,9 +46,10 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     config = on_kept_backbone(read_run_config(layout), layout)
     if arguments.config is not None:
         config = with_section(config, arguments.config, "evaluation")
-    if not layout.scans.is_file():
+    if not SCANS_TABLE.path(layout).is_file():
         raise UsageError(
-            f"{layout.scans}: no such file, so there is nothing to evaluate. Finish the run with heatlas run."
+            f"{SCANS_TABLE.path(layout)}: no such file, so there is nothing to evaluate. Finish the run with "
+            "heatlas run."
         )
     layout.evaluation.mkdir(exist_ok=True)
     with (
@@ -60,7 +61,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
             log.warning("%s", lock_note)
         clear_stale_scratch(layout)
         atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
-        split = Split.read(layout.splits) if layout.splits.is_file() else Split(())
+        split = Split.read(layout) if SPLITS_TABLE.path(layout).is_file() else Split(())
         scans, missing = registered_scans(layout, config)
         for name in missing:
             log.warning("%s is not registered and is left out", name)
@@ -116,7 +117,7 @@ def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[tuple[Sc
         If no scan is registered.
     """
     found, missing = [], []
-    for scan in ScanTable.read(layout.scans).kept:
+    for scan in ScanTable.read(layout).kept:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
         if files.t1w.is_file() and files.brain_mask.is_file():
             found.append(scan)

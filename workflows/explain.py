@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.people.splits import Split
-from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
+from heatlas.pipeline.cohort.records import SCANS_TABLE, ScanTable
 from heatlas.pipeline.explaining.on_demand import SEEN, Request, explainable, show_scans
 from heatlas.pipeline.run.config.number_classes import read_class
 from heatlas.pipeline.run.config.settings import Config
@@ -40,7 +40,7 @@ def explain_command(arguments: argparse.Namespace) -> int:
 
 def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
     config = read_run_config(layout)
-    for path in (layout.scans, layout.splits):
+    for path in (SCANS_TABLE.path(layout), SPLITS_TABLE.path(layout)):
         if not path.is_file():
             raise UsageError(
                 f"{path}: no such file, so this run has no networks to explain. Finish the run with heatlas run."
@@ -51,7 +51,7 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
         tuple(arguments.method), tuple(arguments.setting), target, arguments.stage, arguments.start,
         tuple(arguments.participant_label), tuple(arguments.scan),
     )  # fmt: skip
-    scans, split = ScanTable.read(layout.scans).kept, Split.read(layout.splits)
+    scans, split = ScanTable.read(layout).kept, Split.read(layout)
     atlas = _atlas_of(layout, config)
     digests = DigestCache(layout.digests)
     clear_stale_scratch(layout)

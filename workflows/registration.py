@@ -12,12 +12,13 @@ import pandas as pd
 
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.registration.quality.decisions import require_decisions
+from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE, require_decisions
 from heatlas.pipeline.registration.quality.doubt import MIRRORED, NOT_KNOWN
 from heatlas.pipeline.registration.quality.flags import flag_reasons
 from heatlas.pipeline.registration.settled import settle_scans
-from heatlas.pipeline.registration.stage import register_scans, table_row
+from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans, table_row
 from heatlas.pipeline.registration.volumes.tables import (
+    VOLUMES_TABLE,
     gather_volumes,
     hippocampal_volumes,
     measure_volumes,
@@ -25,7 +26,6 @@ from heatlas.pipeline.registration.volumes.tables import (
 )
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done
 from heatlas.reports.frame.overviews import draw_overviews, overview_job
@@ -83,16 +83,16 @@ def _followers(
 def _settle(layout: RunLayout, config: Config) -> None:
     """Update ``scans.tsv``, and stop if a person has to decide."""
     settings = config.registration
-    quality = read_table(layout.registration_quality, text_columns=["flags", "decision", "sides"])
-    measured = hippocampal_volumes(read_table(layout.volumes, text_columns=["group"]))
-    table = settle_scans(ScanTable.read(layout.scans), quality, measured, config.regions.atlas, settings)
-    table.write(layout.scans)
+    quality = REGISTRATION_TABLE.read(layout)
+    measured = hippocampal_volumes(VOLUMES_TABLE.read(layout))
+    table = settle_scans(ScanTable.read(layout), quality, measured, config.regions.atlas, settings)
+    table.write(layout)
     for note in side_notes(quality):
         logging.getLogger("heatlas").warning("%s", note)
     doubtful = quality[quality["flags"].notna()]
     names = ["_".join(str(part) for part in key if str(part) != "nan")
              for key in doubtful[["participant_id", "session_id"]].itertuples(index=False)]  # fmt: skip
-    require_decisions(dict(zip(names, doubtful["decision"].fillna(""), strict=True)), layout.flagged)
+    require_decisions(dict(zip(names, doubtful["decision"].fillna(""), strict=True)), FLAGGED_TABLE.path(layout))
 
 
 def side_notes(quality: pd.DataFrame) -> list[str]:

@@ -17,8 +17,8 @@ from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.evaluation.planted import evaluate_planted
-from heatlas.pipeline.evaluation.planted_effects import evaluate_effects
+from heatlas.pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE, evaluate_planted
+from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE, evaluate_effects
 from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from heatlas.pipeline.regions.applied import aggregate_applied
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
@@ -27,16 +27,16 @@ from heatlas.pipeline.registration.images.faces import without_face
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.jobs import Job, Outcome
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome
 from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.statistics.data.inputs import files_read
 from heatlas.pipeline.statistics.images.measures import measure_images
 from heatlas.pipeline.statistics.images.voxelwise import compare_voxelwise
 from heatlas.pipeline.statistics.stage import analyse
-from heatlas.pipeline.training.application import apply_networks
+from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE, apply_networks
 from heatlas.pipeline.training.baselines.stage import compare_with_baselines
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 from heatlas.pipeline.training.stage import train_folds
 from heatlas.reports.page.build import build_report, report_inputs, written_files
 from heatlas.reports.people.scan_pictures import draw_scans
@@ -78,7 +78,7 @@ class Work:
 
     def predicted(self, *stages: str) -> list[Scan]:
         """Labelled scans with an out-of-fold prediction, which can be explained."""
-        names = set(read_table(self.layout.predictions)["scan_id"])
+        names = set(PREDICTIONS_TABLE.read(self.layout, ["scan_id"])["scan_id"])
         return [scan for scan in self.labelled("registration", *stages) if scan.scan_id in names]
 
     def outside(self, *stages: str) -> list[Scan]:
@@ -88,15 +88,15 @@ class Work:
 
     def applied(self, *stages: str) -> list[Scan]:
         """Scans outside the contrast with a prediction."""
-        if not self.layout.predictions_applied.is_file():
+        if not PREDICTIONS_APPLIED_TABLE.path(self.layout).is_file():
             return []
-        names = set(read_table(self.layout.predictions_applied)["scan_id"])
+        names = set(PREDICTIONS_APPLIED_TABLE.read(self.layout)["scan_id"])
         return [scan for scan in self.outside("registration", *stages) if scan.scan_id in names]
 
     def _unfailed(self, *stages: str) -> list[Scan]:
-        failures = read_table(self.layout.failures)
+        failures = FAILURES_TABLE.read(self.layout.failures)
         failed = set(failures.loc[failures["stage"].isin(["conversion", *stages]), "unit"])
-        return [scan for scan in ScanTable.read(self.layout.scans).kept if scan.name not in failed]
+        return [scan for scan in ScanTable.read(self.layout).kept if scan.name not in failed]
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def explain(work: Work) -> Result:
     """Explain every scan by networks that were not trained with its participant."""
     layout, config = work.layout, work.config
     atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
-    scans, predictions = work.predicted(), read_table(layout.predictions)
+    scans, predictions = work.predicted(), PREDICTIONS_TABLE.read(layout, ["scan_id"])
     labelled = work.labelled("registration")
     outcomes = explain_scans(
         layout, scans, work.split, predictions, atlas, config, work.executor, work.digests, labelled
@@ -173,12 +173,13 @@ def explain(work: Work) -> Result:
 def aggregate(work: Work) -> Result:
     """Gather the region sums of all scans and average heatmaps per group."""
     layout, config = work.layout, work.config
-    scans, predictions = work.predicted("attribution"), read_table(layout.predictions)
+    scans, predictions = work.predicted("attribution"), PREDICTIONS_TABLE.read(layout, ["scan_id"])
     grid = template_grid(config.registration.resolution_mm)
     done, outcomes = aggregate_relevance(
         layout, scans, predictions, work.map_names, grid, config, work.executor, work.digests
     )
-    others = aggregate_applied(layout, work.applied(APPLIED_STAGE), work.map_names, config, work.digests)
+    tables = (PREDICTIONS_TABLE.path(layout), PREDICTIONS_APPLIED_TABLE.path(layout))
+    others = aggregate_applied(layout, work.applied(APPLIED_STAGE), tables, work.map_names, config, work.digests)
     return Result(outcomes, done or others)
 
 
@@ -192,17 +193,17 @@ def infer(work: Work) -> Result:
         measured = measure_images(layout, explained, config, atlas, work.executor, work.digests)
 
     def statistics() -> list[Path]:
-        written = analyse(layout, explained, read_table(layout.predictions), config, work.executor)
+        written = analyse(layout, explained, PREDICTIONS_TABLE.read(layout, ["scan_id"]), config, work.executor)
         if task_of(config.cohort).kind.name != TWO_CLASSES:
             return written  # the planted effects are differences of two classes
         if work.truth.is_file():
             evaluate_planted(layout, work.truth)
-            written.append(layout.statistics("planted_recovery"))
+            written.append(PLANTED_RECOVERY_TABLE.path(layout))
         effects = work.truth.with_name("effects.json")
         if effects.is_file():
             classes = config.cohort.negative, config.cohort.positive
             evaluate_effects(layout, effects, work.map_names[0], classes)
-            written.append(layout.statistics("planted_effects"))
+            written.append(PLANTED_EFFECTS_TABLE.path(layout))
         return written
 
     inputs = [*files_read(layout), work.truth, work.truth.with_name("effects.json")]
@@ -217,7 +218,7 @@ def infer(work: Work) -> Result:
         work.digests,
     )
     if atlas is not None:
-        predictions = read_table(layout.predictions)
+        predictions = PREDICTIONS_TABLE.read(layout, ["scan_id"])
         voxelwise = compare_voxelwise(layout, explained, predictions, config, atlas, work.executor, work.digests)
         done = done or voxelwise or measured
     return Result(step_done=done)

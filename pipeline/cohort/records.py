@@ -16,16 +16,16 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 
 OLDEST_AGE = 89.0
 """Ages above are written as this one (see `pipeline.cohort.sharing.anonymise`)."""
 
 SCAN_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
+    **described("participant_id", "session_id"),
     "scan_id": "Identifier of the image in its source (ADNI image id, or BIDS file name without suffix)",
     "image": "Path of the image relative to the input folder, POSIX separators; n/a for a row without an image",
     "entry": "Kind of image, and thus first processing step: scan (as acquired), brain (already brain-extracted), "
@@ -50,7 +50,6 @@ SCAN_COLUMNS = {
     "kept": "true if the scan is used",
     "reason": "Why the scan was dropped; n/a if kept",
 }
-"""Columns of ``scans.tsv`` and their descriptions (the BIDS data dictionary)."""
 
 LATER_COLUMNS = frozenset(
     {"entry", "diagnosis_source", "progression", "tiv_source", "hippocampus_left_mm3", "hippocampus_right_mm3"}
@@ -58,8 +57,12 @@ LATER_COLUMNS = frozenset(
 """Columns that tables of earlier versions lack; their values are missing then."""
 SCANS_TABLE = Table(
     "scans", SCAN_COLUMNS, "scan found, kept or dropped", "Which scans were found, and why was one dropped?",
-    stage="cohort", place="scans", filled=("participant_id", "scan_id", "kept"), values={"label": (CLASSES,)},
+    stage="cohort", file="scans.tsv", filled=("participant_id", "scan_id", "kept"), values={"label": (CLASSES,)},
     finite=True, later=LATER_COLUMNS,
+)  # fmt: skip
+CLINICAL_TABLE = Table(
+    "clinical", {}, "scan", "What else is known of people at the visit? Its columns are those of the input.",
+    stage="cohort", file="clinical.tsv", finite=True,
 )  # fmt: skip
 
 
@@ -182,12 +185,12 @@ class ScanTable:
         frame = pd.DataFrame(rows, columns=list(SCAN_COLUMNS))
         return frame.astype({"apoe4": "Int64"})
 
-    def write(self, path: Path) -> None:
-        """Write ``scans.tsv`` and its data dictionary."""
-        write_table(path, self.frame(), SCAN_COLUMNS)
+    def write(self, where: RunLayout | Path) -> None:
+        """Write ``scans.tsv`` and its data dictionary, in a run or as a file."""
+        SCANS_TABLE.write(where, self.frame())
 
     @classmethod
-    def read(cls, path: Path) -> ScanTable:
+    def read(cls, where: RunLayout | Path) -> ScanTable:
         """Read ``scans.tsv``.
 
         Raises
@@ -195,9 +198,7 @@ class ScanTable:
         BadInputError
             If a column is missing or unknown, a cell has an impossible value, or a scan appears twice.
         """
-        text = [f.name for f in dataclasses.fields(Scan) if f.type in ("str", "str | None")]
-        required = [name for name in SCAN_COLUMNS if name not in LATER_COLUMNS]
-        frame = read_table(path, required=required, text_columns=text)
+        path, frame = SCANS_TABLE.path(where), SCANS_TABLE.read(where)
         unknown = [name for name in frame.columns if name not in SCAN_COLUMNS]
         if unknown:
             raise BadInputError(f"{path}: unknown column {', '.join(unknown)}; known are {', '.join(SCAN_COLUMNS)}.")

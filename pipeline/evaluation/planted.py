@@ -20,11 +20,12 @@ import pandas as pd
 from scipy import stats
 
 from heatlas.pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 
 log = logging.getLogger("heatlas")
 
@@ -189,11 +190,11 @@ def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
     BadInputError
         If a table or the truth is missing or not readable.
     """
-    bilateral = read_table(
-        layout.relevance_bilateral, ["participant_id", "scan_id", "map", "group", "n_voxels", *METRICS]
+    bilateral = RELEVANCE_BILATERAL_TABLE.read(
+        layout, ["participant_id", "scan_id", "map", "group", "n_voxels", *METRICS]
     )
     planted = _known_planted(read_planted(truth_json), bilateral)
-    predictions = read_table(layout.predictions, ["participant_id", "scan_id", "outcome"])
+    predictions = PREDICTIONS_TABLE.read(layout, ["participant_id", "scan_id", "outcome"])
     looked_at = predictions.loc[predictions["outcome"] == OUTCOME, ["participant_id", "scan_id"]]
     table = bilateral.merge(looked_at, on=["participant_id", "scan_id"], validate="many_to_one")
     rows = []
@@ -202,7 +203,7 @@ def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
         for metric in METRICS:
             rows.append(_row(str(name), metric, one_map, planted_recovery(one_map, planted, metric), place))
     frame = pd.DataFrame(rows, columns=list(RECOVERY_COLUMNS))
-    write_table(layout.statistics("planted_recovery"), frame, RECOVERY_COLUMNS)
+    PLANTED_RECOVERY_TABLE.write(layout, frame)
     return frame
 
 

@@ -22,7 +22,7 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 
 ALPHA = 0.05
 FEWEST_EVENTS = 10
@@ -196,7 +196,7 @@ def evaluate_effects(
                 row["verdict"] = "nothing to remove"
         rows += own.values()
     frame = pd.DataFrame(rows, columns=list(EFFECTS_COLUMNS))
-    write_table(layout.statistics("planted_effects"), frame, EFFECTS_COLUMNS)
+    PLANTED_EFFECTS_TABLE.write(layout, frame)
     return frame
 
 

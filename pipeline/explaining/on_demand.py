@@ -16,10 +16,10 @@ from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.cohort.candidates import participant_named
 from heatlas.pipeline.cohort.people.persons import known_among
-from heatlas.pipeline.cohort.people.splits import PARTS, Split
+from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network
-from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.explained_scan import map_outputs
 from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation, asked_for
@@ -28,13 +28,14 @@ from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from heatlas.pipeline.models.storage import LoadedModel, load_model, require_family
 from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.tables import EVIDENCE, RELEVANCE_COLUMNS, bilateral_sums
+from heatlas.pipeline.regions.tables import EVIDENCE, RELEVANCE_COLUMNS, RELEVANCE_TABLE, bilateral_sums
 from heatlas.pipeline.run.cells import REMEDY
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.map_names import settings_for
 from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 
@@ -47,9 +48,7 @@ _OF_A_MAP = {
     "start_value": "Value of the target (logit or probability)",
 }
 _HEAD = {
-    "participant_id": RELEVANCE_COLUMNS["participant_id"],
-    "session_id": RELEVANCE_COLUMNS["session_id"],
-    "scan_id": RELEVANCE_COLUMNS["scan_id"],
+    **described("participant_id", "session_id", "scan_id"),
     "map": "Map, named as in the file names",
     "fold": "Whose network explained the scan: one that has not seen the participant",
     **_OF_A_MAP,
@@ -59,7 +58,7 @@ REGION_COLUMNS = _HEAD | {name: text for name, text in RELEVANCE_COLUMNS.items()
 
 BILATERAL_COLUMNS = {
     **_HEAD,
-    "group": "Bilateral group of regions",
+    **described("group"),
     "n_voxels": "Voxels of all regions of the group",
     "sum": "Sum of the map over the group",
     "density": "Sum divided by voxels; n/a for an empty group",
@@ -249,7 +248,8 @@ def explainable(
         fold = unseen_fold(split, scan.participant_id)
         if scan.label is not None and scan.participant_id not in in_a_fold:
             closed[scan.scan_id] = (
-                f"{layout.splits} has no row of {scan.participant_id}, who is {scan.label} in {layout.scans.name}. "
+                f"{SPLITS_TABLE.path(layout)} has no row of {scan.participant_id}, who is {scan.label} in "
+                f"{SCANS_TABLE.file}. "
                 f"{REMEDY}"
             )
         elif fold is None:
@@ -276,7 +276,7 @@ def _require_unseen(layout: ExplanationLayout, scans: Sequence[Scan], fold: int,
     seen = known_among([scan.participant_id for scan in scans], known_to_network(loaded.description, str(description)))
     if seen:
         raise BadInputError(
-            f"{layout.splits}: {seen[0]} neither trains nor validates in fold {fold}, but the network was "
+            f"{SPLITS_TABLE.path(layout)}: {seen[0]} neither trains nor validates in fold {fold}, but the network was "
             f"trained or selected with it ({description}). {REMEDY}"
         )
 
@@ -298,7 +298,7 @@ def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[
         result = is_done(layout, job)
         if result is not None:
             columns = list(RELEVANCE_COLUMNS)  # without spreads over the members of ensembles
-            table = read_table(job.outputs["regions"], columns, ("map", "name", "hemisphere", "group"))[columns]
+            table = RELEVANCE_TABLE.read(job.outputs["regions"], columns)[columns]
             head = {name: table["map"].map({one: result[f"{one}.{name}"] for one in asked.names}) for name in _OF_A_MAP}
             frames.append(table.assign(fold=job.arguments[0].networks[0].fold, **head))
     if not frames:

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -41,11 +40,10 @@ from heatlas.pipeline.explaining.explained_scan import (
 )
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
-from heatlas.pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
+from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, write_sums
 from heatlas.pipeline.run.documents import json_object
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
@@ -254,4 +252,4 @@ def _write_table(layout: RunLayout, parts: Sequence[_Part], summed: set[str]) ->
             if job.unit in summed:
                 scan = next(task.scan for task in part.job.arguments[0].scans if task.files.name == job.unit)
                 rows.append([part.job.unit, part.outcome, scan.participant_id, scan.session_id, scan.scan_id])
-    write_table(layout.partial_table, pd.DataFrame(rows, columns=list(PARTIAL_COLUMNS)), PARTIAL_COLUMNS)
+    PARTIAL_TABLE.write(layout, rows)

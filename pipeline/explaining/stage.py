@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -37,23 +37,22 @@ from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.tables import with_outcomes
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
+from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 
 STAGE = "attribution"
 APPLIED_STAGE = "attribution-applied"
 """Names the receipts of scans outside the contrast."""
 
 CONSERVATION_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "map": "LRP map, named as in the file names",
     "start_value": "Value of the target that relevance started from (logit or probability)",
     "map_sum": "Sum of the map over all voxels",
@@ -64,11 +63,11 @@ CONSERVATION_COLUMNS = {
 }
 CONSERVATION_TABLE = Table(
     "conservation", CONSERVATION_COLUMNS, "scan and LRP map", "Does the relevance of a map add up to the start value?",
-    stage="attribution", place="conservation", filled=("participant_id", "scan_id", "map"), finite=True,
+    stage="attribution", file="group/conservation.tsv", filled=("participant_id", "scan_id", "map"), finite=True,
 )  # fmt: skip
 
 EVIDENCE_COLUMNS = {
-    **{name: CONSERVATION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")},
+    **described("participant_id", "session_id", "scan_id"),
     "map": "Evidence map: relative to controls that the network was trained on",
     "evidence": "Evidence of the whole scan for the explained class, not relative to controls: its logit minus the "
     "mean of the other logits (for regression the output); mean over the networks that explain it. In relevance.tsv, "
@@ -87,15 +86,17 @@ EVIDENCE_COLUMNS = {
 EVIDENCE_TABLE = Table(
     "evidence", EVIDENCE_COLUMNS, "scan and evidence map",
     "How much more evidence has a scan than controls, and does its map add up to that?", stage="attribution",
-    place="evidence", filled=("participant_id", "scan_id", "map"), finite=True,
+    file="group/evidence.tsv", filled=("participant_id", "scan_id", "map"), finite=True,
     later=("completeness_share", "sampling_error", "sampling_share"),
 )  # fmt: skip
 EVIDENCE_APPLIED_TABLE = replace(
     EVIDENCE_TABLE, name="evidence_applied", question="The same for scans outside the contrast, such as MCI.",
-    place="evidence_applied",
+    file="group/evidence_applied.tsv",
 )  # fmt: skip
-ACCOUNTS = {ACCOUNT: CONSERVATION_COLUMNS, EVIDENCE_ACCOUNT: EVIDENCE_COLUMNS}
-"""Columns of the tables of accounts, by what they add to scan and map."""
+CONSERVATION_APPLIED_TABLE = replace(
+    CONSERVATION_TABLE, name="conservation_applied", question=EVIDENCE_APPLIED_TABLE.question,
+    file="group/conservation_applied.tsv", on_pages=False,
+)  # fmt: skip
 
 
 def explain_scans(
@@ -156,7 +157,7 @@ def explain_scans(
         shutil.rmtree(layout.partial_sums, ignore_errors=True)
         record_failures(layout, [], [PARTS_STAGE])
     _remove_other_maps(jobs)
-    _write_accounts((layout.conservation, layout.evidence), explained, outcomes)
+    _write_accounts((CONSERVATION_TABLE, EVIDENCE_TABLE), layout, explained, outcomes)
     return outcomes
 
 
@@ -189,7 +190,11 @@ def explain_applied(
     list of Outcome
         One per scan.
     """
-    answered = networks_that_answered(layout.predictions_applied, [scan.scan_id for scan in scans]) if scans else {}
+    answered = (
+        networks_that_answered(PREDICTIONS_APPLIED_TABLE.path(layout), [scan.scan_id for scan in scans])
+        if scans
+        else {}
+    )
     controls = controls_of(labelled, split, config)
     maker = JobMaker(layout, APPLIED_STAGE, PackedAtlas.of(atlas), config, digests, controls)
     jobs = _jobs(maker, scans, answered)
@@ -197,13 +202,12 @@ def explain_applied(
         layout.receipt(STAGE, job.unit).unlink(missing_ok=True)
     outcomes = run_jobs(layout, jobs, executor, "other heatmaps")
     _remove_other_maps(jobs)
-    accounts = (layout.conservation_applied, layout.evidence_applied)
+    accounts = (CONSERVATION_APPLIED_TABLE, EVIDENCE_APPLIED_TABLE)
     if scans:
-        _write_accounts(accounts, scans, outcomes)
+        _write_accounts(accounts, layout, scans, outcomes)
     else:
-        for path in accounts:
-            path.unlink(missing_ok=True)
-            path.with_suffix(".json").unlink(missing_ok=True)
+        for table in accounts:
+            table.remove(layout)
     return outcomes
 
 
@@ -254,15 +258,15 @@ def _remove_other_maps(jobs: Iterable[Job]) -> None:
                 sidecar(path).unlink(missing_ok=True)
 
 
-def _write_accounts(paths: tuple[Path, Path], scans: Sequence[Scan], outcomes: Sequence[Outcome]) -> None:
+def _write_accounts(
+    tables: tuple[Table, Table], layout: RunLayout, scans: Sequence[Scan], outcomes: Sequence[Outcome]
+) -> None:
     """Write whether LRP maps, and evidence maps, add up to what they should."""
-    for path, columns, account in zip(paths, ACCOUNTS.values(), ACCOUNTS, strict=True):
-        write_table(path, account_rows(scans, outcomes, columns, account), columns)
+    for table, account in zip(tables, (ACCOUNT, EVIDENCE_ACCOUNT), strict=True):
+        table.write(layout, account_rows(scans, outcomes, account))
 
 
-def account_rows(
-    scans: Sequence[Scan], outcomes: Sequence[Outcome], columns: Mapping[str, str], account: Sequence[str]
-) -> pd.DataFrame:
+def account_rows(scans: Sequence[Scan], outcomes: Sequence[Outcome], account: Sequence[str]) -> list[list[Any]]:
     """One row per scan explained and map with such an account."""
     rows = []
     for scan, outcome in zip(scans, outcomes, strict=True):
@@ -270,4 +274,4 @@ def account_rows(
         for name in names:
             values = [outcome.result[f"{name}.{key}"] for key in account]
             rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, *values])
-    return pd.DataFrame(rows, columns=list(columns))
+    return rows

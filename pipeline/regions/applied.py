@@ -8,6 +8,7 @@ networks that explain the scan. A fold without such scans is left out of that me
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,11 +17,16 @@ from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.metrics import density, gain
 from heatlas.pipeline.regions.stage import scan_table
-from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS, bilateral_sums, relevance_columns
+from heatlas.pipeline.regions.tables import (
+    BILATERAL_COLUMNS,
+    RELEVANCE_BILATERAL_TABLE,
+    RELEVANCE_TABLE,
+    bilateral_sums,
+)
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache, text_digest
 from heatlas.pipeline.run.work.steps import run_step
 
@@ -31,17 +37,25 @@ APPLIED_BILATERAL_COLUMNS = {
     "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged over "
     "these networks: the denominator of gain",
 }
-"""Columns of ``relevance_applied_bilateral.tsv``."""
-RELEVANCE_APPLIED_TABLE = Table(
-    "relevance_applied", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
-    "The same for scans outside the contrast, such as MCI.", stage="regions", place="relevance_applied_bilateral",
-    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
-    later=("evidence",),
+RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
+    "relevance_applied_bilateral", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
+    "The same for scans outside the contrast, such as MCI.", stage="regions",
+    file="group/relevance_applied_bilateral.tsv",
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence",),
+)  # fmt: skip
+RELEVANCE_APPLIED_TABLE = replace(
+    RELEVANCE_TABLE, name="relevance_applied", question=RELEVANCE_APPLIED_BILATERAL_TABLE.question,
+    file="group/relevance_applied.tsv",
 )  # fmt: skip
 
 
 def aggregate_applied(
-    layout: RunLayout, scans: Sequence[Scan], map_names: Sequence[str], config: Config, digests: DigestCache
+    layout: RunLayout,
+    scans: Sequence[Scan],
+    predictions: tuple[Path, Path],
+    map_names: Sequence[str],
+    config: Config,
+    digests: DigestCache,
 ) -> bool:
     """Write ``relevance_applied.tsv`` and ``relevance_applied_bilateral.tsv``; remove them where there is no such scan.
 
@@ -51,6 +65,8 @@ def aggregate_applied(
         With the tables of the labelled scans.
     scans : sequence of Scan
         Scans that have been explained and are in ``predictions_applied.tsv``.
+    predictions : tuple of Path
+        ``predictions.tsv`` and ``predictions_applied.tsv``.
     map_names : sequence of str
     config : Config
     digests : DigestCache
@@ -65,38 +81,32 @@ def aggregate_applied(
     BadInputError
         If a scan has no row in ``predictions_applied.tsv``, or its region table is missing or lacks a map.
     """
-    written = [
-        path.with_suffix(suffix)
-        for path in (layout.relevance_applied, layout.relevance_applied_bilateral)
-        for suffix in (".tsv", ".json")
-    ]
+    of_stage = (RELEVANCE_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE)
     if not scans:
-        stale = [path for path in written if path.is_file()]
-        for path in stale:
-            path.unlink()
+        stale = [table.remove(layout) for table in of_stage]
         layout.receipt("steps", STAGE).unlink(missing_ok=True)
-        return bool(stale)
+        return any(stale)
     resolution = config.registration.resolution_mm
     tables = [layout.scan(scan.participant_id, scan.session_id, resolution).region_table for scan in scans]
-    networks = _networks(layout, scans)
+    networks = _networks(predictions[1], scans)
     parameters = [text_digest(networks.to_csv(index=False)), list(map_names)]
 
     def write() -> list[Path]:
         relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
-        bilateral = applied_bilateral(relevance, networks, network_references(layout))
-        write_table(layout.relevance_applied, relevance, relevance_columns(relevance))
-        write_table(layout.relevance_applied_bilateral, bilateral, APPLIED_BILATERAL_COLUMNS)
-        return written
+        bilateral = applied_bilateral(relevance, networks, network_references(layout, predictions[0]))
+        for table, rows in zip(of_stage, (relevance, bilateral), strict=True):
+            table.write(layout, rows)
+        return [path for table in of_stage for path in table.files(layout)]
 
-    inputs = [*tables, layout.relevance_bilateral, layout.predictions]
+    inputs = [*tables, RELEVANCE_BILATERAL_TABLE.path(layout), predictions[0]]
     return run_step(layout, STAGE, inputs, parameters, [applied_bilateral], write, digests)
 
 
-def network_references(layout: RunLayout) -> pd.DataFrame:
+def network_references(layout: RunLayout, predictions: Path) -> pd.DataFrame:
     """Mean sum of the negative class per fold, map and bilateral group, as ``relevance_bilateral.tsv`` divides by."""
     columns = ["scan_id", "map", "group", "reference_sum"]
-    bilateral = read_table(layout.relevance_bilateral, columns, ("map", "group"))
-    folds = read_table(layout.predictions, ["scan_id", "fold"])[["scan_id", "fold"]]
+    bilateral = RELEVANCE_BILATERAL_TABLE.read(layout, columns)
+    folds = read_table(predictions, ["scan_id", "fold"])[["scan_id", "fold"]]
     # The same in all rows of a fold.
     return bilateral[columns].merge(folds, on="scan_id").drop_duplicates(["fold", "map", "group"])
 
@@ -124,8 +134,8 @@ def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, reference
     return table[list(APPLIED_BILATERAL_COLUMNS)]
 
 
-def _networks(layout: RunLayout, scans: Sequence[Scan]) -> pd.DataFrame:
+def _networks(applied: Path, scans: Sequence[Scan]) -> pd.DataFrame:
     """A row per scan and network."""
-    answered = networks_that_answered(layout.predictions_applied, [scan.scan_id for scan in scans])
+    answered = networks_that_answered(applied, [scan.scan_id for scan in scans])
     rows = [(scan_id, fold) for scan_id, folds in answered.items() for fold in folds]
     return pd.DataFrame(rows, columns=["scan_id", "fold"])

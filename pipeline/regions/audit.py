@@ -17,7 +17,6 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from skimage.filters import threshold_multiotsu
@@ -31,9 +30,9 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.packed_labels import REST, PackedLabels, labels_in
 from heatlas.pipeline.regions.region_sums import ordered_total
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.tables import write_table
 
 Mask = NDArray[np.bool_]
 
@@ -43,9 +42,7 @@ FLUID, VESSEL = "CSF", "vessel"
 NO_REGION = "no_region"
 
 AUDIT_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "map": "Relevance map, named as in the file names",
     "compartment": f"rim: within {RIM_MM:g} mm of the surface of the scan's brain mask, on both sides. rim_inside: its "
     "part inside the mask. outside: all that the network sees outside the mask. fluid: regions of the atlas that hold "
@@ -63,11 +60,10 @@ AUDIT_COLUMNS = {
     "enrichment": "share / voxel_share: 1 for relevance spread evenly over the reference; n/a for a compartment "
     "without voxels or a reference without relevance",
 }
-"""Columns of ``relevance_audit.tsv``."""
 RELEVANCE_AUDIT_TABLE = Table(
     "relevance_audit", AUDIT_COLUMNS, "scan, map and compartment",
     "How much relevance lies at the rim, outside the brain, in fluid and in vessels?", stage="regions",
-    place="relevance_audit", on_pages=False,
+    file="group/relevance_audit.tsv", on_pages=False,
 )  # fmt: skip
 
 
@@ -190,7 +186,7 @@ def write_audit_table(
     tissue = _tissue(atlas.labels, atlas.regions, box)
     rows = audit_rows(maps, compartments(volume, brain, tissue, float(min(grid.voxel_sizes_mm))))
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-    write_table(path, pd.DataFrame([identity | row for row in rows], columns=list(AUDIT_COLUMNS)), AUDIT_COLUMNS)
+    RELEVANCE_AUDIT_TABLE.write(path, [identity | row for row in rows])
 
 
 @functools.lru_cache(maxsize=1)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.plain_text import counted
 
@@ -23,14 +24,12 @@ MIN_PROBABILITY = 0.9
 GROUPS = 25
 
 FINGERPRINT_COLUMNS = {
-    "map": "Relevance map",
+    **described("map"),
     "patient": "1 or 2: member of the pair",
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "probability": "Softmax probability of the positive class",
     "rank": "Rank of the group by mean density over participants of the positive class",
-    "group": "Bilateral group",
+    **described("group"),
     "density": "Relevance density of this scan in the group",
     "cosine_distance": "Cosine distance of the pair's vectors (0 same direction, 1 orthogonal, 2 opposite)",
     "n_candidates": "Participants that the pair was chosen from",

@@ -18,9 +18,8 @@ from heatlas.atlases.spaces import Grid, require_same_grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.packed_labels import PackedLabels, labels_in, pack_labels
 from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
-from heatlas.pipeline.regions.tables import relevance_columns, scan_rows
+from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, scan_rows
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest
 
 
@@ -90,4 +89,4 @@ def write_region_table(
     )
     of_members = {name: device_region_sums(own, labels).cpu().numpy() for name, own in (members or {}).items()}
     rows = scan_rows(identity, of_maps, labels, atlas.regions, evidence, of_errors, of_members)
-    write_table(path, rows, relevance_columns(rows))
+    RELEVANCE_TABLE.write(path, rows)

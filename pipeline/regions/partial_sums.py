@@ -19,16 +19,20 @@ from numpy.typing import NDArray
 from heatlas.atlases.brain_box import Box
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.run.columns import Form, described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 
 PARTIAL_COLUMNS = {
     "part": "Partial sum that the maps of the scan are in",
     "outcome": "Outcome of the prediction, the same for all scans of a part: TP, FP, TN or FN",
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
 }
 """Columns of the table of partial sums."""
+PARTIAL_TABLE = Table(
+    "partial_sums", PARTIAL_COLUMNS, "scan in a sum of maps", "Which scan's maps are in which partial sum?",
+    stage="attribution", file="partial/scans.tsv", forms={"part": Form.TEXT, "outcome": Form.TEXT}, on_pages=False,
+)  # fmt: skip
 
 
 def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | None) -> None:

@@ -15,19 +15,19 @@ import pandas as pd
 
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.regions.audit import AUDIT_COLUMNS
-from heatlas.pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
+from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
+from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
 from heatlas.pipeline.regions.group_maps import MapsToAverage, Part, average_maps, groups_of, outputs_of
-from heatlas.pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
-from heatlas.pipeline.regions.partial_sums import PARTIAL_COLUMNS
+from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
+from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
 from heatlas.pipeline.regions.ranking import least_voxels
 from heatlas.pipeline.regions.tables import (
     PREDICTION_COLUMNS,
+    RELEVANCE_BILATERAL_TABLE,
     RELEVANCE_COLUMNS,
-    bilateral_columns,
+    RELEVANCE_TABLE,
     bilateral_rows,
     predictions_of,
-    relevance_columns,
 )
 from heatlas.pipeline.run.config.settings import Config, GainReference
 from heatlas.pipeline.run.errors import BadInputError
@@ -35,7 +35,6 @@ from heatlas.pipeline.run.layout.map_names import lrp_map_name
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import listed
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache, canonical_json, text_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.run.work.steps import run_step
@@ -124,27 +123,33 @@ def _write_tables(
     relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
     audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
     bilateral = bilateral_rows(relevance, predictions, gain_reference)
-    written = [
-        (layout.relevance, relevance, relevance_columns(relevance)),
-        (layout.relevance_audit, audit, AUDIT_COLUMNS),
-        (layout.relevance_bilateral, bilateral[list(bilateral_columns(bilateral))], bilateral_columns(bilateral)),
-        (layout.statistics("fingerprints"), fingerprint_table(bilateral, map_names, least), FINGERPRINT_COLUMNS),
-        (layout.statistics("beta_overlap"), overlap_table(bilateral, lrp_names), OVERLAP_COLUMNS),
-    ]
-    for path, frame, columns in written:
-        write_table(path, frame, columns)
-    return [path.with_suffix(suffix) for path, _, _ in written for suffix in (".tsv", ".json")]
+    frames = {
+        RELEVANCE_TABLE.name: relevance,
+        RELEVANCE_AUDIT_TABLE.name: audit,
+        RELEVANCE_BILATERAL_TABLE.name: bilateral[
+            [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
+        ],
+        FINGERPRINTS_TABLE.name: fingerprint_table(bilateral, map_names, least),
+        BETA_OVERLAP_TABLE.name: overlap_table(bilateral, lrp_names),
+    }
+    for table in STAGE_TABLES:
+        table.write(layout, frames[table.name])
+    return [path for table in STAGE_TABLES for path in table.files(layout)]
+
+
+STAGE_TABLES = (
+    RELEVANCE_TABLE, RELEVANCE_AUDIT_TABLE, RELEVANCE_BILATERAL_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE,
+)  # fmt: skip
 
 
 def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
     """Region sums of one scan, of the maps asked for."""
-    table = read_table(path, list(RELEVANCE_COLUMNS), ("map", "name", "hemisphere", "group"))
-    return _of_maps(table, path, map_names)
+    return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_COLUMNS)), path, map_names)
 
 
 def _scan_audit(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
     """Shares in compartments of one scan, of the maps asked for."""
-    return _of_maps(read_table(path, list(AUDIT_COLUMNS), ("map", "compartment", "reference")), path, map_names)
+    return _of_maps(RELEVANCE_AUDIT_TABLE.read(path), path, map_names)
 
 
 def _of_maps(table: pd.DataFrame, path: Path, map_names: Sequence[str]) -> pd.DataFrame:
@@ -192,11 +197,11 @@ def _own_part(layout: RunLayout, scan: Scan, outcome: str, map_name: str, config
 
 def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> list[Part]:
     """Parts that hold several scans each, as attribution has listed them."""
-    table = read_table(layout.partial_table, list(PARTIAL_COLUMNS), ("part", "outcome"))
+    table = PARTIAL_TABLE.read(layout)
     other = sorted(set(table["scan_id"]) ^ {scan.scan_id for scan in scans})
     if other:
         raise BadInputError(
-            f"{layout.partial_table}: the sums of maps and the tables of scans are not of the same scans "
+            f"{PARTIAL_TABLE.path(layout)}: the sums of maps and the tables of scans are not of the same scans "
             f"({listed(other, 3)}), as one could not be written. Run the same command again."
         )
     by_id = {scan.scan_id: scan for scan in scans}

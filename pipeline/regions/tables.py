@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.regions.metrics import density, gain, negative_class_reference
 from heatlas.pipeline.regions.packed_labels import REST
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import GainReference
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -19,9 +20,7 @@ from heatlas.pipeline.run.errors import BadInputError
 REST_NAME = "unlabelled rest"
 
 _SCAN_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "map": "Relevance map, named as in the file names: lrpB000 is LRP with beta 0, gb guided backpropagation, "
     "expectedGradients the default evidence map",
 }
@@ -45,23 +44,22 @@ RELEVANCE_COLUMNS = {
     "standard_error": "Standard error of evidence over the random orders of region-shapley; n/a for a single pair "
     "of orders, and for all other methods",
 }
-"""Columns of ``relevance.tsv``."""
 SPREADS = {
     "evidence_sd": "Standard deviation of evidence over the members of an ensemble; only where [training] ensemble is "
     "above 1",
     "group_evidence_sd": "The same of the bilateral group, whose sides may vary together",
 }
 """Further columns of ``relevance.tsv`` where networks are ensembles."""
-RELEVANCE_REGIONS_TABLE = Table(
-    "relevance_regions", {**RELEVANCE_COLUMNS, **SPREADS}, "scan, map and region",
-    "How much relevance lies in each region?", stage="regions", place="relevance",
+RELEVANCE_TABLE = Table(
+    "relevance", {**RELEVANCE_COLUMNS, **SPREADS}, "scan, map and region",
+    "How much relevance lies in each region?", stage="regions", file="group/relevance.tsv",
     filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
     later=("evidence", "standard_error", *SPREADS), on_pages=False,
 )  # fmt: skip
 
 BILATERAL_COLUMNS = {
     **_SCAN_COLUMNS,
-    "group": "Bilateral group of regions",
+    **described("group"),
     "n_voxels": "Voxels of all regions of the group",
     "sum": "Sum of the map over the group",
     "density": "Sum divided by voxels; n/a for an empty group",
@@ -71,11 +69,11 @@ BILATERAL_COLUMNS = {
     "relative to controls",
     "evidence": EVIDENCE.replace("the region", "the group"),
 }
-"""Columns of ``relevance_bilateral.tsv``."""
-RELEVANCE_TABLE = Table(
-    "relevance", {**BILATERAL_COLUMNS, "evidence_sd": SPREADS["evidence_sd"]}, "scan, map and bilateral group",
+RELEVANCE_BILATERAL_TABLE = Table(
+    "relevance_bilateral", {**BILATERAL_COLUMNS, "evidence_sd": SPREADS["evidence_sd"]},
+    "scan, map and bilateral group",
     "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
-    place="relevance_bilateral", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
+    file="group/relevance_bilateral.tsv", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
     later=("evidence", "evidence_sd"),
 )  # fmt: skip
 
@@ -89,12 +87,6 @@ PREDICTION_COLUMNS = ("scan_id", "fold", "target", "probability", "outcome")
 def relevance_columns(rows: pd.DataFrame) -> dict[str, str]:
     """Columns of a table of regions, with spreads where it has some."""
     return {**RELEVANCE_COLUMNS, **{name: meaning for name, meaning in SPREADS.items() if name in rows}}
-
-
-def bilateral_columns(rows: pd.DataFrame) -> dict[str, str]:
-    """Columns of a table of bilateral groups, with the spread where it has one."""
-    spread = {"evidence_sd": SPREADS["evidence_sd"]} if "evidence_sd" in rows else {}
-    return {**BILATERAL_COLUMNS, **spread}
 
 
 class Rows(Protocol):

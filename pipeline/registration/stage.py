@@ -18,6 +18,7 @@ from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
 from heatlas.pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
 from heatlas.pipeline.registration.quality.measures import QUALITY_COLUMNS
 from heatlas.pipeline.registration.quality.region_quality import (
+    REGION_QUALITY_TABLE,
     gather_region_quality,
     measure_regions,
     region_quality_job,
@@ -25,18 +26,16 @@ from heatlas.pipeline.registration.quality.region_quality import (
 from heatlas.pipeline.registration.quality.side_images import sides_of
 from heatlas.pipeline.registration.quality.sides import Sides
 from heatlas.pipeline.registration.scan_jobs import registration_job
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import RegionsConfig, RegistrationConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 from heatlas.pipeline.run.work.progress import Paced
 
 REGISTRATION_COLUMNS = {
-    "participant_id": "BIDS participant",
-    "session_id": "BIDS session",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "status": "registered, or failed (see failures.tsv)",
     "entry": "Kind of image: scan, brain (already extracted) or template (registered by other software, without a "
     "warp)",
@@ -47,10 +46,9 @@ REGISTRATION_COLUMNS = {
     **QUALITY_COLUMNS,
     **DOUBT_COLUMNS,
 }
-"""Columns of ``registration.tsv``."""
 REGISTRATION_TABLE = Table(
     "registration", REGISTRATION_COLUMNS, "scan", "Does each scan lie on the template?", stage="registration",
-    place="registration_quality", filled=("participant_id", "scan_id", "status"), finite=True,
+    file="group/registration.tsv", filled=("participant_id", "scan_id", "status"), finite=True,
 )  # fmt: skip
 
 Followers = Callable[[RunLayout, Scan, Outcome], Sequence[Job]]
@@ -161,13 +159,9 @@ def _write_quality(
 ) -> None:
     """Write ``registration.tsv``; ``region_quality.tsv`` must exist."""
     rows = [table_row(scan, outcome) for scan, outcome in zip(scans, outcomes, strict=True)]
-    regions = read_table(layout.region_quality, text_columns=["name", "group"])
+    regions = REGION_QUALITY_TABLE.read(layout)
     frame = pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS))
-    write_table(
-        layout.registration_quality,
-        add_doubt(frame, regions, scans, layout, config, decided, sides),
-        REGISTRATION_COLUMNS,
-    )
+    REGISTRATION_TABLE.write(layout, add_doubt(frame, regions, scans, layout, config, decided, sides))
 
 
 def _sides(layout: RunLayout, scans: Sequence[Scan], measured: Sequence[Outcome], resolution_mm: float) -> Sides | None:

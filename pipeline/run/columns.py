@@ -1,8 +1,8 @@
 """Columns of result tables: what a cell may hold, and how a page writes it.
 
-A column's name means the same kind of thing in every table, so its form and its heading stand here, once; what it means
-in a table is said by the table (`pipeline.run.declared.Table`). A name that is not here is a number, unless it begins
-with ``n_`` (a count) or ``p_`` (a p value) or ends with ``_id`` (text).
+A column's name means the same kind of thing in every table, so its form and its heading stand here, once, and what it
+means where many tables say the same; otherwise the table says it (`pipeline.run.declared.Table`). A name that is not
+here is a number, unless it begins with ``n_`` (a count) or ``p_`` (a p value) or ends with ``_id`` (text).
 """
 
 from __future__ import annotations
@@ -33,6 +33,28 @@ UNITS: Mapping[str, str] = {
     "_mm3": "mm³", "_mm": "mm", "_ml": "ml", "_degrees": "degrees", "_percent": "%", "_strength": "T",
 }  # fmt: skip
 """Unit by the end of a column's name."""
+MEANINGS: Mapping[str, str] = {
+    "participant_id": "BIDS participant, with the prefix sub-",
+    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
+    "scan_id": "Identifier of the image in its source",
+    "map": "Relevance map",
+    "group": "Bilateral group of regions",
+    "source": "Relevance map (density) or volume",
+    "ci_high": "Upper bound of the interval",
+    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    "family": "Family of tests that p_fdr is adjusted over",
+    "n_participants": "Participants",
+    "n_scans": "Scans of these participants",
+    "n_permutations": "Number of permutations",
+    "exact": "true if all distinct permutations were used",
+    "note": "Why there is no value, or a caveat",
+}
+"""What columns of many tables mean, in the same words."""
+
+
+def described(*names: str) -> dict[str, str]:
+    """Columns of `MEANINGS` with their description, for the declaration of a table."""
+    return {name: MEANINGS[name] for name in names}
 
 
 @dataclass(frozen=True)

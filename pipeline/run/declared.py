@@ -1,20 +1,22 @@
 """A result table, declared once: its columns, its file, the question it answers and what one row is.
 
-Each table is declared beside the code that computes it. Its data dictionary, the checks of the report, headings on
-pages and the documentation (docs/tables.md) all come from this declaration.
+Each table is declared beside the code that computes it, written by `Table.write` and read by `Table.read`. Its data
+dictionary, the checks of the report, headings on pages and the documentation (docs/tables.md) come from this record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import pandas as pd
 
 from heatlas.pipeline.run.columns import Column, Form, column_of
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table, write_table
 
 CLASSES = "{classes}"
 """Among the values of a column: the classes of the run, of which there are none where a number is predicted."""
@@ -55,9 +57,9 @@ class Table:
         What the table answers, for its readers.
     stage : str
         The stage that writes it.
-    place : str
-        Its path in `RunLayout`; ``group/statistics/<name>.tsv`` where it is empty. A table of one fold or scan has
-        ``fold.`` or ``scan.`` before it.
+    file : str
+        Its path in the run folder; ``group/statistics/<name>.tsv`` where it is empty. Of a table of each fold, that of
+        the first.
     forms : mapping of str to Form
         Of columns that hold something else than their name says (``all`` among the numbers of folds).
     filled : sequence of str
@@ -67,7 +69,7 @@ class Table:
     finite : bool
         Whether it holds measurements, where no number is infinite; a statistic or an interval can be.
     later : collection of str
-        Columns that earlier versions did not write.
+        Columns that a table may lack: earlier versions did not write them, or some runs do not.
     on_pages : bool
         Whether the report reads it; the largest stay in their files.
     inference : Inference or None
@@ -79,7 +81,7 @@ class Table:
     rows: str
     question: str
     stage: str = "statistics"
-    place: str = ""
+    file: str = ""
     forms: Mapping[str, Form] = field(default_factory=dict)
     filled: Collection[str] = ()
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -89,6 +91,7 @@ class Table:
     inference: Inference | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "file", self.file or f"group/statistics/{self.name}.tsv")
         unknown = {*self.forms, *self.filled, *self.values, *self.later} - {*self.meanings}
         if unknown:
             raise ValueError(f"table {self.name}: {', '.join(sorted(unknown))} not among its columns.")
@@ -135,16 +138,45 @@ class Table:
         """Columns of text, which may look like numbers."""
         return tuple(name for name, column in self.columns.items() if column.is_text)
 
-    def path(self, layout: RunLayout) -> Path:
-        """Where the table of the whole cohort lies; that of the first fold, or of a made-up scan, if there is none."""
-        if not self.place:
-            return layout.statistics(self.name)
-        whole, _, place = self.place.rpartition(".")
-        owners = {
-            "": layout,
-            "backbone": layout.backbone,
-            "fold": layout.fold(0),
-            "scan": layout.scan("sub-001", "ses-M000", 1.0),
-        }
-        found: Path = attrgetter(place)(owners[whole])
-        return found
+    def path(self, where: RunLayout | Path) -> Path:
+        """The file in a run; a path is the file itself, of one fold or in another folder."""
+        return where if isinstance(where, Path) else where.root / self.file
+
+    def files(self, where: RunLayout | Path) -> list[Path]:
+        """The file and its data dictionary."""
+        return [self.path(where).with_suffix(suffix) for suffix in (".tsv", ".json")]
+
+    def write(self, where: RunLayout | Path, rows: pd.DataFrame | Iterable[Any]) -> Path:
+        """Write the table and its data dictionary.
+
+        Parameters
+        ----------
+        where : RunLayout or Path
+            See `path`.
+        rows : pandas.DataFrame or iterable
+            Columns in any order; or rows, as mappings or in the order of the columns. Those of `later` may be missing.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing or not declared.
+        """
+        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows), columns=list(self.meanings))
+        described = self.dictionary
+        columns = {name: described[name] for name in described if name in frame or name not in self.later}
+        write_table(self.path(where), frame, columns)
+        return self.path(where)
+
+    def read(self, where: RunLayout | Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Read the table, its text as text; `columns` must exist, all of `required` if not given.
+
+        Raises BadInputError if the file is missing, not a table or lacks one.
+        """
+        return read_table(self.path(where), self.required if columns is None else columns, self.texts)
+
+    def remove(self, where: RunLayout | Path) -> bool:
+        """Remove the table that an earlier command wrote, if there is one; whether there was."""
+        there = self.path(where).is_file()
+        for path in self.files(where):
+            path.unlink(missing_ok=True)
+        return there

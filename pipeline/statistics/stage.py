@@ -22,7 +22,6 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_TABLE, associations_tables
 from heatlas.pipeline.statistics.associations.main_effects import MAIN_EFFECTS_TABLE, main_effects_tables
 from heatlas.pipeline.statistics.associations.primary import PRIMARY_TABLE, primary_tables
@@ -36,7 +35,6 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, read_input
 from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
 from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables
 from heatlas.pipeline.statistics.groups.interactions import INTERACTIONS_TABLE, interactions_tables
-from heatlas.pipeline.statistics.groups.region_effects import REGION_EFFECTS_TABLE, region_effects
 from heatlas.pipeline.statistics.groups.region_summary import REGION_SUMMARY_TABLE, region_summary_tables
 from heatlas.pipeline.statistics.groups.subgroups import SUBGROUPS_TABLE, subgroups_tables
 from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
@@ -123,7 +121,6 @@ ANALYSES = (
     Analysis(
         "region_summary", region_summary_tables, (REGION_SUMMARY_TABLE,), frozenset({TWO_CLASSES, SEVERAL_CLASSES})
     ),
-    Analysis("region_effects", region_effects, (REGION_EFFECTS_TABLE,)),
     Analysis("volume_association", volume_association_tables, (VOLUME_POINTS_TABLE, VOLUME_ASSOCIATION_TABLE)),
     Analysis("associations", associations_tables, (ASSOCIATIONS_TABLE,), EVERY_TASK),
     Analysis("group_comparisons", comparisons_tables, (GROUP_COMPARISONS_TABLE,)),
@@ -185,15 +182,11 @@ def analyse(
         if problem:
             notes.append((analysis.name, ", ".join(table.name for table in analysis.tables), problem))
         for table in analysis.tables:
-            path = table.path(layout)
             if table.name in tables:
-                write_table(path, tables[table.name], table.dictionary)
-                written.append(path)
-            else:  # remove the table of an earlier run
-                path.unlink(missing_ok=True)
-                path.with_suffix(".json").unlink(missing_ok=True)
-    write_table(layout.statistics("notes"), pd.DataFrame(notes, columns=list(NOTES_COLUMNS)), NOTES_COLUMNS)
-    return [*written, layout.statistics("notes")]
+                written.append(table.write(layout, tables[table.name]))
+            else:  # of an earlier run
+                table.remove(layout)
+    return [*written, NOTES_TABLE.write(layout, notes)]
 
 
 def _attempts(inputs: StatisticsInputs, executor: Executor | None) -> list[tuple[Tables, str | None]]:

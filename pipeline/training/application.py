@@ -27,12 +27,12 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model, require_family
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
@@ -44,7 +44,7 @@ log = logging.getLogger("heatlas")
 
 STAGE = "application"
 
-_IDENTITY = {name: PREDICTION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
+_IDENTITY = described("participant_id", "session_id", "scan_id")
 
 NETWORK_COLUMNS = {
     **_IDENTITY,
@@ -55,6 +55,11 @@ NETWORK_COLUMNS = {
     "control": PREDICTION_COLUMNS["control"],
 }
 """Columns of ``models/fold-*/predictions_applied.tsv``."""
+NETWORK_TABLE = Table(
+    "predictions_applied", NETWORK_COLUMNS, "kept scan outside the contrast, one table per fold",
+    "What does the network of a fold predict for scans outside the contrast?", stage="training",
+    file="models/fold-0/predictions_applied.tsv", on_pages=False,
+)  # fmt: skip
 
 APPLIED_COLUMNS = {
     **_IDENTITY,
@@ -67,11 +72,10 @@ APPLIED_COLUMNS = {
     "predicted": "Positive class if probability is above one half, otherwise negative class",
     "control": PREDICTION_COLUMNS["control"],
 }
-"""Columns of ``predictions_applied.tsv``."""
 PREDICTIONS_APPLIED_TABLE = Table(
     "predictions_applied", APPLIED_COLUMNS, "kept scan outside the contrast",
     "What do the networks predict for scans outside the contrast, such as MCI?", stage="training",
-    place="predictions_applied", filled=("participant_id", "scan_id", "probability"), finite=True,
+    file="group/predictions_applied.tsv", filled=("participant_id", "scan_id", "probability"), finite=True,
 )  # fmt: skip
 
 
@@ -145,7 +149,7 @@ def apply_networks(
     asked = {job.arguments[0].fold for job in jobs}
     for fold in split.folds:
         if fold.index not in asked:
-            _remove(layout.fold(fold.index).predictions_applied)
+            NETWORK_TABLE.remove(layout.fold(fold.index).predictions_applied)
     done = {outcome.job.arguments[0].fold for outcome in outcomes if outcome.ok}
     answered = [done & {*networks[scan.participant_id]} for scan in scans]
     none = sum(not folds for folds in answered)
@@ -158,11 +162,11 @@ def apply_networks(
     if fewer:
         log.warning("%s outside the contrast predicted by fewer networks than expected.", counted(fewer, "scan"))
     if not any(answered):
-        _remove(layout.predictions_applied)
+        PREDICTIONS_APPLIED_TABLE.remove(layout)
         return outcomes
-    answers = [read_table(layout.fold(fold).predictions_applied, list(NETWORK_COLUMNS)) for fold in sorted(done)]
+    answers = [NETWORK_TABLE.read(layout.fold(fold).predictions_applied) for fold in sorted(done)]
     frame = mean_over_networks(pd.concat(answers, ignore_index=True), (config.cohort.negative, config.cohort.positive))
-    write_table(layout.predictions_applied, frame, APPLIED_COLUMNS)
+    PREDICTIONS_APPLIED_TABLE.write(layout, frame)
     return outcomes
 
 
@@ -174,11 +178,6 @@ def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, .
         return scans
     known = known_among([scan.participant_id for scan in scans], people)
     return tuple(scan for scan in scans if scan.participant_id not in known)
-
-
-def _remove(table: Path) -> None:
-    table.unlink(missing_ok=True)
-    table.with_suffix(".json").unlink(missing_ok=True)
 
 
 def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.DataFrame:
@@ -244,4 +243,4 @@ def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
         control = str(loaded.description.get("control", NO_CONTROL))
         answer = [float(logits[0, 0]), float(logits[0, 1]), float(positive_probability(logits)[0]), control]
         rows.append([scan.participant_id, scan.session_id, scan.scan_id, task.fold, *answer])
-    write_table(outputs["table"], pd.DataFrame(rows, columns=list(NETWORK_COLUMNS)), NETWORK_COLUMNS)
+    NETWORK_TABLE.write(outputs["table"], rows)

@@ -11,13 +11,13 @@ import torch
 
 from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint
-from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
+from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.people.unseen import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -26,9 +26,7 @@ from heatlas.pipeline.training.control import NO_CONTROL
 from heatlas.pipeline.training.metrics import outcome, positive_probability, predicted_class, probabilities
 
 PREDICTION_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "fold": "Fold whose model made the prediction, without the participant in training or validation",
     "label": "True class",
     "target": "True class as the number of its output unit: 0 negative, 1 positive",
@@ -49,19 +47,19 @@ _KNOWN = ("participant_id", "scan_id", "fold", "target")
 _CLASSES = {"label": (CLASSES,), "predicted": (CLASSES,), "outcome": ("TP", "FP", "TN", "FN")}
 PREDICTIONS_TABLE = Table(
     "predictions", {**PREDICTION_COLUMNS, **SPREAD}, "scan with a class of the contrast",
-    "What do networks predict for scans of held-out participants?", stage="training", place="predictions",
+    "What do networks predict for scans of held-out participants?", stage="training", file="group/predictions.tsv",
     forms={"target": Form.COUNT}, filled=(*_KNOWN, "label", "predicted", "outcome", "probability"), values=_CLASSES,
     finite=True, later=("spread",),
 )  # fmt: skip
 
-_FIRST = {name: PREDICTION_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id", "fold")}
+_FIRST = {**described("participant_id", "session_id", "scan_id"), "fold": PREDICTION_COLUMNS["fold"]}
 
 
-def prediction_columns(task: Task, ensemble: bool = False) -> dict[str, str]:
-    """Columns of ``predictions.tsv`` for a task, and their descriptions; the spread only of ensembles."""
+def prediction_columns(task: Task) -> dict[str, str]:
+    """Columns of ``predictions.tsv`` for a task, and their descriptions; only ensembles have the spread."""
     columns = _columns_of(task)
     control = columns.pop("control")
-    return {**columns, **(SPREAD if ensemble else {}), "control": control}
+    return {**columns, **SPREAD, "control": control}
 
 
 def _columns_of(task: Task) -> dict[str, str]:
@@ -109,11 +107,17 @@ PREDICTIONS_CLASSES_TABLE = replace(
     "probability, in columns with its name.",
 )
 PREDICTIONS_NUMBER_TABLE = Table(
-    "predictions_number", prediction_columns(task_of(CohortConfig(target="age")), True), "scan whose number is known",
+    "predictions_number", prediction_columns(task_of(CohortConfig(target="age"))), "scan whose number is known",
     "What number do networks predict for held-out participants? Here the number is age.", stage="training",
-    place="predictions", forms={"target": Form.VALUE, "gap": Form.VALUE}, filled=(*_KNOWN, "prediction"), finite=True,
-    later=("spread",),
+    file="group/predictions.tsv", forms={"target": Form.VALUE, "gap": Form.VALUE}, filled=(*_KNOWN, "prediction"),
+    finite=True, later=("spread",),
 )  # fmt: skip
+_TABLES = {TWO_CLASSES: PREDICTIONS_TABLE, SEVERAL_CLASSES: PREDICTIONS_CLASSES_TABLE, NUMBER: PREDICTIONS_NUMBER_TABLE}
+
+
+def predictions_table(task: Task) -> Table:
+    """``predictions.tsv`` of a task, with its own columns."""
+    return replace(_TABLES[task.kind.name], meanings=prediction_columns(task))
 
 
 def logits_of(loaded: LoadedModel, volumes: torch.Tensor) -> np.ndarray:
@@ -149,7 +153,7 @@ def predict_test_part(
     Returns
     -------
     pandas.DataFrame
-        With the columns of `prediction_columns`.
+        With the columns of `predictions_table`.
 
     Raises
     ------
@@ -168,9 +172,9 @@ def predict_test_part(
         identity = [scan.participant_id, scan.session_id, scan.scan_id, fold.index, scan.label]
         outputs = _logits_of_members(loaded, volume[None, None])
         answer = _answer(scan, task, loaded, outputs.mean(0).numpy())
-        spread = [_spread(outputs, task, loaded)] if len(outputs) > 1 else []
-        rows.append([*identity, *answer, *spread, control])
-    return pd.DataFrame(rows, columns=list(prediction_columns(task, len(members_of(loaded.model)) > 1)))
+        rows.append([*identity, *answer, _spread(outputs, task, loaded) if len(outputs) > 1 else None, control])
+    frame = pd.DataFrame(rows, columns=list(prediction_columns(task)))
+    return frame if len(members_of(loaded.model)) > 1 else frame.drop(columns=list(SPREAD))
 
 
 def _spread(outputs: torch.Tensor, task: Task, loaded: LoadedModel) -> float:

@@ -31,7 +31,6 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
@@ -57,7 +56,7 @@ from heatlas.pipeline.training.objectives.known_networks import people_of_backbo
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Objective
 from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
-from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, prediction_columns
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, predictions_table
 from heatlas.pipeline.training.selection import Selection
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
@@ -73,10 +72,9 @@ HISTORY_COLUMNS = {
     "validation_balanced_accuracy": "Balanced accuracy over the validation part after the epoch",
     "best": "true for the epoch whose weights are kept",
 }
-"""Columns of ``history.tsv`` for classes, and their descriptions."""
 HISTORIES_TABLE = Table(
     "histories", HISTORY_COLUMNS, "epoch, one table per fold", "How did training progress?", stage="training",
-    place="fold.history",
+    file="models/fold-0/history.tsv",
 )  # fmt: skip
 NUMBER_HISTORY_COLUMNS = {
     "epoch": HISTORY_COLUMNS["epoch"],
@@ -87,13 +85,12 @@ NUMBER_HISTORY_COLUMNS = {
     "validation_mae": "Mean absolute error over the validation part after the epoch, in units of the target",
     "best": HISTORY_COLUMNS["best"],
 }
-"""Columns of ``history.tsv`` for a number, and their descriptions."""
 HISTORIES_NUMBER_TABLE = replace(HISTORIES_TABLE, name="histories_number", meanings=NUMBER_HISTORY_COLUMNS)
 REPEAT_COLUMN = {"repeat": "Repeat of the fold's training, from 1; repeat 1 is that of predictions.tsv"}
 PREDICTIONS_REPEATS_TABLE = replace(
     PREDICTIONS_TABLE, name="predictions_repeats", meanings={**REPEAT_COLUMN, **PREDICTIONS_TABLE.meanings},
     rows="scan and training of its fold; columns are those of predictions.tsv",
-    question="What do networks trained with other seeds predict?", place="predictions_repeats", on_pages=False,
+    question="What do networks trained with other seeds predict?", file="group/predictions_repeats.tsv", on_pages=False,
 )  # fmt: skip
 
 
@@ -171,7 +168,7 @@ def train_folds(
     -------
     list of Outcome
         One per fold, then those of further repeats. Predictions of the folds that succeeded are in
-        ``layout.predictions``, and those of all repeats, if several, in ``layout.predictions_repeats``.
+        ``predictions.tsv``, and those of all repeats, if several, in ``predictions_repeats.tsv``.
 
     Raises
     ------
@@ -199,7 +196,7 @@ def train_folds(
             task = result.job.arguments[0]
             remove_checkpoints(task)
             tables[task.repeat].append(layout.fold(task.fold.index, task.repeat).predictions)
-    _collect_predictions(layout, tables, prediction_columns(task_of(config.cohort), config.training.ensemble > 1))
+    _collect_predictions(layout, tables, predictions_table(task_of(config.cohort)))
     return outcomes
 
 
@@ -335,11 +332,11 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
             networks.append(network)
         description = _description(task, members, objective, device)
         save_model(files, ensemble_of(networks), task.spec, kind.outputs, description)
-        columns = NUMBER_HISTORY_COLUMNS if kind.is_number else HISTORY_COLUMNS
-        write_table(files.history, _history(members[0], objective), columns)
+        table = HISTORIES_NUMBER_TABLE if kind.is_number else HISTORIES_TABLE
+        table.write(files.history, _history(members[0], objective))
         loaded = load_model(files, device)
         predictions = predict_test_part(task.layout, loaded, kind, task.fold, task.scans, device)
-    write_table(files.predictions, predictions, prediction_columns(kind, config.ensemble > 1))
+    predictions_table(kind).write(files.predictions, predictions)
 
 
 def _solved(
@@ -420,27 +417,22 @@ def _history(trained: Trained, objective: Objective) -> pd.DataFrame:
     return frame.rename(columns=names).assign(best=frame["epoch"] == trained.selection.best_epoch)
 
 
-def _collect_predictions(layout: RunLayout, tables: Mapping[int, Sequence[Path]], columns: Mapping[str, str]) -> None:
+def _collect_predictions(layout: RunLayout, tables: Mapping[int, Sequence[Path]], table: Table) -> None:
     """Write the predictions of all given folds, and those of all repeats, in the order of the scan table."""
     collected = {}
     for repeat, paths in tables.items():
-        filled = [table for path in paths if len(table := read_table(path, list(columns)))]
+        filled = [rows for path in paths if len(rows := table.read(path))]
         if filled:
             frame = pd.concat(filled, ignore_index=True)
             frame = frame.sort_values(["participant_id", "session_id", "scan_id"], na_position="first")
-            collected[repeat] = with_corrected_gaps(frame) if "gap" in columns else frame
-    _write_or_remove(layout.predictions, collected.get(1), columns)
+            collected[repeat] = with_corrected_gaps(frame) if "gap" in frame else frame
+    of_repeats = replace(table, file=PREDICTIONS_REPEATS_TABLE.file, meanings={**REPEAT_COLUMN, **table.meanings})
     every = [frame.assign(repeat=repeat) for repeat, frame in collected.items()] if len(tables) > 1 else []
-    joined = pd.concat(every, ignore_index=True)[[*REPEAT_COLUMN, *columns]] if every else None
-    _write_or_remove(layout.predictions_repeats, joined, {**REPEAT_COLUMN, **columns})
-
-
-def _write_or_remove(path: Path, frame: pd.DataFrame | None, columns: Mapping[str, str]) -> None:
-    if frame is not None:
-        write_table(path, frame, columns)
-        return
-    path.unlink(missing_ok=True)
-    path.with_suffix(".json").unlink(missing_ok=True)
+    for one, frames in ((table, [collected[1]] if 1 in collected else []), (of_repeats, every)):
+        if frames:
+            one.write(layout, pd.concat(frames, ignore_index=True))
+        else:
+            one.remove(layout)
 
 
 def registered_versions(

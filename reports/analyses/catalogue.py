@@ -177,9 +177,10 @@ EFFECTS = Analysis(
     "family-wise, over all maps and regions at once.",
     (
         View(
-            "region_effects", "The clearest differences of the leading maps.",
-            ("map", "group", "mean_positive", "mean_negative", "difference", *_CI, *_G, "t", "n_positive",
-             "n_negative", "p_fwe", "p_fdr", "note"), order=("p_fwe", "-t"), shown=30, finding="p_fwe",
+            "group_comparisons", "The clearest differences of the leading maps, {positive} first.",
+            ("map", "group", "mean_first", "mean_second", "difference", *_CI, *_G, "t", "n_first", "n_second",
+             "p_fwe", "p_fdr", "note"), where={"metric": ["density"], "comparison": ["{positive}/{negative}"]},
+            order=("p_fwe", "-t"), shown=30, finding="p_fwe",
         ),
     ),
     verdicts.effects,

@@ -170,7 +170,10 @@ def comparisons(run: RunRecord) -> Verdict | None:
 
 def effects(run: RunRecord) -> Verdict | None:
     """How many regions tell the classes apart by density, map by map, and how this was tested."""
-    table, said = run.tables["region_effects"], []
+    pair = f"{run.positive}/{run.negative}"
+    table, said = rows_where(run, "group_comparisons", comparison=pair, metric="density"), []
+    if table.empty:
+        return None
     for name in run.main_maps:
         rows = table[(table["map"] == name) & table["t"].notna()]
         if len(rows):
@@ -179,7 +182,7 @@ def effects(run: RunRecord) -> Verdict | None:
     first = table.iloc[0]
     within = f" within test folds.{difference_in_words(table)}" if folds_held(table) else "."
     grounds = (
-        f"{count(int(first['n_positive']), 'participant')} of {run.positive} and {number(first['n_negative'])} of "
+        f"{count(int(first['n_first']), 'participant')} of {run.positive} and {number(first['n_second'])} of "
         f"{run.negative}, each person's scans averaged first; Welch's t, participants reassigned at random{within}"
     )
     if not said:

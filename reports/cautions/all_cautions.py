@@ -87,8 +87,8 @@ def missing_stages(run: RunRecord) -> list[str]:
     stages = (
         ("registration", ("registration",)), ("training", (predictions,)),
         # Maps that owe nothing to a start value or reference are in the table of regions only.
-        ("attribution", ("conservation", "evidence", "relevance")),
-        ("regions", ("relevance",)), ("statistics", (predictions.replace("predictions", "performance"),)),
+        ("attribution", ("conservation", "evidence", "relevance_bilateral")),
+        ("regions", ("relevance_bilateral",)), ("statistics", (predictions.replace("predictions", "performance"),)),
     )  # fmt: skip
     return [stage for stage, tables in stages if not any(run.has(one) or one in run.unreadable for one in tables)]
 
@@ -368,13 +368,14 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 
 CHECKS: Sequence[Check] = (
-    Check(sums_of_evidence, ("evidence", "relevance")),
+    Check(sums_of_evidence, ("evidence", "relevance_bilateral")),
     Check(_synthetic), Check(_shuffled), Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
     Check(_same_images), Check(_few, ("scans",)), Check(_chance),
     Check(_not_better, ("baselines",)), Check(_mirrored, ("registration",)),
     Check(_registration, ("registration",)),
     Check(_own_volumes, ("scans",)), Check(_not_learned), Check(_not_converged), Check(_imbalanced, ("scans",)),
     Check(_negative_start, ("conservation", "predictions")), Check(_losses, ("conservation",)),
-    Check(_gain, ("relevance", "predictions")), Check(_dropped, ("scans",)), Check(_empty_outcomes), *AUDIT_CHECKS,
+    Check(_gain, ("relevance_bilateral", "predictions")), Check(_dropped, ("scans",)), Check(_empty_outcomes),
+    *AUDIT_CHECKS,
     *METHOD_CHECKS,
 )  # fmt: skip

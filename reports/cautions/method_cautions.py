@@ -60,7 +60,7 @@ def cautions_of_maps(run: RunRecord, regions: Collection[str] = ()) -> list[Caut
 
 def scaled_by_probability(run: RunRecord) -> Caution | None:
     """Maps that are larger everywhere if the prediction is larger; pages of regions repeat this caution."""
-    if not run.has("relevance") or run.config.attribution.start_value != "probability":
+    if not run.has("relevance_bilateral") or run.config.attribution.start_value != "probability":
         return None
     if run.leads_with_evidence:
         scaled = listing([map_title(name) for name in run.main_maps if name not in run.evidence_maps])
@@ -126,7 +126,7 @@ def sums_of_evidence(run: RunRecord) -> Caution | None:
 
 
 def _several_networks(run: RunRecord) -> Caution | None:
-    if not run.has("relevance") or len(run.models) < 2:
+    if not run.has("relevance_bilateral") or len(run.models) < 2:
         return None
     if run.config.statistics.fold_effect:
         tests = (

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.cells import require_numbers, require_whole
 from heatlas.pipeline.run.columns import Form, column_of
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.pipeline.run.tables import MISSING, read_table, unguarded, write_table
+from heatlas.pipeline.run.tables import MISSING, unguarded, write_table
 from heatlas.pipeline.statistics.groups.region_explorer import (
     BILATERAL,
     EXPLORER_COLUMNS,
@@ -138,7 +139,7 @@ def region_explorer(material: Material) -> Component | None:
     None where the run has no summary of regions yet, or its atlas is not at hand.
     """
     run, space = material.run, space_of(material)
-    if space is None or not run.has("region_summary", "predictions", "relevance"):
+    if space is None or not run.has("region_summary", "predictions", "relevance_bilateral"):
         return None
     summary = run.tables["region_summary"]
     maps = [name for name in run.ordered_maps if name in set(summary["map"])]
@@ -147,7 +148,7 @@ def region_explorer(material: Material) -> Component | None:
         return None
     effects, measure = _effects(run)
     table = explorer_table(
-        summary, effects, run.tables["relevance"], _relevance(material), run.tables["predictions"],
+        summary, effects, run.tables["relevance_bilateral"], _relevance(material), run.tables["predictions"],
         space.atlas.regions, maps, run.labels, run.evidence_maps,
     )  # fmt: skip
     path = run.layout.figures / TABLE
@@ -172,16 +173,15 @@ def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
         evidence = densities[densities["map"].isin(run.evidence_maps)] if len(densities) else densities
         measure = "evidence or, of maps without it, the share of the map" if len(evidence) else "share of the map"
         return pd.concat([evidence.assign(tested="evidence"), shares.assign(tested="share")]), measure
-    effects = run.tables.get("region_effects")
-    if effects is None:
+    if densities.empty:
         return None, "density"
-    tested = effects["map"].isin(run.evidence_maps).map({True: "evidence", False: "density"})
-    return effects.assign(tested=tested), "density"
+    tested = densities["map"].isin(run.evidence_maps).map({True: "evidence", False: "density"})
+    return densities.assign(tested=tested), "density"
 
 
 def _relevance(material: Material) -> pd.DataFrame | None:
     """Relevance of single regions; None where there is no table to read, and then only bilateral groups are shown."""
-    path = material.run.layout.relevance
+    path = RELEVANCE_TABLE.path(material.run.layout)
     if not path.is_file():
         return None
     columns = [
@@ -198,7 +198,7 @@ def _relevance(material: Material) -> pd.DataFrame | None:
     ]
     try:
         require_whole(path)
-        table = read_table(path, columns, ("name", "group", "hemisphere", "map"))
+        table = RELEVANCE_TABLE.read(path, columns)
         require_numbers(path, table, ["region", "n_voxels", "sum", "density"])
     except HeatlasError as error:
         file = path.relative_to(material.run.layout.root).as_posix()

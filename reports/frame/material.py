@@ -49,7 +49,8 @@ class Material:
     def links(self) -> Links:
         """Pages of this report: every bilateral group with relevance, every participant with a kept scan."""
         run = self.run
-        groups: list[object] = list(run.tables["relevance"]["group"].dropna().unique()) if run.has("relevance") else []
+        known = run.has("relevance_bilateral")
+        groups: list[object] = list(run.tables["relevance_bilateral"]["group"].dropna().unique()) if known else []
         named = self.shows_people and run.has("scans")
         kept = run.tables["scans"].loc[run.tables["scans"]["kept"].astype(bool)] if named else None
         people: list[object] = [] if kept is None else list(kept["participant_id"].unique())
@@ -138,7 +139,7 @@ class Material:
 
     def expects_map(self, group: str) -> bool:
         """Whether the run has made mean maps of a group: it keeps them, and the group has scans."""
-        made = self.run.keeps_mean_maps and self.run.has("relevance")
+        made = self.run.keeps_mean_maps and self.run.has("relevance_bilateral")
         return made and bool(self.run.group_sizes.get(group, (0, 0))[0])
 
     def missing_maps(self, groups: Iterable[str], names: Iterable[str]) -> str:

@@ -20,8 +20,8 @@ from PIL import Image, ImageDraw
 
 from heatlas.atlases.templates import Template, load_template
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.reports.figures.pictures import NIGHT, font, write
@@ -115,7 +115,7 @@ def draw_overviews(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
     list of Outcome
         One per scan.
     """
-    quality = read_table(layout.registration_quality, text_columns=["flags", "decision"])
+    quality = REGISTRATION_TABLE.read(layout)
     by_id = {str(row["scan_id"]): row for row in quality.to_dict("records")}
     jobs = [overview_job(layout, scan, by_id[scan.scan_id], resolution_mm) for scan in scans]
     return run_jobs(layout, jobs, executor, "overviews")

@@ -19,13 +19,17 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.reading import PLANTED
+from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE
 from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
+from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE
 from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.folder import read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_text
+from heatlas.pipeline.run.tables import write_text
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 from heatlas.reports.cautions.all_cautions import find_cautions, missing_stages
 from heatlas.reports.cautions.records import Caution
 from heatlas.reports.content.run.methods import methods_bibtex, methods_markdown
@@ -50,7 +54,10 @@ def report_inputs(layout: RunLayout) -> list[Path]:
 
     Provenance is left out, since its time alone is no reason to build the report again.
     """
-    of_the_run = [layout.config, layout.scans, layout.clinical, layout.splits, layout.failures]
+    of_the_run = [
+        layout.config,
+        *(table.path(layout) for table in (SCANS_TABLE, CLINICAL_TABLE, SPLITS_TABLE, FAILURES_TABLE)),
+    ]
     of_the_folds = [*layout.root.glob("models/fold-*/*.tsv"), *layout.root.glob("models/fold-*/model.json")]
     of_the_group = [path for path in layout.group.rglob("*") if path.is_file()]
     of_the_evaluation = [path for table in BENCH_TABLES if table.on_pages and (path := table.path(layout)).is_file()]
@@ -65,7 +72,7 @@ def report_inputs(layout: RunLayout) -> list[Path]:
 def _maps_of_the_pairs(layout: RunLayout) -> list[Path]:
     """Maps of the two participants whose fingerprints are compared."""
     try:
-        table = read_table(layout.statistics("fingerprints"), ["map", "participant_id", "session_id"])
+        table = FINGERPRINTS_TABLE.read(layout, ["map", "participant_id", "session_id"])
     except BadInputError:  # not there yet, or damaged, which the page says
         return []
     config = read_config(layout.config)
@@ -83,7 +90,7 @@ def _maps_of_the_pairs(layout: RunLayout) -> list[Path]:
 def _pictures_of_scans(layout: RunLayout) -> list[Path]:
     """Pictures that the run has drawn of each kept scan."""
     try:
-        table = read_table(layout.scans, ["participant_id", "session_id", "kept"])
+        table = SCANS_TABLE.read(layout, ["participant_id", "session_id", "kept"])
     except BadInputError:
         return []
     resolution, found = read_config(layout.config).registration.resolution_mm, []

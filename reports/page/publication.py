@@ -29,7 +29,7 @@ def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> li
     executor : concurrent.futures.Executor
     """
     run = read_run(layout)
-    names = run.map_names if run.keeps_mean_maps and run.has("relevance") else ()
+    names = run.map_names if run.keeps_mean_maps and run.has("relevance_bilateral") else ()
     tasks = [partial(draw_sections, layout, gallery), *(partial(draw_maps, layout, gallery, name) for name in names)]
     faults: dict[str, None] = dict.fromkeys(run.unreadable.values())
     with Progress(len(tasks), "figures") as progress:

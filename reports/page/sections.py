@@ -128,7 +128,7 @@ def _analysis(analysis: Analysis, tasks: frozenset[KindName] = frozenset({TWO_CL
 
 SECTIONS: Sequence[Section] = (
     Section(
-        "brain", "Where does it look?", "Brain", "brain.html.j2", headline.build_brain, ("relevance",),
+        "brain", "Where does it look?", "Brain", "brain.html.j2", headline.build_brain, ("relevance_bilateral",),
         "There are no heatmaps yet.", tasks=ANY_TASK,
     ),
     Section(
@@ -151,12 +151,12 @@ SECTIONS: Sequence[Section] = (
     _analysis(catalogue.REPEATS, ANY_TASK),
     _analysis(catalogue.NUMBER_ASSOCIATIONS, frozenset({NUMBER})),
     Section(
-        "maps", "Where does it look? Mean maps", "Mean maps", "maps.html.j2", maps.build, ("relevance",),
+        "maps", "Where does it look? Mean maps", "Mean maps", "maps.html.j2", maps.build, ("relevance_bilateral",),
         "There are no mean heatmaps yet.", tasks=ANY_TASK,
     ),
     Section(
         "regions", "Which regions?", "Regions", "regions.html.j2", regions.build,
-        ("relevance",), "Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
+        ("relevance_bilateral",), "Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
     ),
     Section(
         "region-table", "All regions", "Region table", "region-table.html.j2", region_table.build, ("region_summary",),

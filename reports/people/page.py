@@ -136,7 +136,7 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
         if below:
             text = f"The explained output of {count(below, 'scan')} is below 0, which reverses the sign of the maps."
             found.append(Caution("note", "Maps have reversed signs.", text))
-    if material.run.has("relevance"):
+    if material.run.has("relevance_bilateral"):
         regions = regions_of_scans(material.run)
         named = [regions[scan].named for scan in map(str, visits["scan_id"]) if scan in regions]
         found += cautions_of_maps(material.run, dict.fromkeys(group for groups in named for group in groups))

@@ -41,12 +41,12 @@ def regions_of_scans(run: RunRecord) -> Mapping[str, ScanRegions]:
     """
     evidence, found = run.leads_with_evidence, {}
     headline = leading_evidence(run, run.leading_map, 1).regions if evidence else ()
-    for table in ("relevance", "relevance_applied"):
+    for table in ("relevance_bilateral", "relevance_applied_bilateral"):
         if not run.has(table):
             continue
         rows = run.tables[table]
         rows = rows[rows["map"] == run.leading_map]
-        more = _more_than_controls(run, table.replace("relevance", "evidence"))
+        more = _more_than_controls(run, table.replace("relevance", "evidence").removesuffix("_bilateral"))
         for scan, of_scan in rows.groupby("scan_id", sort=False):
             values = of_scan.set_index("group")["sum" if evidence else "density"].dropna()
             found[str(scan)] = (

@@ -66,7 +66,7 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
     """
     settings = run.config
     resolution, atlas = settings.registration.resolution_mm, settings.regions.atlas
-    if not run.keeps_single_maps or not run.has("relevance"):
+    if not run.keeps_single_maps or not run.has("relevance_bilateral"):
         return []
     looks = [file_digest(path) for path in _TEMPLATES]
     regions, jobs = regions_of_scans(run), []
@@ -93,7 +93,7 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
 
 def _scans(run: RunRecord) -> dict[str, ScanFiles]:
     """Files of every scan with relevance, labelled or not, by its id."""
-    tables = [run.tables[name] for name in ("relevance", "relevance_applied") if run.has(name)]
+    tables = [run.tables[name] for name in ("relevance_bilateral", "relevance_applied_bilateral") if run.has(name)]
     found: dict[str, ScanFiles] = {}
     for table in tables:
         rows = table.drop_duplicates("scan_id").to_dict("records")

@@ -121,13 +121,14 @@ class OpenRun:
 
         Rows with hemisphere ``both`` are bilateral groups and have no label number; their ``name`` is the group.
         """
-        parts = {name: self.table(name) for name in ("relevance_regions", "relevance") if name in self.tables}
+        parts = {name: self.table(name) for name in ("relevance", "relevance_bilateral") if name in self.tables}
         if not parts:
-            raise self._absent("relevance", "relevance")
+            raise self._absent("relevance", "relevance_bilateral")
         if empty := [name for name, rows in parts.items() if rows.empty]:
             raise BadInputError(f"{self.tables[empty[0]]}: has no rows. {REMEDY}")
-        if "relevance" in parts:
-            parts["relevance"] = parts["relevance"].assign(name=parts["relevance"]["group"], hemisphere=BOTH_SIDES)
+        if "relevance_bilateral" in parts:
+            groups = parts["relevance_bilateral"]
+            parts["relevance_bilateral"] = groups.assign(name=groups["group"], hemisphere=BOTH_SIDES)
         rows = pd.concat(parts.values(), ignore_index=True)
         scans = self.scans[[*SCAN, *OF_SCAN]]
         return rows.merge(scans, on=SCAN, how="left", validate="many_to_one")
@@ -156,8 +157,8 @@ class OpenRun:
         _require_text("region", region)
         _require_text("map", map_name, optional=True)
         evidence = self.record.evidence_maps
-        if not evidence and not self.record.has("relevance"):
-            raise self._absent("relevance", "relevance")
+        if not evidence and not self.record.has("relevance_bilateral"):
+            raise self._absent("relevance", "relevance_bilateral")
         if map_name is None and not evidence:
             raise UsageError(f"this run has no evidence map, only {', '.join(self.maps)}; see `relevance` for these.")
         name = map_name or next(one for one in self.maps if one in evidence)

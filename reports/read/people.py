@@ -57,7 +57,7 @@ class People:
 
         Not densities of other maps: these follow the strength of the whole map, and so the prediction.
         """
-        names = [name for name in ("relevance", "relevance_applied") if self.run.has(name)]
+        names = [name for name in ("relevance_bilateral", "relevance_applied_bilateral") if self.run.has(name)]
         tables = [with_shares(self.run.tables[name]) for name in names]
         found = {}
         for name in self.run.main_maps:

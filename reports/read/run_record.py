@@ -38,15 +38,15 @@ from heatlas.reports.read.written_tables import HISTORIES_OF, PREDICTIONS_OF, TA
 OUTCOMES = ("TP", "FP", "TN", "FN")
 KEYS = ["participant_id", "scan_id"]
 
-FOUNDATIONS = ("scans", *PREDICTIONS_OF.values(), "relevance")
+FOUNDATIONS = ("scans", *PREDICTIONS_OF.values(), "relevance_bilateral")
 """Tables that those after them in `TABLES` are made from: without one the run counts as stopped before it."""
 WRITTEN_BEFORE: Mapping[str, Collection[str]] = {
     "scans": ("registration",),
     "splits": ("predictions",),
     "registration": ("volumes", "predictions"),
     "predictions": ("conservation", "performance"),
-    "conservation": ("relevance",),
-    "relevance": ("region_summary",),
+    "conservation": ("relevance_bilateral",),
+    "relevance_bilateral": ("region_summary",),
 }
 """Tables that must be there if one of these is."""
 
@@ -155,9 +155,9 @@ class RunRecord:
     @cached_property
     def evidence_maps(self) -> tuple[str, ...]:
         """Maps of evidence relative to controls, whose sums over regions are in logits."""
-        if not self.has("relevance") or "evidence" not in self.tables["relevance"]:
+        if not self.has("relevance_bilateral") or "evidence" not in self.tables["relevance_bilateral"]:
             return ()
-        table = self.tables["relevance"]
+        table = self.tables["relevance_bilateral"]
         known = set(table.loc[table["evidence"].notna(), "map"])
         return tuple(name for name in self.map_names if name in known)
 
@@ -212,9 +212,9 @@ class RunRecord:
     def explained(self) -> pd.DataFrame:
         """Predictions of the scans that have heatmaps; all predictions while there are none."""
         found = pd.DataFrame(columns=KEYS) if self.predictions is None else self.predictions
-        return (
-            found.merge(self.tables["relevance"][KEYS].drop_duplicates(), on=KEYS) if self.has("relevance") else found
-        )
+        if not self.has("relevance_bilateral"):
+            return found
+        return found.merge(self.tables["relevance_bilateral"][KEYS].drop_duplicates(), on=KEYS)
 
     @cached_property
     def region_values(self) -> pd.DataFrame:
@@ -222,7 +222,7 @@ class RunRecord:
         predictions = self.explained
         if self.task.is_number:
             predictions = predictions.assign(label=ALL, outcome=None)
-        return self.tables["relevance"].merge(predictions[[*KEYS, "label", "outcome", "fold"]], on=KEYS)
+        return self.tables["relevance_bilateral"].merge(predictions[[*KEYS, "label", "outcome", "fold"]], on=KEYS)
 
 
 def read_run(layout: RunLayout) -> RunRecord:

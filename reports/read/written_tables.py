@@ -13,16 +13,23 @@ import pandas as pd
 from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
-from heatlas.pipeline.cohort.records import SCANS_TABLE
+from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE
+from heatlas.pipeline.cohort.sharing.manifest import MANIFEST_COMPARISON_TABLE
 from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
 from heatlas.pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
 from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE
-from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_APPLIED_TABLE, EVIDENCE_TABLE
-from heatlas.pipeline.regions.applied import RELEVANCE_APPLIED_TABLE
+from heatlas.pipeline.explaining.stage import (
+    CONSERVATION_APPLIED_TABLE,
+    CONSERVATION_TABLE,
+    EVIDENCE_APPLIED_TABLE,
+    EVIDENCE_TABLE,
+)
+from heatlas.pipeline.regions.applied import RELEVANCE_APPLIED_BILATERAL_TABLE, RELEVANCE_APPLIED_TABLE
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE
 from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE
-from heatlas.pipeline.regions.tables import RELEVANCE_REGIONS_TABLE, RELEVANCE_TABLE
+from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE
 from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
 from heatlas.pipeline.registration.quality.region_quality import REGION_QUALITY_TABLE
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
@@ -38,20 +45,15 @@ from heatlas.pipeline.training.prediction import PREDICTIONS_CLASSES_TABLE, PRED
 from heatlas.pipeline.training.pretraining.stage import PRETRAINING_TABLE
 from heatlas.pipeline.training.stage import HISTORIES_NUMBER_TABLE, HISTORIES_TABLE, PREDICTIONS_REPEATS_TABLE
 
-CLINICAL_TABLE = Table(
-    "clinical", {}, "scan", "What else is known of people at the visit? Its columns are those of the input.",
-    stage="cohort", place="clinical", finite=True,
-)  # fmt: skip
-
 DECLARED = (
-    SCANS_TABLE, SPLITS_TABLE, SPLIT_BALANCE_TABLE, FAILURES_TABLE, FLAGGED_TABLE, REGISTRATION_TABLE,
-    REGION_QUALITY_TABLE, CLINICAL_TABLE, VOLUMES_TABLE, TEST_RETEST_TABLE, HISTORIES_TABLE, HISTORIES_NUMBER_TABLE,
-    PREDICTIONS_TABLE, PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_REPEATS_TABLE,
-    PREDICTIONS_BASELINES_TABLE, RELEVANCE_TABLE, PREDICTIONS_APPLIED_TABLE, RELEVANCE_APPLIED_TABLE,
-    CONSERVATION_TABLE, EVIDENCE_TABLE, EVIDENCE_APPLIED_TABLE,
-    RELEVANCE_REGIONS_TABLE, RELEVANCE_AUDIT_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, PLANTED_RECOVERY_TABLE,
-    PLANTED_EFFECTS_TABLE, IMAGE_REGIONS_TABLE, *STATISTICS_TABLES, *VOXELWISE_TABLES, *BENCH_TABLES,
-    PRETRAINING_TABLE,
+    SCANS_TABLE, MANIFEST_COMPARISON_TABLE, SPLITS_TABLE, SPLIT_BALANCE_TABLE, FAILURES_TABLE, FLAGGED_TABLE,
+    REGISTRATION_TABLE, REGION_QUALITY_TABLE, CLINICAL_TABLE, VOLUMES_TABLE, TEST_RETEST_TABLE, HISTORIES_TABLE,
+    HISTORIES_NUMBER_TABLE, PREDICTIONS_TABLE, PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE,
+    PREDICTIONS_REPEATS_TABLE, PREDICTIONS_BASELINES_TABLE, RELEVANCE_BILATERAL_TABLE, PREDICTIONS_APPLIED_TABLE,
+    RELEVANCE_APPLIED_BILATERAL_TABLE, CONSERVATION_TABLE, CONSERVATION_APPLIED_TABLE, EVIDENCE_TABLE,
+    EVIDENCE_APPLIED_TABLE, PARTIAL_TABLE, RELEVANCE_TABLE, RELEVANCE_APPLIED_TABLE, RELEVANCE_AUDIT_TABLE,
+    FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, PLANTED_RECOVERY_TABLE, PLANTED_EFFECTS_TABLE, IMAGE_REGIONS_TABLE,
+    *STATISTICS_TABLES, *VOXELWISE_TABLES, *BENCH_TABLES, PRETRAINING_TABLE,
 )  # fmt: skip
 """All tables of a run and of what is made from it."""
 ALL_TABLES: Mapping[str, Table] = {table.name: table for table in DECLARED}

@@ -19,11 +19,11 @@ def lead_of(run: RunRecord, group: str) -> str:
         return f"No comparison of classes. {run.task.kind.undefined}"
     if run.leads_with_evidence:
         return _lead_of_evidence(run, group)
-    if not run.has("region_effects"):
+    if not run.has("group_comparisons"):
         return "Differences between the classes have not been tested yet."
     pair = f"{run.positive}/{run.negative}"
     share = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share", group=group)
-    density = rows_where(run, "region_effects", map=name, group=group)
+    density = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="density", group=group)
     if density.empty or pd.isna(density["p_fwe"].iloc[0]):
         return f"{map_title(name)}: no difference between the classes could be tested here."
     row, text = density.iloc[0], f"{map_title(name)}: "
@@ -31,8 +31,8 @@ def lead_of(run: RunRecord, group: str) -> str:
         text += f"the share of the map that lies here {_difference(run, share.iloc[0], 'larger')}. By density, which "
         text += "depends on the strength of the whole map, "
     return (
-        f"{text}relevance here {_difference(run, row, 'denser')}; {count(int(row['n_positive']), 'participant')} of "
-        f"{run.positive} and {number(row['n_negative'])} of {run.negative}.{_place(run, name, group)}"
+        f"{text}relevance here {_difference(run, row, 'denser')}; {count(int(row['n_first']), 'participant')} of "
+        f"{run.positive} and {number(row['n_second'])} of {run.negative}.{_place(run, name, group)}"
     )
 
 

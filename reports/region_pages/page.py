@@ -94,8 +94,8 @@ class RegionMaterial:
         if run.has("predictions"):
             rows = _with_evidence(run, run.region_values)
             frames.append(rows[rows["map"].isin(run.main_maps)][columns])
-        if run.has("relevance_applied", "scans"):
-            rows = _with_evidence(run, run.tables["relevance_applied"])
+        if run.has("relevance_applied_bilateral", "scans"):
+            rows = _with_evidence(run, run.tables["relevance_applied_bilateral"])
             diagnoses = run.tables["scans"][["scan_id", "diagnosis"]]
             rows = rows[rows["map"].isin(run.main_maps)].merge(diagnoses, on="scan_id")
             frames.append(rows.assign(label=rows["diagnosis"], outcome=None)[columns])
@@ -153,7 +153,7 @@ _VOLUME_TEXT = (
 
 def _cautions(material: Material, group: str) -> list[Caution]:
     run, found = material.run, []
-    sizes = run.tables["relevance"].loc[run.tables["relevance"]["group"] == group, "n_voxels"]
+    sizes = run.tables["relevance_bilateral"].loc[run.tables["relevance_bilateral"]["group"] == group, "n_voxels"]
     voxels = int(sizes.max()) if len(sizes) else 0
     least = least_voxels(run)
     if voxels < least:

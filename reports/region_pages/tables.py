@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import difference_in_words, rows_where
 from heatlas.reports.analyses.views import rows_in_words
@@ -39,8 +39,8 @@ _EFFECTS = (
     "hedges_g",
     "hedges_g_low",
     "hedges_g_high",
-    "n_positive",
-    "n_negative",
+    "n_first",
+    "n_second",
     "p",
     "p_fwe",
     "p_fdr",
@@ -74,7 +74,7 @@ def sides_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     A region without a voxel on one side has no density there.
     """
     try:
-        relevance = read_table(run.layout.relevance, _READ, ("group", "hemisphere", "map"))
+        relevance = RELEVANCE_TABLE.read(run.layout, _READ)
     except HeatlasError:
         return {}
     if not run.has("predictions"):
@@ -118,15 +118,14 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
 def effects_by_group(run: RunRecord) -> Mapping[str, list[PageTable]]:
     """Each bilateral group between the classes, in every map: share of the map, then density; where it was tested."""
     pair = f"{run.positive}/{run.negative}"
-    shares = rows_where(run, "group_comparisons", comparison=pair, metric="share")
-    shares = shares.rename(columns={"n_first": "n_positive", "n_second": "n_negative"})
     found: dict[str, list[PageTable]] = {}
-    densities = run.tables.get("region_effects", pd.DataFrame())
-    for metric, name, table in (("share", "group_comparisons", shares), ("density", "region_effects", densities)):
+    for metric, title in _MEASURES.items():
+        table = rows_where(run, "group_comparisons", comparison=pair, metric=metric)
         if len(table):
-            columns, rows = columns_of(run, "region_effects", _EFFECTS), table.assign(map=table["map"].map(map_title))
-            caption = f"{_MEASURES[metric]}, {run.positive} against {run.negative}, every map."
-            caption += f"{difference_in_words(table)} {TABLES[name].tests}"
+            columns = columns_of(run, "group_comparisons", _EFFECTS)
+            rows = table.assign(map=table["map"].map(map_title))
+            caption = f"{title}, {run.positive} (first) against {run.negative}, every map."
+            caption += f"{difference_in_words(table)} {TABLES['group_comparisons'].tests}"
             for group, own in rows.groupby("group", sort=False):
                 found.setdefault(str(group), []).append(page_table(own, columns, caption))
     return found

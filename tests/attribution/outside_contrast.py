@@ -87,8 +87,8 @@ class OutsideRun:
         ]
         frame = pd.concat(tables, ignore_index=True)
         self.layout.group.mkdir(exist_ok=True)
-        frame.to_csv(self.layout.predictions, sep="\t", index=False, na_rep="n/a")
-        predictions = read_table(self.layout.predictions)
+        frame.to_csv(self.layout.group / "predictions.tsv", sep="\t", index=False, na_rep="n/a")
+        predictions = read_table(self.layout.group / "predictions.tsv")
         names, grid = map_names(CONFIG.attribution), template_grid(4.0)
         with ThreadPoolExecutor(1) as executor:
             digests = DigestCache(self.layout.digests)
@@ -97,7 +97,8 @@ class OutsideRun:
 
     def aggregate(self, scans: tuple[Scan, ...] = (CONVERTER, STRANGER)) -> bool:
         names = map_names(CONFIG.attribution)
-        return aggregate_applied(self.layout, scans, names, CONFIG, DigestCache(self.layout.digests))
+        tables = (self.layout.group / "predictions.tsv", self.layout.group / "predictions_applied.tsv")
+        return aggregate_applied(self.layout, scans, tables, names, CONFIG, DigestCache(self.layout.digests))
 
 
 def make_run(folder: Path) -> OutsideRun:

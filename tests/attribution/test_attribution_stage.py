@@ -138,7 +138,7 @@ def test_maps_of_the_network_that_has_not_seen_the_participant(run: SmallRun) ->
 
 def test_accounts_add_up(run: SmallRun) -> None:
     run_stage(run)
-    table = read_table(run.layout.conservation, list(CONSERVATION_COLUMNS))
+    table = read_table(run.layout.group / "conservation.tsv", list(CONSERVATION_COLUMNS))
     assert list(table["scan_id"]) == ["I1", "I1", "I2", "I2", "I3", "I3"]
     assert list(table["map"]) == ["lrpB000", "lrpB050"] * 3
     assert table["session_id"].isna().tolist() == [False] * 4 + [True] * 2
@@ -160,14 +160,14 @@ def test_accounts_add_up(run: SmallRun) -> None:
 
 def test_second_run_does_nothing_and_a_new_setting_or_network_redoes_its_scans(run: SmallRun) -> None:
     run_stage(run)
-    before = run.layout.conservation.read_bytes()
+    before = (run.layout.group / "conservation.tsv").read_bytes()
     assert {status for _, status in run_stage(run)} == {"unchanged"}
-    assert run.layout.conservation.read_bytes() == before
+    assert (run.layout.group / "conservation.tsv").read_bytes() == before
     save_model(run.layout.fold(1), run.networks[0], SPEC, ("CN", "AD"), trained(1))
     assert run_stage(run) == [("sub-1_ses-M000", "unchanged"), ("sub-1_ses-M012", "unchanged"), ("sub-2", "done")]
     settings = replace(CONFIG, attribution=replace(CONFIG.attribution, start_value="probability"))
     assert {status for _, status in run_stage(run, settings)} == {"done"}
-    assert read_table(run.layout.conservation)["start_value"].between(0, 1).all()
+    assert read_table(run.layout.group / "conservation.tsv")["start_value"].between(0, 1).all()
 
 
 def test_two_runs_give_the_same_bytes(run: SmallRun) -> None:
@@ -196,7 +196,7 @@ def test_what_cannot_be_explained_is_a_failure_and_the_rest_goes_on(run: SmallRu
     failures = read_table(run.layout.failures).set_index("unit")["message"]
     assert "desc-preproc_T1w.nii.gz" in failures["sub-1_ses-M000"]
     assert "fold-1" in failures["sub-2"]
-    assert set(read_table(run.layout.conservation)["scan_id"]) == {"I2"}
+    assert set(read_table(run.layout.group / "conservation.tsv")["scan_id"]) == {"I2"}
     assert not list(run.layout.scratch.glob("*"))
 
 
@@ -211,7 +211,7 @@ def test_network_of_another_contrast_is_refused(run: SmallRun) -> None:
 
 def test_no_scan_gives_an_empty_table(run: SmallRun) -> None:
     assert run_stage(run, scans=SCANS[3:]) == []
-    table = read_table(run.layout.conservation, list(CONSERVATION_COLUMNS))
+    table = read_table(run.layout.group / "conservation.tsv", list(CONSERVATION_COLUMNS))
     assert table.empty
 
 

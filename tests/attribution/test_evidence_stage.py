@@ -79,7 +79,7 @@ def test_maps_accounts_and_sidecars_are_those_of_the_controls_of_the_fold(run: O
     assert {scan.scan_id for scan in taken} == {"I2", "I3"}
     reference = Reference(torch.cat([volume_of(run, one) for one in taken]), ("a", "b"))
     expected = attribute(model, volume_of(run, SCANS[0]), 1, ExpectedGradients(reference), start="evidence")
-    table = read_table(run.layout.evidence, list(EVIDENCE_COLUMNS)).set_index("scan_id")
+    table = read_table(run.layout.group / "evidence.tsv", list(EVIDENCE_COLUMNS)).set_index("scan_id")
     assert list(table.index) == ["I1", "I2", "I4", "I5"]
     assert set(table["map"]) == {MAP}
     assert list(table["n_reference"]) == [2, 1, 2, 1]
@@ -109,7 +109,7 @@ def test_maps_accounts_and_sidecars_are_those_of_the_controls_of_the_fold(run: O
 def test_a_method_that_draws_no_points_has_no_sampling_error(run: OutsideRun) -> None:
     exact = replace(EVIDENCE, attribution=replace(EVIDENCE.attribution, methods=("deeplift",)))
     assert [outcome.status for outcome in explain(run, exact)] == ["done"] * 4
-    table = read_table(run.layout.evidence)
+    table = read_table(run.layout.group / "evidence.tsv")
     assert table[["sampling_error", "sampling_share"]].isna().all(axis=None)
     assert (table["completeness_share"] < 1e-4).all()
 
@@ -121,7 +121,7 @@ def test_a_map_that_is_refused_is_a_failure_with_the_remedy_and_others_go_on(run
         return replace(EVIDENCE, attribution=attribution)
 
     assert [outcome.status for outcome in explain(run, asked(1e9))] == ["done"] * 4
-    made = read_table(run.layout.evidence)
+    made = read_table(run.layout.group / "evidence.tsv")
     made = made.set_index("scan_id")
     shares = (made["completeness_error"] / made["map_sum"]).abs()  # one point: the variation is the size of the sum
     kept, refused = shares.idxmin(), shares.idxmax()
@@ -132,7 +132,7 @@ def test_a_map_that_is_refused_is_a_failure_with_the_remedy_and_others_go_on(run
     failures = read_table(run.layout.failures)
     row = failures[failures["unit"] == status[refused].job.unit].iloc[0]
     assert "raise steps (now 1)" in row["message"]
-    assert kept in set(read_table(run.layout.evidence)["scan_id"])
+    assert kept in set(read_table(run.layout.group / "evidence.tsv")["scan_id"])
 
 
 def test_evidence_of_regions_adds_up_and_is_of_no_other_map(run: OutsideRun) -> None:
@@ -141,8 +141,11 @@ def test_evidence_of_regions_adds_up_and_is_of_no_other_map(run: OutsideRun) -> 
         scans = [scan for scan in SCANS if scan.scan_id in set(PREDICTIONS["scan_id"])]
         names, digests = map_names(EVIDENCE.attribution), DigestCache(run.layout.digests)
         aggregate_relevance(run.layout, scans, PREDICTIONS, names, ATLAS.grid, EVIDENCE, executor, digests)
-    account = read_table(run.layout.evidence).set_index("scan_id")["map_sum"]
-    regions, groups = read_table(run.layout.relevance), read_table(run.layout.relevance_bilateral)
+    account = read_table(run.layout.group / "evidence.tsv").set_index("scan_id")["map_sum"]
+    regions, groups = (
+        read_table(run.layout.group / "relevance.tsv"),
+        read_table(run.layout.group / "relevance_bilateral.tsv"),
+    )
     for table in (regions, groups):
         assert table.loc[table["map"] != MAP, "evidence"].isna().all()
         own = table[table["map"] == MAP]
@@ -183,7 +186,7 @@ def test_methods_without_a_reference_do_not_depend_on_controls(run: OutsideRun) 
     assert [outcome.status for outcome in explain(run, plain)] == ["done"] * 4
     other = replace(plain, attribution=replace(plain.attribution, reference_size=1, reference_match=("age",)))
     assert [outcome.status for outcome in explain(run, other)] == ["unchanged"] * 4
-    assert read_table(run.layout.evidence).empty
+    assert read_table(run.layout.group / "evidence.tsv").empty
 
 
 def test_a_fold_without_a_control_is_refused_before_any_scan(run: OutsideRun) -> None:
@@ -191,7 +194,7 @@ def test_a_fold_without_a_control_is_refused_before_any_scan(run: OutsideRun) ->
     with pytest.raises(BadInputError, match=r"fold 1: its training part has no registered scan of a control \(CN\)"):
         explain(run, split=split)
     assert not list(run.layout.root.rglob("*_relevance.*"))
-    assert not run.layout.evidence.exists()
+    assert not (run.layout.group / "evidence.tsv").exists()
 
 
 def test_a_reference_that_the_network_was_not_trained_with_is_refused(run: OutsideRun) -> None:
@@ -206,12 +209,12 @@ def test_a_reference_that_the_network_was_not_trained_with_is_refused(run: Outsi
 def test_scans_outside_the_contrast_are_compared_with_the_controls_of_each_network(run: OutsideRun) -> None:
     stranger = Scan("sub-5", None, "I6", "f.nii", diagnosis="MCI")
     run.layout.group.mkdir(exist_ok=True)
-    run.layout.predictions_applied.write_text("scan_id\tnetworks\nI6\t0;1\n")
+    (run.layout.group / "predictions_applied.tsv").write_text("scan_id\tnetworks\nI6\t0;1\n")
     with ThreadPoolExecutor(1) as executor:
         digests = DigestCache(run.layout.digests)
         outcomes = explain_applied(run.layout, (stranger,), SCANS, SPLIT, ATLAS, EVIDENCE, executor, digests)
     assert [outcome.status for outcome in outcomes] == ["done"]
-    row = read_table(run.layout.evidence_applied).iloc[0]
+    row = read_table(run.layout.group / "evidence_applied.tsv").iloc[0]
     assert row["n_reference"] == 2  # sub-2 and sub-3; the second network has sub-3 only
     values = []
     for fold in (0, 1):
@@ -221,7 +224,7 @@ def test_scans_outside_the_contrast_are_compared_with_the_controls_of_each_netwo
     assert row["evidence"] == pytest.approx(np.mean(values), abs=1e-5)
     with ThreadPoolExecutor(1) as executor:
         explain_applied(run.layout, (), SCANS, SPLIT, ATLAS, EVIDENCE, executor, DigestCache(run.layout.digests))
-    assert not run.layout.evidence_applied.exists()
+    assert not (run.layout.group / "evidence_applied.tsv").exists()
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def relevance_images(layout: RunLayout) -> list[Path]:
 
 def test_region_sums_are_those_of_the_maps_with_the_atlas(runs: dict[str, RunLayout], atlas: Atlas) -> None:
     index = index_labels(atlas.labels, atlas.regions.numbers)
-    table = read_table(runs["all"].relevance).set_index(["scan_id", "map", "region"]).sort_index()
+    table = read_table(runs["all"].group / "relevance.tsv").set_index(["scan_id", "map", "region"]).sort_index()
     for scan in SCANS:
         files = runs["all"].scan(scan.participant_id, scan.session_id, 4.0)
         for name in ("lrpB000", "lrpB050", "gb"):
@@ -235,7 +235,7 @@ def test_a_scan_that_fails_is_listed_alone_and_in_no_mean_map(tmp_path: Path, at
     assert path.name in failures["message"][0]
     trace = (layout.root / failures["traceback"][0]).read_text()
     assert "read_network_volume" in trace  # where it failed, not where it was told
-    assert len(read_table(layout.conservation)) == 2 * (len(SCANS) - 1)
+    assert len(read_table(layout.group / "conservation.tsv")) == 2 * (len(SCANS) - 1)
     rest = tuple(scan for scan in SCANS if scan.name != "sub-1_ses-2")
     aggregate(layout, "group", rest)
     facts = json.loads(layout.group_map("TP", "gb").with_suffix("").with_suffix(".json").read_text())

@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> OutsideRun:
     made = make_run(tmp_path_factory.mktemp("methods") / "run")
     made.aggregate_labelled()  # predictions
     config = with_methods("lrp", "integrated-gradients", settings=("integrated-gradients:steps=8",))
-    predictions, layout = read_table(made.layout.predictions), made.layout
+    predictions, layout = read_table(made.layout.group / "predictions.tsv"), made.layout
     with ThreadPoolExecutor(1) as executor:
         known = DigestCache(layout.digests)
         outcomes = explain_scans(layout, LABELLED, SPLIT, predictions, ATLAS, config, executor, known)
@@ -57,12 +57,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> OutsideRun:
 
 def test_every_method_of_a_run_has_maps_sums_and_means(run: OutsideRun) -> None:
     layout, names = run.layout, ["lrpB000", "lrpB050", NAME]
-    relevance = read_table(layout.relevance)
+    relevance = read_table(layout.group / "relevance.tsv")
     assert list(dict.fromkeys(relevance["map"])) == names
-    assert set(read_table(layout.relevance_bilateral)["map"]) == set(names)
-    assert set(read_table(layout.relevance_audit)["map"]) == set(names)
+    assert set(read_table(layout.group / "relevance_bilateral.tsv")["map"]) == set(names)
+    assert set(read_table(layout.group / "relevance_audit.tsv")["map"]) == set(names)
     assert set(read_table(layout.statistics("fingerprints"))["map"]) == set(names)
-    assert set(read_table(layout.conservation)["map"]) == set(names[:2])
+    assert set(read_table(layout.group / "conservation.tsv")["map"]) == set(names[:2])
     maps = [np.asanyarray(nib.load(layout.scan(s.participant_id, s.session_id, 4.0).relevance_map(NAME)).dataobj)
             for s in LABELLED if s.label == "AD"]  # fmt: skip
     mean = np.asanyarray(nib.load(layout.group_map("AD", NAME)).dataobj)
@@ -171,6 +171,6 @@ def test_maps_are_stale_when_code_changes_that_makes_them(module: str, monkeypat
 
 
 def test_rankings_come_for_all_maps(run: OutsideRun) -> None:
-    bilateral = read_table(run.layout.relevance_bilateral, text_columns=["map", "group"])
-    values = RelevanceValues.of(bilateral, read_table(run.layout.predictions))
+    bilateral = read_table(run.layout.group / "relevance_bilateral.tsv", text_columns=["map", "group"])
+    values = RelevanceValues.of(bilateral, read_table(run.layout.group / "predictions.tsv"))
     assert {one.map for one in rankings_of_run(values) if one.between == "folds"} == {"lrpB000", "lrpB050", NAME}

@@ -63,7 +63,7 @@ def written_map(run: OutsideRun, scan: Scan, name: str) -> np.ndarray:
 
 def test_a_network_is_never_asked_about_someone_it_was_trained_with(run: OutsideRun) -> None:
     run.predict()
-    table = read_table(run.layout.predictions_applied, text_columns=["networks"]).set_index("scan_id")
+    table = read_table(run.layout.group / "predictions_applied.tsv", text_columns=["networks"]).set_index("scan_id")
     assert table["networks"].to_dict() == {"I5": "1", "I6": "0;1"}
     assert table["n_networks"].to_dict() == {"I5": 1, "I6": 2}
     run.explain()
@@ -97,7 +97,7 @@ def test_the_map_of_several_networks_is_the_mean_of_theirs(run: OutsideRun) -> N
 def test_what_is_explained_is_the_mean_probability_and_accounts_add_up(run: OutsideRun) -> None:
     run.predict()
     run.explain()
-    predictions = read_table(run.layout.predictions_applied).set_index("scan_id")
+    predictions = read_table(run.layout.group / "predictions_applied.tsv").set_index("scan_id")
     for scan, folds in ((CONVERTER, (1,)), (STRANGER, (0, 1))):
         logits = [model(volume)[0].detach().double() for model, volume in (volume_of(run, scan, f) for f in folds)]
         probabilities = [float(torch.softmax(one, 0)[1]) for one in logits]
@@ -109,7 +109,7 @@ def test_what_is_explained_is_the_mean_probability_and_accounts_add_up(run: Outs
             assert row["probability_sd"] == pytest.approx(np.std(probabilities, ddof=1), rel=1e-5)
         else:
             assert pd.isna(row["probability_sd"])
-    table = read_table(run.layout.conservation_applied)
+    table = read_table(run.layout.group / "conservation_applied.tsv")
     assert table["scan_id"].tolist() == ["I5", "I5", "I6", "I6"]
     explained = table.groupby("scan_id")["start_value"].first()
     assert explained.to_dict() == pytest.approx(predictions["probability"].to_dict(), rel=1e-5)
@@ -124,12 +124,14 @@ def test_gain_divides_by_the_controls_of_the_same_networks(run: OutsideRun) -> N
     run.explain()
     assert run.aggregate()
     assert not run.aggregate()  # still valid
-    labelled = read_table(run.layout.relevance_bilateral, text_columns=["group"]).set_index(["scan_id", "map", "group"])
-    applied = read_table(run.layout.relevance_applied_bilateral, text_columns=["group"])
+    labelled = read_table(run.layout.group / "relevance_bilateral.tsv", text_columns=["group"]).set_index(
+        ["scan_id", "map", "group"]
+    )
+    applied = read_table(run.layout.group / "relevance_applied_bilateral.tsv", text_columns=["group"])
     applied = applied.set_index(["scan_id", "map", "group"])
     assert list(applied.columns) == list(labelled.columns)
-    regions = read_table(run.layout.relevance_applied)
-    assert list(regions.columns) == list(read_table(run.layout.relevance).columns)
+    regions = read_table(run.layout.group / "relevance_applied.tsv")
+    assert list(regions.columns) == list(read_table(run.layout.group / "relevance.tsv").columns)
     where = ("lrpB000", "Hippocampus")
     # Controls: sub-3 is tested by network 0, sub-2 by network 1.
     of_network = [labelled.loc[("I3", *where), "sum"], labelled.loc[("I2", *where), "sum"]]
@@ -192,10 +194,10 @@ def test_without_such_scans_nothing_is_left(run: OutsideRun) -> None:
 
 def test_a_network_that_fails_costs_its_own_answer_only(run: OutsideRun) -> None:
     run.predict()
-    both = read_table(run.layout.predictions_applied).set_index("scan_id")
+    both = read_table(run.layout.group / "predictions_applied.tsv").set_index("scan_id")
     run.layout.fold(0).description.write_text("{}")
     assert [outcome.status for outcome in run.predict()] == ["failed", "unchanged"]
-    table = read_table(run.layout.predictions_applied, text_columns=["networks"]).set_index("scan_id")
+    table = read_table(run.layout.group / "predictions_applied.tsv", text_columns=["networks"]).set_index("scan_id")
     assert table["networks"].to_dict() == {"I5": "1", "I6": "1"}
     assert table.loc["I6", "probability"] != both.loc["I6", "probability"]
     assert {outcome.status for outcome in run.explain()} == {"done"}
@@ -212,7 +214,7 @@ def test_an_old_network_that_knows_the_participant_is_refused(run: OutsideRun) -
     outcome = run.predict((STRANGER,))[1]
     assert outcome.status == "failed"
     assert "trained or selected with sub-5" in outcome.message
-    table = read_table(run.layout.predictions_applied, text_columns=["networks"])
+    table = read_table(run.layout.group / "predictions_applied.tsv", text_columns=["networks"])
     assert table["networks"].tolist() == ["0"]
 
 
@@ -294,7 +296,7 @@ def test_pretraining_leaves_out_everyone_whom_a_run_predicts(tmp_path: Path) -> 
         Scan("sub-ADNI131S0295", None, "I3", "c.nii", label="CN"),
         Scan("sub-4", None, "I4", "d.nii", kept=False, reason="broken"),
     ]  # fmt: skip
-    ScanTable(theirs).write(RunLayout(tmp_path).scans)
+    ScanTable(theirs).write(RunLayout(tmp_path).root / "scans.tsv")
     names = ("sub-1", "sub-2", "sub-4", "sub-5", "sub-ADNI002S0295")
     scans = [Scan(person, None, person, "x.nii") for person in names]
     assert [scan.participant_id for scan in _without(str(tmp_path), scans)] == ["sub-4", "sub-5"]

@@ -53,11 +53,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunLayout:
 
 
 def test_a_series_is_registered_and_bad_ones_spoil_nothing(run: RunLayout) -> None:
-    quality = read_table(run.registration_quality).set_index("scan_id")
+    quality = read_table(run.group / "registration.tsv").set_index("scan_id")
     assert quality.loc["I1001", "status"] == "registered"
     assert quality.loc["I1001", "correlation"] > 0.9
     assert quality.loc["I1003", "status"] == "failed"
-    scans = read_table(run.scans).set_index("scan_id")
+    scans = read_table(run.root / "scans.tsv").set_index("scan_id")
     assert scans.loc["I1001", "image"] == f"ADNI/{P}/MPRAGE/2006-04-18_08_20_30.0/I1001/2_0000.dcm"
     assert scans.loc["I1002", "reason"].startswith("missing slices: 1 of ")
     assert run.scan("sub-ADNI002S0295", "ses-M000", 4.0).converted.is_file()

@@ -138,13 +138,13 @@ def layout(tmp_path: Path) -> RunLayout:
     negative = scan_table("sub-4", "I5", {"Hippocampus": 0, "Amygdala": 0, "Cuneus": 99, "Precuneus": 0})
     first = pd.concat([TWO_PEOPLE, negative])
     second = first.assign(map="gb", sum=first["sum"].where(first["group"] != "Precuneus", 0.5))
-    write_table(layout.relevance_bilateral, pd.concat([first, second]))
+    write_table(layout.group / "relevance_bilateral.tsv", pd.concat([first, second]))
     outcomes = {"I1": "TP", "I2": "TP", "I3": "FN", "I5": "TN"}
     people = {"I1": "sub-1", "I2": "sub-1", "I3": "sub-2", "I5": "sub-4"}
     predictions = pd.DataFrame(
         [{"participant_id": people[scan], "scan_id": scan, "outcome": kind} for scan, kind in outcomes.items()]
     )
-    write_table(layout.predictions, predictions)
+    write_table(layout.group / "predictions.tsv", predictions)
     return layout
 
 
@@ -172,8 +172,8 @@ def test_a_run_is_judged_on_its_true_positives(layout: RunLayout, tmp_path: Path
 
 
 def test_without_a_true_positive_the_table_is_empty(layout: RunLayout, tmp_path: Path) -> None:
-    predictions = read_table(layout.predictions)
-    write_table(layout.predictions, predictions.assign(outcome="FN"))
+    predictions = read_table(layout.group / "predictions.tsv")
+    write_table(layout.group / "predictions.tsv", predictions.assign(outcome="FN"))
     assert len(evaluate_planted(layout, truth(tmp_path, "Hippocampus"))) == 0
     assert list(read_table(layout.statistics("planted_recovery")).columns) == list(RECOVERY_COLUMNS)
 

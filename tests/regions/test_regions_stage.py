@@ -59,9 +59,9 @@ def tables(layout):
 
 def test_every_region_of_every_map_and_the_rest(run, maps):
     assert all(outcome.ok for outcome in aggregate(run))
-    table = read_table(run.relevance)
+    table = read_table(run.group / "relevance.tsv")
     assert list(table.columns) == list(RELEVANCE_COLUMNS)
-    assert json.loads(run.relevance.with_suffix(".json").read_text())["sum"]["Description"]
+    assert json.loads((run.group / "relevance.tsv").with_suffix(".json").read_text())["sum"]["Description"]
     assert len(table) == len(SCANS) * len(MAPS) * 7
     wide = table.set_index(["scan_id", "map", "region"]).sort_index()
     for scan in SCANS:
@@ -86,7 +86,7 @@ def test_bilateral_groups_and_gain(run, maps, over):
     """Control 4 has two scans, the others one: the denominator of gain differs between both settings."""
     regions = dataclasses.replace(CONFIG.regions, gain_reference=over)
     aggregate(run, config=dataclasses.replace(CONFIG, regions=regions))
-    table = read_table(run.relevance_bilateral)
+    table = read_table(run.group / "relevance_bilateral.tsv")
     assert list(table.columns) == list(BILATERAL_COLUMNS)
     assert list(dict.fromkeys(table["group"])) == list(REGIONS.groups)
     sums = {
@@ -192,7 +192,7 @@ def test_only_what_depends_on_a_change_is_done_again(run, maps):
     again = Inline()
     aggregate(run, again)
     assert again.done == list(MAPS)
-    table = read_table(run.relevance).set_index(["scan_id", "map", "region"])
+    table = read_table(run.group / "relevance.tsv").set_index(["scan_id", "map", "region"])
     assert table.loc[(SCANS[2].scan_id, "gb", 47), "density"] == 1
     called = predictions().replace({"outcome": {"FP": "TN"}})
     again = Inline()
@@ -231,7 +231,7 @@ def test_damaged_map_costs_one_mean_map_and_is_named(damage, run):
     assert path.name in failed.message
     failures = read_table(run.failures)
     assert failures[["stage", "unit"]].to_numpy().tolist() == [["group-maps", "gb"]]
-    assert set(read_table(run.relevance)["scan_id"]) == {s.scan_id for s in SCANS}  # tables need no map
+    assert set(read_table(run.group / "relevance.tsv")["scan_id"]) == {s.scan_id for s in SCANS}  # tables need no map
     assert run.group_map("AD", "lrpB000").is_file()
 
 
@@ -268,7 +268,7 @@ def partial_sums(layout, maps):
             layout.partial_sums.mkdir(exist_ok=True, parents=True)
             write_sums(layout.partial_sum(part), sums, box)
             rows += few.assign(part=part)[list(PARTIAL_COLUMNS)].values.tolist()
-    write_table(layout.partial_table, pd.DataFrame(rows, columns=list(PARTIAL_COLUMNS)), PARTIAL_COLUMNS)
+    write_table(layout.partial_sums / "scans.tsv", pd.DataFrame(rows, columns=list(PARTIAL_COLUMNS)), PARTIAL_COLUMNS)
     return box
 
 
@@ -303,7 +303,7 @@ def test_dataset_without_sessions(run, maps, tmp_path):
     kept = predictions()[predictions()["scan_id"].isin([s.scan_id for s in scans])]
     outcomes = aggregate(layout, scans=scans, predictions=kept.assign(session_id=None))
     assert all(outcome.ok for outcome in outcomes)
-    table = read_table(layout.relevance_bilateral)
+    table = read_table(layout.group / "relevance_bilateral.tsv")
     assert table["session_id"].isna().all()
     assert len(table) == len(scans) * len(MAPS) * 4
 

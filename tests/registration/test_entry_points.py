@@ -120,7 +120,7 @@ def test_a_cohort_of_registered_images_needs_no_registration(write: Any, tmp_pat
         again, _ = register_scans(layout, tmp_path / "input", scans, CONFIG, 43, executor, digests)
     assert [outcome.status for outcome in outcomes] == ["done", "done"], [outcome.message for outcome in outcomes]
     assert [outcome.status for outcome in again] == ["unchanged", "unchanged"]
-    rows = read_table(layout.registration_quality, text_columns=["flags", "decision"])
+    rows = read_table(layout.group / "registration.tsv", text_columns=["flags", "decision"])
     assert list(rows["entry"]) == ["template", "template"]
     assert list(rows["status"]) == ["registered", "registered"]
     assert rows["min_jacobian"].isna().all()

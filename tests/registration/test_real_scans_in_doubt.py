@@ -40,7 +40,7 @@ def register(out: Path, images: list[Path], resolution_mm: float) -> RunLayout:
 @pytest.mark.slow
 def test_whole_heads_register_without_doubt(real_data: Path, tmp_path: Path) -> None:
     layout = register(tmp_path / "out", [real_data / "heads" / name for name in HEADS], 2.0)
-    table = read_table(layout.registration_quality)
+    table = read_table(layout.group / "registration.tsv")
     assert table["status"].tolist() == ["registered"] * 3
     assert table["flags"].isna().all()
     assert table["brain_extraction"].tolist() == ["deepbet"] * 3
@@ -58,7 +58,7 @@ def test_a_fruit_is_no_head(real_data: Path, tmp_path: Path) -> None:
     command = [str(converter), "-b", "n", "-z", "y", "-f", "fruit", "-o", str(tmp_path), str(series)]
     subprocess.run(command, check=True, capture_output=True)
     layout = register(tmp_path / "out", [tmp_path / "fruit.nii.gz"], 4.0)
-    table = read_table(layout.registration_quality)
+    table = read_table(layout.group / "registration.tsv")
     failures = read_table(layout.failures)
     if table["status"][0] == "failed":
         assert "deepbet finds" in failures["message"][0]
@@ -86,7 +86,7 @@ def test_a_head_scaled_to_three_quarters_and_one_with_a_hole_are_flagged(real_da
         image.to_filename(tmp_path / f"{name}.nii.gz")
         images.append(tmp_path / f"{name}.nii.gz")
     images.append(Path(whole.get_filename()))
-    flags = read_table(register(tmp_path / "out", images, 2.0).registration_quality)["flags"]
+    flags = read_table(register(tmp_path / "out", images, 2.0).group / "registration.tsv")["flags"]
     assert "size of the head against the template" in flags[0]
     assert "brain volume" in flags[0]
     assert "part dark as a lesion" in flags[1]

@@ -71,7 +71,7 @@ def test_a_cohort_with_bad_scans(
     assert not list(temporary.iterdir())  # ANTsPy would leave its transforms there (ANTsX/ANTsPy#728)
     assert not list(layout.scratch.iterdir())
 
-    table = read_table(layout.registration_quality, list(REGISTRATION_COLUMNS))
+    table = read_table(layout.group / "registration.tsv", list(REGISTRATION_COLUMNS))
     assert table["participant_id"].tolist() == ["sub-01", "sub-02", "sub-03", "sub-04"]
     assert table["status"].tolist() == ["registered", "registered", "failed", "failed"]
     assert table.loc[2:, "brain_extraction":].isna().all(axis=None)
@@ -158,7 +158,9 @@ def check_repeat(cohort: tuple[Path, list[Scan]], layout: RunLayout, tmp_path: P
     elsewhere, statuses = run(tmp_path / "elsewhere", root, scans)
     assert statuses == ["done", "failed", "failed"]
     assert files_under(elsewhere.root / "sub-02") == before
-    pd.testing.assert_frame_equal(read_table(elsewhere.registration_quality), read_table(layout.registration_quality))
+    pd.testing.assert_frame_equal(
+        read_table(elsewhere.group / "registration.tsv"), read_table(layout.group / "registration.tsv")
+    )
     changed = replace(CONFIG, brain_extraction="template-mask")
     assert run(tmp_path / "elsewhere", root, scans[:1], changed)[1] == ["done"]
 
@@ -215,7 +217,7 @@ def test_a_tiny_head_is_in_doubt_whatever_is_done_with_it(
     for policy, status in (("keep", "done"), ("drop", "unchanged"), ("ask", "unchanged")):
         config = replace(CONFIG, flagged=policy)
         assert in_this_process(layout, tmp_path, scans, config) == [status]
-        tables[policy] = read_table(layout.registration_quality)
+        tables[policy] = read_table(layout.group / "registration.tsv")
     row = tables["keep"].iloc[0]
     assert row["scale"] == pytest.approx(0.6 * 0.95, abs=0.03)
     for reason in ("size of the head", "brain volume", "aged 11"):
@@ -223,7 +225,7 @@ def test_a_tiny_head_is_in_doubt_whatever_is_done_with_it(
     assert "correlation" not in row["flags"]
     assert [table["decision"][0] for table in tables.values()][:2] == ["keep", "drop"]
     assert tables["ask"]["decision"].isna().all()
-    assert read_table(layout.flagged)["flags"][0] == row["flags"]
+    assert read_table(layout.root / "flagged.tsv")["flags"][0] == row["flags"]
 
 
 def test_a_given_mask_decides_what_is_brain_and_a_new_one_does_the_scan_again(
@@ -238,14 +240,14 @@ def test_a_given_mask_decides_what_is_brain_and_a_new_one_does_the_scan_again(
     layout = RunLayout(tmp_path / "out")
     scans = [Scan("sub-01", None, "sub-01_T1w", scan.relative_to(tmp_path).as_posix())]
     assert in_this_process(layout, tmp_path, scans, config) == ["done"]
-    first = read_table(layout.registration_quality).iloc[0]
+    first = read_table(layout.group / "registration.tsv").iloc[0]
     assert first["brain_extraction"] == "given"
     assert first["brain_mm3"] == pytest.approx((data > 8).sum() * 27)
     assert first["dice"] > 0.96
     upper = (data > 8) & (np.arange(data.shape[2]) > data.shape[2] // 2)
     write(nib.Nifti1Image(upper.astype(np.uint8), phantom.affine), "RAS", "masks/sub-01.nii.gz")
     assert in_this_process(layout, tmp_path, scans, config) == ["done"]
-    assert read_table(layout.registration_quality)["flags"].notna().all()
+    assert read_table(layout.group / "registration.tsv")["flags"].notna().all()
     assert in_this_process(layout, tmp_path, scans, config) == ["unchanged"]
     (tmp_path / "masks/sub-01.nii.gz").unlink()
     assert in_this_process(layout, tmp_path, scans, config) == ["failed"]
@@ -266,4 +268,4 @@ def test_manual_hippocampi_of_a_real_brain_land_on_the_atlas(real_data: Path, tm
     atlas = load_atlas("neuromorphometrics-cat12", grid)
     overlap = dice_per_label(warped, atlas.labels, [47, 48])
     assert min(overlap.values()) > 0.65
-    assert read_table(layout.registration_quality)["brain_extraction"].tolist() == ["stripped"]
+    assert read_table(layout.group / "registration.tsv")["brain_extraction"].tolist() == ["stripped"]

@@ -51,11 +51,11 @@ def test_after_an_affine_registration_regions_have_no_volume_but_hippocampi_have
     for scan in scans:
         registered(layout, scan, float(np.log(0.8)), bends=False)
     assert measure(layout, scans) == (True, ["done", "done"])
-    table = read_table(layout.volumes, list(VOLUME_COLUMNS))
+    table = read_table(layout.group / "volumes.tsv", list(VOLUME_COLUMNS))
     assert table["volume_mm3"].isna().all()
     right = table[table["region"] == 47]
     np.testing.assert_allclose(right["tissue_mm3"], 0.8 * right["template_mm3"], rtol=1e-5)
-    assert read_table(layout.test_retest).empty
+    assert read_table(layout.group / "test_retest.tsv").empty
 
 
 def test_volumes_of_two_visits(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_volumes_of_two_visits(tmp_path: Path) -> None:
     registered(layout, scans[0], float(np.log(0.8)))
     registered(layout, scans[1], float(np.log(0.72)))
     assert measure(layout, scans) == (True, ["done", "done"])
-    table = read_table(layout.volumes, list(VOLUME_COLUMNS))
+    table = read_table(layout.group / "volumes.tsv", list(VOLUME_COLUMNS))
     labels = np.asarray(load_atlas(ATLAS, GRID).labels)
     assert len(table) == 2 * 134
     for number, name, side in ((48, "Left hippocampus", "left"), (47, "Right hippocampus", "right")):
@@ -80,12 +80,12 @@ def test_volumes_of_two_visits(tmp_path: Path) -> None:
         described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         assert list(described) == list(read_table(path).columns)
         assert "Jacobian" in described["volume_mm3"]["Description"]
-    retest = read_table(layout.test_retest)
+    retest = read_table(layout.group / "test_retest.tsv")
     assert retest["mean_difference_percent"][0] == pytest.approx(200 * 0.08 / 1.52, rel=1e-4)
     assert measure(layout, scans) == (False, ["unchanged", "unchanged"])
     registered(layout, scans[1], float(np.log(0.8)), "b")
     assert measure(layout, scans) == (True, ["unchanged", "done"])
-    assert read_table(layout.test_retest)["mean_difference_percent"][0] == pytest.approx(0, abs=1e-4)
+    assert read_table(layout.group / "test_retest.tsv")["mean_difference_percent"][0] == pytest.approx(0, abs=1e-4)
 
 
 def test_a_scan_without_a_volume_change_fails_alone(tmp_path: Path) -> None:
@@ -93,5 +93,5 @@ def test_a_scan_without_a_volume_change_fails_alone(tmp_path: Path) -> None:
     scans = [Scan("sub-01", None, "I1", "x.nii.gz"), Scan("sub-02", None, "I2", "y.nii.gz")]
     registered(layout, scans[1], 0.0)
     assert measure(layout, scans) == (True, ["failed", "done"])
-    assert set(read_table(layout.volumes)["scan_id"]) == {"I2"}
+    assert set(read_table(layout.group / "volumes.tsv")["scan_id"]) == {"I2"}
     assert read_table(layout.failures)["stage"].tolist() == ["volumes"]

@@ -58,7 +58,9 @@ def write_lopsided(path: Path) -> None:
 def write_single_regions(layout: RunLayout) -> None:
     """``relevance.tsv`` of a run of the factory: random sums of three regions and the rest, one region empty."""
     rng = np.random.default_rng(11)
-    scans = read_table(layout.relevance_bilateral)[["participant_id", "session_id", "scan_id", "map"]].drop_duplicates()
+    scans = read_table(layout.group / "relevance_bilateral.tsv")[
+        ["participant_id", "session_id", "scan_id", "map"]
+    ].drop_duplicates()
     regions = neuromorphometrics()
     chosen = [(n, regions.by_number(n)) for n in regions.numbers if regions.by_number(n).group == "Hippocampus"]
     chosen.append((4, regions.by_number(4)))
@@ -74,4 +76,4 @@ def write_single_regions(layout: RunLayout) -> None:
     frame = pd.DataFrame(rows)
     frame["density"] = (frame["sum"] / frame["n_voxels"]).where(frame["n_voxels"] > 0)
     frame[["evidence", "standard_error"]] = np.nan
-    write_table(layout.relevance, frame[list(RELEVANCE_COLUMNS)], RELEVANCE_COLUMNS)
+    write_table(layout.group / "relevance.tsv", frame[list(RELEVANCE_COLUMNS)], RELEVANCE_COLUMNS)

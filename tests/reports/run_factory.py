@@ -156,14 +156,14 @@ def _write_cohort(run: RunLayout, scans: list[Scan], config: Config, plan: RunPl
         f"all voxels are zero{plan.text}"
     )
     outside = Scan("sub-MCI001", "ses-M000", "I998", "x/mci.nii.gz", "MCI")
-    ScanTable((*scans, dropped, outside)).write(run.scans)
+    ScanTable((*scans, dropped, outside)).write(run.root / "scans.tsv")
     people = sorted({scan.participant_id for scan in scans})
     rows = [
         {"participant_id": person, "fold": fold, "part": "test" if place % plan.folds == fold else "train"}
         for fold in range(plan.folds)
         for place, person in enumerate(people)
     ]
-    write_table(run.splits, pd.DataFrame(rows), SPLIT_COLUMNS)
+    write_table(run.root / "splits.tsv", pd.DataFrame(rows), SPLIT_COLUMNS)
 
 
 def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
@@ -179,7 +179,9 @@ def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan:
             "rotation_degrees": 3.0, "scale": 1.01, "affine_residual_mm": 2.0, "dark_ml": 0.5,
             "flags": f"correlation 0.4 is below 0.45{plan.text}" if bad else None, "decision": "keep" if bad else None,
         })  # fmt: skip
-    write_table(run.registration_quality, pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), REGISTRATION_COLUMNS)
+    write_table(
+        run.group / "registration.tsv", pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), REGISTRATION_COLUMNS
+    )
     failures = pd.DataFrame(
         [["registration", f"sub-BAD{plan.text}", "BadInputError", f"image is 4D{plan.text}", "logs/failures/x.txt"]],
         columns=list(FAILURE_COLUMNS),
@@ -220,7 +222,7 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
             -logit / 2, logit / 2, 1 / (1 + np.exp(-logit)), plan.contrast[1 - predicted], outcome(target, predicted),
             "none",
         ])  # fmt: skip
-    write_table(run.predictions, pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)), PREDICTION_COLUMNS)
+    write_table(run.group / "predictions.tsv", pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)), PREDICTION_COLUMNS)
 
 
 def _map_names(config: Config) -> list[str]:
@@ -239,7 +241,9 @@ def _write_attribution(run: RunLayout, scans: list[Scan], config: Config, plan: 
                              0.05 * start, 0.0, 0.0])  # fmt: skip
     if plan.evidence:
         _write_evidence(run, scans, plan)
-    write_table(run.conservation, pd.DataFrame(rows, columns=list(CONSERVATION_COLUMNS)), CONSERVATION_COLUMNS)
+    write_table(
+        run.group / "conservation.tsv", pd.DataFrame(rows, columns=list(CONSERVATION_COLUMNS)), CONSERVATION_COLUMNS
+    )
 
 
 def _write_evidence(run: RunLayout, scans: list[Scan], plan: RunPlan) -> None:
@@ -254,7 +258,7 @@ def _write_evidence(run: RunLayout, scans: list[Scan], plan: RunPlan) -> None:
             scan.participant_id, scan.session_id, scan.scan_id, EVIDENCE, evidence, -1.5, evidence + 1.51, 0.01, 0.004,
             -0.1, 0.04, 12,
         ])  # fmt: skip
-    write_table(run.evidence, pd.DataFrame(rows, columns=list(EVIDENCE_COLUMNS)), EVIDENCE_COLUMNS)
+    write_table(run.group / "evidence.tsv", pd.DataFrame(rows, columns=list(EVIDENCE_COLUMNS)), EVIDENCE_COLUMNS)
 
 
 def _write_map(path: Path, name: str, positive: bool, place: int) -> None:
@@ -293,13 +297,15 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
                 rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, group, 100, total, total / 100])
     columns = ["participant_id", "session_id", "scan_id", "map", "group", "n_voxels", "sum", "density"]
     frame = pd.DataFrame(rows, columns=columns)
-    predictions = read_table(run.predictions)[["scan_id", "fold", "target", "label", "outcome", "probability"]]
+    predictions = read_table(run.group / "predictions.tsv")[
+        ["scan_id", "fold", "target", "label", "outcome", "probability"]
+    ]
     full = frame.merge(predictions, on="scan_id")
     full["reference_sum"] = negative_class_reference(full, config.regions.gain_reference)
     full["gain"] = (full["sum"] / full["reference_sum"]).where((full["group"] != "Vessel") & (full["map"] != EVIDENCE))
     full["evidence"] = full["sum"].where(full["map"] == EVIDENCE)
     _write_image_regions(run, scans, plan)
-    write_table(run.relevance_bilateral, full[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
+    write_table(run.group / "relevance_bilateral.tsv", full[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
     lrp = [name for name in _map_names(config) if name not in ("gb", EVIDENCE)]
     write_table(run.statistics("fingerprints"), fingerprint_table(full, _map_names(config)), FINGERPRINT_COLUMNS)
     write_table(run.statistics("beta_overlap"), overlap_table(full, lrp), OVERLAP_COLUMNS)
@@ -314,11 +320,11 @@ def _write_image_regions(run: RunLayout, scans: list[Scan], plan: RunPlan) -> No
          rng.normal() - 5.0 * (scan.label == plan.contrast[0] and group in (PLANTED[0], "Putamen")), np.nan]
         for scan in scans for group in region_names()
     ]  # fmt: skip
-    write_table(run.image_regions, pd.DataFrame(rows, columns=list(IMAGE_COLUMNS)), IMAGE_COLUMNS)
+    write_table(run.group / "image_regions.tsv", pd.DataFrame(rows, columns=list(IMAGE_COLUMNS)), IMAGE_COLUMNS)
 
 
 def _write_group_maps(run: RunLayout, scans: list[Scan], config: Config) -> None:
-    predictions = read_table(run.predictions).set_index("scan_id")
+    predictions = read_table(run.group / "predictions.tsv").set_index("scan_id")
     for name in _map_names(config):
         for column in ("label", "outcome"):
             for group in predictions[column].unique():
@@ -332,7 +338,7 @@ def _write_group_maps(run: RunLayout, scans: list[Scan], config: Config) -> None
 
 
 def _write_statistics(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
-    analyse(run, scans, read_table(run.predictions), config)
+    analyse(run, scans, read_table(run.group / "predictions.tsv"), config)
     if plan.preset == "demo":
         truth = run.root.parent / "planted.json"
         write_json(truth, {"planted": list(PLANTED)})

@@ -44,7 +44,7 @@ def report(made) -> RunLayout:
     """The report of the run whose pages of components the other modules test, with two people's own brains."""
     layout = made.layout
     brain = load_template(RESOLUTION)
-    predictions = read_table(layout.predictions)
+    predictions = read_table(layout.group / "predictions.tsv")
     for row in predictions.drop_duplicates("participant_id").head(2).itertuples():
         files = layout.scan(row.participant_id, row.session_id, RESOLUTION)
         files.t1w.parent.mkdir(parents=True, exist_ok=True)
@@ -62,8 +62,8 @@ def report(made) -> RunLayout:
 
 def pages_of(layout: RunLayout) -> dict[str, Path]:
     """One page of each kind."""
-    person = str(read_table(layout.predictions)["participant_id"].iloc[0])
-    scan = layout.scan(person, str(read_table(layout.predictions)["session_id"].iloc[0]), RESOLUTION)
+    person = str(read_table(layout.group / "predictions.tsv")["participant_id"].iloc[0])
+    scan = layout.scan(person, str(read_table(layout.group / "predictions.tsv")["session_id"].iloc[0]), RESOLUTION)
     return {
         "index": layout.report,
         "maps": page_with(layout, "maps"),
@@ -243,7 +243,7 @@ def test_a_participant_leads_to_the_viewer_of_their_own_brain(visit, report):
     page.click("#where a[href$='viewer.html']")
     page.wait_for_selector(".viewer[data-ready]")
     assert name in page.inner_text("h1")
-    files = report.scan(name, str(read_table(report.predictions)["session_id"].iloc[0]), RESOLUTION)
+    files = report.scan(name, str(read_table(report.group / "predictions.tsv")["session_id"].iloc[0]), RESOLUTION)
     values = nib.load(files.relevance_map("lrpB000")).get_fdata()
     data = page.eval_on_selector(".viewer .readout", "one => ({...one.dataset})")
     voxel = tuple(map(int, data["voxel"].split()))

@@ -219,9 +219,9 @@ SIDES_ROW = "sub-1\tI1\tgb\t1\tLeft Amygdala\tleft\tAmygdala\t9\t1.5\t0.2\n"
 )
 def test_regions_of_one_side_that_cannot_be_read_are_named(finished, record, content, why):
     material = Material(record, gallery.Gallery(finished.figures))
-    finished.relevance.write_text(content, encoding="utf-8")
+    (finished.group / "relevance.tsv").write_text(content, encoding="utf-8")
     table = _relevance(material)
-    finished.relevance.unlink()
+    (finished.group / "relevance.tsv").unlink()
     assert (table is None) == bool(why)
     assert [f"Single regions are missing. group/relevance.tsv: {why}" in said for said in material.faults.said] == (
         [True] if why else []

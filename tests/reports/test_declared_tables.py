@@ -50,6 +50,13 @@ def test_no_name_and_no_file_is_declared_twice():
     assert {table.name for analysis in ANALYSES for table in analysis.tables} <= set(NAMES)
 
 
+def test_the_name_of_a_table_is_that_of_its_file():
+    """But for tables whose columns depend on the task, or that each network has."""
+    others = {"predictions_classes", "predictions_number", "histories", "histories_number", "pretraining_history"}
+    own = {table.name for table in DECLARED if Path(table.file).stem != table.name}
+    assert own == others | {"partial_sums"}
+
+
 @pytest.mark.parametrize("keyword", ["filled", "values", "forms", "later"])
 def test_a_declaration_that_speaks_of_a_column_it_lacks_is_refused(keyword):
     given = {"p": ()} if keyword in ("values", "forms") else ("p",)

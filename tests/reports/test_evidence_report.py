@@ -184,7 +184,7 @@ def test_the_comparison_of_the_classes_is_one_of_evidence(run, record):
 
 def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, record):
     content = person_content(Material.of(run), People(record), "sub-AD000")
-    table = read_table(run.relevance_bilateral)
+    table = read_table(run.group / "relevance_bilateral.tsv")
     own = table[(table["participant_id"] == "sub-AD000") & (table["map"] == EVIDENCE)].set_index("group")["sum"]
     first = by_hand(run).index[0]
     largest = list(own.sort_values(ascending=False).index[:3])
@@ -202,7 +202,7 @@ def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, reco
 def test_the_fingerprint_compares_evidence_and_shares_of_other_maps(run, record):
     content = person_content(Material.of(run), People(record), "sub-AD001")  # with two scans
     evidence, lrp, _ = content["fingerprints"]
-    table = read_table(run.relevance_bilateral)
+    table = read_table(run.group / "relevance_bilateral.tsv")
     own = table[(table["participant_id"] == "sub-AD001") & (table["group"] == "Hippocampus")]
     mean = own[own["map"] == EVIDENCE]["sum"].mean()
     cells = {row[0].text: row for row in evidence.table.rows}["Hippocampus"]
@@ -398,8 +398,10 @@ def test_a_damaged_evaluation_is_said_and_the_rest_is_made(run, record):
 
 def test_a_run_without_evidence_has_none(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="regions", people=3, betas=(0.0,)))
-    table = read_table(layout.relevance_bilateral).drop(columns="evidence")  # as earlier versions wrote it
-    write_table(layout.relevance_bilateral, table, {name: "" for name in table})
+    table = read_table(layout.group / "relevance_bilateral.tsv").drop(
+        columns="evidence"
+    )  # as earlier versions wrote it
+    write_table(layout.group / "relevance_bilateral.tsv", table, {name: "" for name in table})
     record = read_run(layout)
     assert record.unreadable == {}
     assert (record.evidence_maps, record.leading_map, record.main_maps) == ((), "lrpB000", ("lrpB000", "gb"))

@@ -14,10 +14,11 @@ from heatlas.pipeline.statistics.groups.region_explorer import EXPLORER_COLUMNS,
 @pytest.fixture(scope="module")
 def tables(made):
     layout = made.layout
-    summary, effects = read_table(layout.statistics("region_summary")), read_table(layout.statistics("region_effects"))
-    relevance = read_table(layout.relevance, text_columns=["group", "hemisphere"])
-    bilateral = read_table(layout.relevance_bilateral)
-    return summary, effects.assign(tested="density"), relevance, read_table(layout.predictions), bilateral
+    summary, compared = (read_table(layout.statistics(name)) for name in ("region_summary", "group_comparisons"))
+    effects = compared[compared["comparison"].str.startswith("AD/") & (compared["metric"] == "density")]
+    relevance = read_table(layout.group / "relevance.tsv", text_columns=["group", "hemisphere"])
+    bilateral = read_table(layout.group / "relevance_bilateral.tsv")
+    return summary, effects.assign(tested="density"), relevance, read_table(layout.group / "predictions.tsv"), bilateral
 
 
 def build(tables, relevance=True, effects=True):

@@ -16,7 +16,7 @@ def pages(run):
 
 def test_a_report_of_groups_names_nobody_and_has_no_page_of_a_person(tmp_path):
     run = make_run(tmp_path / "run", RunPlan())
-    people = set(read_table(run.scans, ["participant_id"])["participant_id"])
+    people = set(read_table(run.root / "scans.tsv", ["participant_id"])["participant_id"])
     write_report(run)
     before = pages(run)
     assert any(name.startswith("sub-") for name in before)

@@ -100,7 +100,7 @@ def test_a_report_shows_no_more_than_a_sentence_of_a_site_and_the_table_keeps_it
     layout = make_run(tmp_path / "run", RunPlan(people=6, betas=(0.0,), guided=False, site=site))
     made = write_report(layout)
     assert made.faults == ()
-    assert site in set(read_table(layout.scans)["site"])
+    assert site in set(read_table(layout.root / "scans.tsv")["site"])
     for page in (*chapter_files(layout), *layout.root.glob("sub-*.html")):
         longest = max(map(len, re.findall("Q+", page.read_text(encoding="utf-8"))), default=0)
         assert longest <= LONGEST_TEXT

@@ -27,7 +27,7 @@ def record(tables: dict[str, pd.DataFrame], **sections: dict[str, object]) -> Ru
     ([True, True], "participants are reassigned within their fold only"), ([False, False], "fold is not in the model"),
 ])  # fmt: skip
 def test_networks_of_folds_are_held_as_the_table_says(held, said):
-    tables = {"performance": pd.DataFrame({"a": [1]}), "region_effects": pd.DataFrame({"fold_held": held})}
+    tables = {"performance": pd.DataFrame({"a": [1]}), "group_comparisons": pd.DataFrame({"fold_held": held})}
     assert said in methods._statistics(record(tables))
 
 

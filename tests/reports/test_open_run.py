@@ -30,20 +30,20 @@ def run(layout) -> heatlas.OpenRun:
 
 def test_evidence_is_that_of_the_table_beside_who_it_is(run, layout) -> None:
     found = run.evidence("hippocampus").set_index("scan_id")
-    table = read_table(layout.relevance_bilateral)
+    table = read_table(layout.group / "relevance_bilateral.tsv")
     own = table[(table["group"] == "Hippocampus") & (table["map"] == EVIDENCE)].set_index("scan_id")
     assert len(own) == len(found) > 0
     np.testing.assert_array_equal(found["evidence"], own["evidence"].reindex(found.index))
-    scans = read_table(layout.scans).set_index("scan_id")
+    scans = read_table(layout.root / "scans.tsv").set_index("scan_id")
     assert found["label"].equals(scans["label"].reindex(found.index))
     assert list(found.columns[-1:]) == ["evidence"]
 
 
 def test_every_map_of_every_region_and_group_is_in_one_frame(run, layout) -> None:
-    groups = read_table(layout.relevance_bilateral)
+    groups = read_table(layout.group / "relevance_bilateral.tsv")
     sides = groups.iloc[:2].assign(region=[59, 60], name=["Amygdala", "Hippocampus"], hemisphere=["left", "right"])
     sides = sides.assign(standard_error=np.nan)[list(RELEVANCE_COLUMNS)]
-    path = {table.name: table for table in DECLARED}["relevance_regions"].path(layout)
+    path = {table.name: table for table in DECLARED}["relevance"].path(layout)
     write_table(path, sides)
     try:
         found = heatlas.open(layout.root).relevance
@@ -123,34 +123,34 @@ def _rewritten(path, change) -> None:
     ids=["twice", "empty", "column missing", "text for a number", "unknown map"],
 )
 def test_relevance_of_a_changed_table_is_refused(copied, change, message) -> None:
-    _rewritten(copied.relevance_bilateral, change)
+    _rewritten(copied.group / "relevance_bilateral.tsv", change)
     with pytest.raises(BadInputError, match=message):
         heatlas.open(copied.root).relevance  # noqa: B018
 
 
 def test_regions_without_their_names_are_no_groups(copied) -> None:
     """They once took the names of their groups, and a group had three rows for a scan."""
-    groups = read_table(copied.relevance_bilateral)
+    groups = read_table(copied.group / "relevance_bilateral.tsv")
     regions = groups.assign(region=47, name="Right Hippocampus", hemisphere="right", standard_error=np.nan)
-    write_table(copied.relevance, regions[[name for name in RELEVANCE_COLUMNS if name != "name"]])
+    write_table(copied.group / "relevance.tsv", regions[[name for name in RELEVANCE_COLUMNS if name != "name"]])
     with pytest.raises(BadInputError, match=r"relevance.tsv has no column name"):
         heatlas.open(copied.root).evidence("Hippocampus")
 
 
 def test_a_column_that_appears_twice_is_named(copied) -> None:
-    path = copied.relevance_bilateral
+    path = copied.group / "relevance_bilateral.tsv"
     lines = [f"{line}\t{line.split(chr(9))[-1]}" for line in path.read_text().splitlines()]
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(BadInputError, match="column evidence appears twice"):
-        heatlas.open(copied.root).table("relevance")
+        heatlas.open(copied.root).table("relevance_bilateral")
 
 
-@pytest.mark.parametrize(("table", "ask"), [("predictions", "predictions"), ("scans", "predictions")])
-def test_a_damaged_table_is_not_a_run_that_stopped(copied, table, ask) -> None:
-    path = getattr(copied, table)
+@pytest.mark.parametrize("table", ["group/predictions", "scans"])
+def test_a_damaged_table_is_not_a_run_that_stopped(copied, table) -> None:
+    path = copied.root / f"{table}.tsv"
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(BadInputError, match=rf"{table}.tsv: .*cut short"):
-        getattr(heatlas.open(copied.root), ask)
+        heatlas.open(copied.root).predictions  # noqa: B018
     with pytest.raises(BadInputError, match=rf"{table}.tsv: .*cut short"):
         heatlas.open(copied.root).evidence("Hippocampus")
 

@@ -39,7 +39,7 @@ def run(tmp_path_factory) -> RunLayout:
     """A run that leads with evidence, in which one person has a brain to be drawn on."""
     layout = make_run(tmp_path_factory.mktemp("portraits") / "run", RunPlan(betas=(0.0,), people=7, evidence=True))
     brain = load_template(RESOLUTION)
-    for row in read_table(layout.predictions).query("participant_id == @PERSON").itertuples():
+    for row in read_table(layout.group / "predictions.tsv").query("participant_id == @PERSON").itertuples():
         files = layout.scan(row.participant_id, row.session_id, RESOLUTION)
         files.t1w.parent.mkdir(parents=True, exist_ok=True)
         nib.save(nib.Nifti1Image(np.asarray(brain.t1w * brain.brain_mask), brain.grid.affine), files.t1w)
@@ -75,7 +75,7 @@ def test_the_largest_parts_are_those_in_the_direction_of_the_scan(run, evidence,
     record = read_run(run)
     table = record.tables["evidence"].assign(evidence=evidence)  # of controls, −1.5
     found = regions_of_scans(replace(record, tables={**record.tables, "evidence": table}))["IAD0M000"]
-    own = read_table(run.relevance_bilateral).query("scan_id == 'IAD0M000' and map == @EVIDENCE")
+    own = read_table(run.group / "relevance_bilateral.tsv").query("scan_id == 'IAD0M000' and map == @EVIDENCE")
     own = own.set_index("group")["sum"].sort_values(ascending=rising)
     assert list(found.largest) == list(own.index[:3])
     assert len(found.named) == len(set(found.named)) == (3 if set(found.headline) <= set(found.largest) else 4)
@@ -95,7 +95,7 @@ def test_sentence_picture_and_table_name_the_same_regions(run):
         in shown.smoothed.caption
     )
     assert "smoothed with a Gaussian of 8 mm" in shown.smoothed.caption
-    own = read_table(run.relevance_bilateral).query("map == @EVIDENCE and scan_id == 'IAD0M000'")
+    own = read_table(run.group / "relevance_bilateral.tsv").query("map == @EVIDENCE and scan_id == 'IAD0M000'")
     own = own.set_index("group")["sum"]
     controls = people.controls(EVIDENCE, PERSON)
     for row, group in zip(shown.regions.rows, named, strict=True):

@@ -92,7 +92,7 @@ def test_every_caption_of_tests_names_role_family_and_correction(run):
                 name = shown.file.rpartition("/")[2].removesuffix(".tsv")
                 seen.add(name)
                 assert TABLES[name].tests in shown.table.caption
-    assert {"primary", "associations", "group_comparisons", "region_effects", "main_effects"} <= seen
+    assert {"primary", "associations", "group_comparisons", "main_effects"} <= seen
 
 
 def test_no_view_shows_g_without_its_interval():

@@ -111,7 +111,7 @@ def test_long_reasons_are_wrapped() -> None:
 def report(tmp_path: Path) -> RunLayout:
     """Report of a run whose second scan is in doubt; overviews are drawn."""
     layout = make_run(tmp_path / "run", RunPlan(until="registration", people=2, text="<b>"))
-    scans = ScanTable.read(layout.scans).kept
+    scans = ScanTable.read(layout.root / "scans.tsv").kept
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, 4.0)
         files.t1w.parent.mkdir(parents=True, exist_ok=True)

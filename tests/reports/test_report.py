@@ -340,7 +340,7 @@ def test_a_run_that_stopped_makes_a_report_that_says_so(stage, tmp_path):
 
 def test_a_run_that_only_has_its_configuration_makes_a_report(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="cohort", people=2))
-    for path in (layout.scans, layout.splits, layout.provenance):
+    for path in (layout.root / "scans.tsv", layout.root / "splits.tsv", layout.provenance):
         path.unlink()
     assert "The input has not been read yet" in Page(build_report(layout)).text
 
@@ -416,7 +416,7 @@ def test_classes_may_be_called_by_numbers(tmp_path):
     page, whole = Page(layout.report), whole_report(layout)
     assert "Networks told 1 from 0 in people they had not seen" in page.text
     assert "The contrast rests on 5 1 and 5 0." in page.text
-    predictions = read_table(layout.predictions)
+    predictions = read_table(layout.group / "predictions.tsv")
     hits = int(((predictions["label"] == "1") & (predictions["predicted"] == "1")).sum())
     assert hits > 0
     confusion = next(str(picture["alt"]) for picture in whole.of("img") if "Confusion" in str(picture["alt"]))
@@ -468,7 +468,7 @@ def test_real_people_are_not_called_synthetic_for_the_settings_they_were_run_wit
 
 def test_a_damaged_table_is_said_to_be_unreadable(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="training", people=3))
-    layout.registration_quality.write_bytes(b"\xff\xfe\x00broken")
+    (layout.group / "registration.tsv").write_bytes(b"\xff\xfe\x00broken")
     text = Page(build_report(layout)).text
     assert "A table cannot be used." in text
     assert html.escape("registration.tsv") in text
@@ -501,10 +501,12 @@ def test_a_negative_start_value_is_pointed_out(start_value, tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="attribution", betas=(0.0,), people=4, overrides=overrides))
     title = "Some maps have reversed signs."
     assert title not in cautions_of(layout)
-    table = read_table(layout.conservation).merge(read_table(layout.predictions)[["scan_id", "outcome"]])
+    table = read_table(layout.group / "conservation.tsv").merge(
+        read_table(layout.group / "predictions.tsv")[["scan_id", "outcome"]]
+    )
     chosen = [table.index[table["outcome"] == outcome][0] for outcome in ("TP", "TN")]
     table.loc[chosen, "start_value"] = -1.0
-    write_table(layout.conservation, table.drop(columns="outcome"))
+    write_table(layout.group / "conservation.tsv", table.drop(columns="outcome"))
     text = cautions_of(layout)[title]
     assert f"In 2 scans of {len(table)}, 1 of them true positives, the explained output of AD is below 0" in text
     assert ('start_value = "probability"' in text) == (start_value == "logit")
@@ -558,11 +560,11 @@ def test_pooling_of_several_networks_is_said(folds, tmp_path):
 def test_few_participants_counts_those_of_the_test_part_where_one_split_is_all_there_is(tmp_path):
     single = {"cohort": {"split": "single"}}
     layout = make_run(tmp_path / "run", RunPlan(until="training", people=6, folds=1, overrides=single))
-    predictions = read_table(layout.predictions)
+    predictions = read_table(layout.group / "predictions.tsv")
     tested = {
         one for label in ("AD", "CN") for one in sorted(set(predictions.query("label == @label")["participant_id"]))[:2]
     }
-    write_table(layout.predictions, predictions[predictions["participant_id"].isin(tested)])
+    write_table(layout.group / "predictions.tsv", predictions[predictions["participant_id"].isin(tested)])
     assert cautions_of(layout)["Few participants."].startswith("The contrast rests on 2 AD and 2 CN of the test part.")
 
 
@@ -571,9 +573,9 @@ def test_few_participants_counts_those_of_the_test_part_where_one_split_is_all_t
 )
 def test_relevance_lost_on_the_way_is_serious_once_it_is_most_of_it(lost, level, tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="attribution", betas=(0.0,), people=3))
-    table = read_table(layout.conservation)
+    table = read_table(layout.group / "conservation.tsv")
     empty = {"map_sum": (1 - lost) * table["start_value"], "lost_no_contribution": lost * table["start_value"]}
-    write_table(layout.conservation, table.assign(**empty, absorbed_by_bias=0.0, stabiliser=0.0))
+    write_table(layout.group / "conservation.tsv", table.assign(**empty, absorbed_by_bias=0.0, stabiliser=0.0))
     levels = {caution.title: caution.level for caution in find_cautions(read_run(layout))}
     assert levels.get("Part of the relevance never reaches the image.") == level
 
@@ -581,10 +583,10 @@ def test_relevance_lost_on_the_way_is_serious_once_it_is_most_of_it(lost, level,
 @pytest.mark.parametrize(("flagged", "level"), [(13, "serious"), (14, "note"), (26, "note")])
 def test_flags_of_most_scans_say_little_of_each_and_do_not_come_first(flagged, level, tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="registration", visits=(1,) * 26, people=13))
-    table = read_table(layout.registration_quality)
+    table = read_table(layout.group / "registration.tsv")
     reasons = ["correlation with the template 0.41 is below 0.45; part dark as a lesion (ml) 11 is above 10"] * flagged
     flags = [*reasons, *[None] * (len(table) - flagged)]
-    write_table(layout.registration_quality, table.assign(flags=flags, decision=None))
+    write_table(layout.group / "registration.tsv", table.assign(flags=flags, decision=None))
     (found,) = (one for one in find_cautions(read_run(layout)) if one.section == "registration")
     assert found.level == level
     if level == "note":
@@ -599,23 +601,25 @@ def test_flags_of_most_scans_say_little_of_each_and_do_not_come_first(flagged, l
 
 def test_empty_maps_have_no_leading_region(run):
     found = read_run(run)
-    table = found.tables["relevance"].assign(sum=0.0, density=0.0)
+    table = found.tables["relevance_bilateral"].assign(sum=0.0, density=0.0)
     compared = found.tables["group_comparisons"].assign(mean_first=float("nan"))
-    empty = dataclasses.replace(found, tables={**found.tables, "relevance": table, "group_comparisons": compared})
+    empty = dataclasses.replace(
+        found, tables={**found.tables, "relevance_bilateral": table, "group_comparisons": compared}
+    )
     answer = next(one for one in summarise(empty).answers if one.question == "Where does it look?")
     assert answer.text == "Not known: LRP β=0 maps of AD hold no relevance."
 
 
 def test_mirrored_scans_are_a_caution_of_their_own_and_no_misplaced_ones(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(until="registration", people=6))
-    table = read_table(layout.registration_quality)
+    table = read_table(layout.group / "registration.tsv")
     sides, flags = ["mirrored"] * 2, ["looks mirrored left to right (asymmetry -0.31 against the others')"] * 2
     rest = len(table) - 2
     changed = table.assign(
         sides=[*sides, *["as the others"] * rest], flags=[*flags, *[None] * rest], decision=None,
         side_score=[-0.31, -0.4, *[0.3] * rest],
     )  # fmt: skip
-    write_table(layout.registration_quality, changed)
+    write_table(layout.group / "registration.tsv", changed)
     (found,) = (one for one in find_cautions(read_run(layout)) if one.section == "registration")
     assert found.title == "2 scans look mirrored left to right."
     assert found.level == "serious"

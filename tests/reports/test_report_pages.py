@@ -62,9 +62,9 @@ def text_of(path: Path) -> str:
 
 
 def test_there_is_a_page_for_everyone_and_everything(run):
-    scans = read_table(run.scans)
+    scans = read_table(run.root / "scans.tsv")
     people = scans.loc[scans["kept"], "participant_id"].unique()
-    groups = read_table(run.relevance_bilateral)["group"].unique()
+    groups = read_table(run.group / "relevance_bilateral.tsv")["group"].unique()
     chapters = {path.name for path in chapter_files(run)}
     expected = {participant_file(name) for name in people} | set(region_files(groups).values()) | chapters
     assert {path.relative_to(run.root).as_posix() for path in pages_of(run)} == expected
@@ -119,7 +119,7 @@ def test_pages_ask_for_nothing(run):
 def test_a_person_is_compared_with_controls_without_themselves(run):
     record = read_run(run)
     people = People(record)
-    table = record.tables["relevance"]
+    table = record.tables["relevance_bilateral"]
     table = table[table["map"] == "lrpB000"]
     totals = table.groupby("scan_id")["sum"].apply(lambda sums: sums.abs().sum())  # not density, which follows p(AD)
     table = table[table["group"] == "Hippocampus"]
@@ -140,7 +140,9 @@ def test_a_person_is_compared_with_controls_without_themselves(run):
 def test_controls_of_the_own_fold_come_first_where_they_are_enough(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=2 * CONTROLS_OF_A_FOLD + 2, guided=False))
     people = People(read_run(layout))
-    folds = dict(zip(*read_table(layout.predictions)[["participant_id", "fold"]].to_numpy().T, strict=True))
+    folds = dict(
+        zip(*read_table(layout.group / "predictions.tsv")[["participant_id", "fold"]].to_numpy().T, strict=True)
+    )
     found = people.controls("lrpB000", "sub-AD000")
     assert {folds[name] for name in found.values.index} == {folds["sub-AD000"]}
     assert "of the same fold" in found.who
@@ -186,7 +188,8 @@ def test_pages_of_an_unfinished_run_say_what_is_missing(until, tmp_path):
 
 def test_numbers_of_a_region_page_are_those_of_the_tables(run):
     page = text_of(run.root / "pages" / "region-hippocampus.html")
-    effects = read_table(run.statistics("region_effects"))
+    effects = read_table(run.statistics("group_comparisons"))
+    effects = effects[(effects["comparison"] == "AD/CN") & (effects["metric"] == "density")]
     row = effects[(effects["group"] == "Hippocampus") & (effects["map"] == "lrpB000")].iloc[0]
     assert f"Hedges' g of AD against CN {g_in_words(row)}, family-wise" in page
     shares = read_table(run.statistics("group_comparisons")).query(

@@ -33,7 +33,7 @@ def made(task: str) -> RunRecord:
         predictions["outcome"] = ["TN", "TN", "FP", "TP"]
     relevance = scans.assign(map="lrpB000", group="Hippocampus", n_voxels=900, sum=0.0, gain=float("nan"))
     relevance["density"] = [1.0, 3.0, 6.0, 10.0]
-    tables = {NAMES[task]: predictions, "relevance": relevance}
+    tables = {NAMES[task]: predictions, "relevance_bilateral": relevance}
     config = load_config(overrides={"cohort": TASKS[task], "attribution": {"betas": [0.0]}})
     return RunRecord(RunLayout(Path("nowhere")), config, RunInput(Path("nowhere"), "default"), tables, {}, {}, {}, {})
 
@@ -103,8 +103,10 @@ def test_what_is_not_defined_for_a_task_is_one_line(task: str) -> None:
 )
 def test_evidence_leads_whatever_the_task(task: str, unit: str, mean: str) -> None:
     run = made(task)
-    own = run.tables["relevance"].assign(map="expectedGradients", sum=[1.0, 3.0, 6.0, 10.0])
-    run.tables["relevance"] = pd.concat([run.tables["relevance"], own.assign(evidence=own["sum"])], ignore_index=True)
+    own = run.tables["relevance_bilateral"].assign(map="expectedGradients", sum=[1.0, 3.0, 6.0, 10.0])
+    run.tables["relevance_bilateral"] = pd.concat(
+        [run.tables["relevance_bilateral"], own.assign(evidence=own["sum"])], ignore_index=True
+    )
     assert (run.leading_map, run.main_maps[1], run.evidence_unit) == ("expectedGradients", "lrpB000", unit)
     table = _table(Material(run, Gallery(Path("nowhere"))), run.leading_map)
     assert [[cell.text for cell in row] for row in table.rows] == [["Hippocampus", mean, "900"]]

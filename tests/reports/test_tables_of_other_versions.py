@@ -65,7 +65,7 @@ def test_each_missing_column_is_named_with_its_file_and_the_remedy(record):
 
 def test_a_run_without_relevance_propagation_is_finished(record):
     """Other methods have no conservation; and some have no evidence either, but regions, without which it is open."""
-    names = ("conservation", "evidence", "relevance")
+    names = ("conservation", "evidence", "relevance_bilateral")
     for kept, missing in ((names[1:], []), (names[2:], []), ((), ["attribution", "regions"])):
         rest = {name: table for name, table in record.tables.items() if name not in names or name in kept}
         assert missing_stages(replace(record, tables=rest)) == missing
@@ -79,7 +79,7 @@ def test_the_summary_and_the_cautions_do_without_any_one_table(record):
         assert cautions["A table cannot be used."] == f"{name} lacks a column."
         assert "The run is not finished." not in cautions
         answers = {one.question: one.text for one in summarise(lacking).answers}
-        if name in ("predictions", "relevance", "region_summary"):
+        if name in ("predictions", "relevance_bilateral", "region_summary"):
             assert answers["Where does it look?"] == f"Not known. {name} lacks a column."
 
 
@@ -88,11 +88,11 @@ def test_without_predictions_nothing_made_from_them_is_shown_and_the_reason_is_s
     without(layout, "predictions", "outcome")
     found = read_run(layout)
     assert {"scans", "registration"} <= set(found.tables)
-    assert not {"predictions", "relevance", "beta_overlap"} & set(found.tables)
+    assert not {"predictions", "relevance_bilateral", "beta_overlap"} & set(found.tables)
     said = found.unreadable["predictions"]
-    assert said.startswith(f"{layout.predictions.relative_to(layout.root)} has no column outcome: {REMEDY}")
-    assert found.unreadable["relevance"] == said
-    assert found.why_absent("predictions", "relevance") == said
+    assert said.startswith(f"group/predictions.tsv has no column outcome: {REMEDY}")
+    assert found.unreadable["relevance_bilateral"] == said
+    assert found.why_absent("predictions", "relevance_bilateral") == said
 
 
 def test_the_report_says_what_its_tables_lack_and_is_made_all_the_same(tmp_path, monkeypatch):

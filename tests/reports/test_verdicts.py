@@ -67,7 +67,7 @@ def relevance(sums: dict[str, tuple[float, float]], voxels: dict[str, int]) -> d
         }
         for scan in (0, 1)
     ]
-    return {"relevance": pd.DataFrame(rows), "predictions": pd.DataFrame(predictions)}
+    return {"relevance_bilateral": pd.DataFrame(rows), "predictions": pd.DataFrame(predictions)}
 
 
 SIZES = {"Optic chiasm": 9, "Hippocampus": 900, "Thalamus": 1000}

@@ -85,7 +85,7 @@ def relevance_of(scans: Sequence[Scan], seed: int = 0, effect: float = 2.0) -> p
 
 def made_up_run(folder: Path, scans: Sequence[Scan], relevance: pd.DataFrame) -> RunLayout:
     layout = RunLayout(folder)
-    write_table(layout.relevance_bilateral, relevance)
+    write_table(layout.group / "relevance_bilateral.tsv", relevance)
     return layout
 
 

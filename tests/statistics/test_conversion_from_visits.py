@@ -102,15 +102,17 @@ def _run(
     """Write what a run has before statistics, and run the real stage for the analyses of progression."""
     layout, labelled = RunLayout(folder), people(6)
     mci = [candidate.scan for candidate in candidates]
-    ScanTable((*labelled, *mci)).write(layout.scans)
+    ScanTable((*labelled, *mci)).write(layout.root / "scans.tsv")
     clinical, _ = clinical_table(candidates)
-    write_table(layout.clinical, clinical.frame, clinical.columns)
-    write_table(layout.relevance_bilateral, _rows(labelled, np.ones((len(labelled), len(MAPS), len(GROUPS)))))
-    write_table(layout.relevance_applied_bilateral, _rows(mci, 5 + relevance))
+    write_table(layout.root / "clinical.tsv", clinical.frame, clinical.columns)
+    write_table(
+        layout.group / "relevance_bilateral.tsv", _rows(labelled, np.ones((len(labelled), len(MAPS), len(GROUPS))))
+    )
+    write_table(layout.group / "relevance_applied_bilateral.tsv", _rows(mci, 5 + relevance))
     probability = 1 / (1 + np.exp(-logit))
     keys = [[s.participant_id, s.session_id, s.scan_id] for s in mci]
     applied = pd.DataFrame(keys, columns=["participant_id", "session_id", "scan_id"])
-    write_table(layout.predictions_applied, applied.assign(probability=probability, networks="0;1"))
+    write_table(layout.group / "predictions_applied.tsv", applied.assign(probability=probability, networks="0;1"))
     config = load_config(
         overrides={
             "seed": 3,

@@ -14,7 +14,6 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.statistics.data.members import reported_g
 from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
 from heatlas.pipeline.statistics.groups.fairness import FLAT_ERROR, fairness_tables
-from heatlas.pipeline.statistics.groups.region_effects import region_effects
 from heatlas.pipeline.statistics.groups.subgroups import subgroups_tables
 from heatlas.pipeline.statistics.progression.conversion import conversions
 from heatlas.pipeline.statistics.progression.prediction import progression_table
@@ -60,7 +59,7 @@ def test_g_of_people_alike_but_for_rounding_is_missing_and_said() -> None:
 def test_small_subgroups_and_comparisons_say_why_there_is_no_g() -> None:
     config = settings(subgroups={"variables": ("sex",), "minimum_participants": 2})
     scans = people(4, (1,))
-    table = region_effects(inputs_of(scans, config))
+    table = comparisons_tables(inputs_of(scans, config)).query("comparison == 'AD/CN'")
     assert table["hedges_g"].isna().all()
     assert table["note"].str.contains(FEW).all()
     assert table[["difference", "ci_low", "t", "p"]].notna().all().all()

@@ -18,7 +18,7 @@ from heatlas.pipeline.statistics.associations.associations import associations_t
 from heatlas.pipeline.statistics.associations.main_effects import main_effects_tables
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import difference_within
-from heatlas.pipeline.statistics.groups.region_effects import region_effects
+from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
 from heatlas.pipeline.statistics.linear.exchangeability import Exchangeability
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
@@ -229,7 +229,8 @@ def test_plain_correlations_and_class_differences_are_within_folds() -> None:
     ranked = [centred_within(scipy.stats.rankdata(values).astype(float), number) for values in (density, tiv)]
     assert own.loc["spearman", "r"] == pytest.approx(np.corrcoef(*ranked)[0, 1])
     assert (own["covariates"].str.split(", ").str[0] == "fold").all()
-    effects = region_effects(inputs).set_index(["map", "group"]).loc[(MAPS[0], GROUPS[0])]
+    effects = comparisons_tables(inputs).query("comparison == 'AD/CN' and metric == 'density'")
+    effects = effects.set_index(["map", "group"]).loc[(MAPS[0], GROUPS[0])]
     positive = inputs.frame["target"].to_numpy() == 1
     assert effects["fold_held"]
     expected = difference_within(density[:, None], positive, number, np.ones((1, len(number))))[0, 0]

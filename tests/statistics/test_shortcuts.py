@@ -56,7 +56,7 @@ def audited(folder: Path, enrichment: dict[str, float], config: Config = FAST) -
         for name, value in (("rim", enrichment[scan.scan_id]), ("fluid", 2.0), ("vessel", np.nan)):
             rows.append([scan.participant_id, scan.scan_id, "gb", name, "brain", 0.1 * value, 0.1, value])
     columns = ["participant_id", "scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment"]
-    write_table(inputs.layout.relevance_audit, pd.DataFrame(rows, columns=columns))
+    write_table(inputs.layout.group / "relevance_audit.tsv", pd.DataFrame(rows, columns=columns))
     return inputs
 
 
@@ -153,7 +153,7 @@ def test_a_run_without_an_audit_is_refused_by_name_and_the_audit_is_an_input(tmp
     inputs = inputs_of(tmp_path, scans_of(), np.zeros(len(scans_of())))
     with pytest.raises(BadInputError, match=r"relevance_audit\.tsv"):
         shortcut_table(inputs)
-    assert inputs.layout.relevance_audit in files_read(inputs.layout)
+    assert inputs.layout.group / "relevance_audit.tsv" in files_read(inputs.layout)
 
 
 def test_sites_that_are_folds_are_not_told_from_networks(tmp_path) -> None:

@@ -21,10 +21,9 @@ from heatlas.pipeline.statistics.data.inputs import files_read, read_inputs, wit
 from heatlas.pipeline.statistics.stage import Analysis, analyse
 
 
-def read(folder, scans, **changes):
+def read(folder, scans, clinical):
     layout = made_up_run(folder, scans, relevance_of(scans))
-    for name, table in changes.items():
-        write_table(getattr(layout, name), table)
+    write_table(layout.root / "clinical.tsv", clinical)
     return read_inputs(layout, scans, predictions_of(scans), fast())
 
 
@@ -82,7 +81,9 @@ def test_two_names_of_one_person_change_no_table(tmp_path, monkeypatch):
         layouts.append(made_up_run(tmp_path / run, own, relevance))
         folds = predicted.assign(participant_id=names)
         parts = [set(folds.loc[folds["fold"] == k, "participant_id"]) for k in (0, 1)]
-        Split(tuple(Fold(k, tuple(parts[1 - k]), (), tuple(parts[k])) for k in (0, 1))).write(layouts[-1].splits)
+        Split(tuple(Fold(k, tuple(parts[1 - k]), (), tuple(parts[k])) for k in (0, 1))).write(
+            layouts[-1].root / "splits.tsv"
+        )
         analyse(layouts[-1], own, folds, config)
     of_scans = {"volume_points", "w_scores", "harmonised_relevance", "harmonised_volumes"}
     tables = [table.name for analysis in chosen for table in analysis.tables]
@@ -115,9 +116,12 @@ def test_scans_outside_the_contrast_come_with_their_facts(tmp_path):
     mci = [dataclasses.replace(s, participant_id=f"sub-mci{i}", scan_id=f"X{i}", label=None, diagnosis="MCI",
                                progression="sMCI") for i, s in enumerate(people(2, (1,)))]  # fmt: skip
     layout = made_up_run(tmp_path, scans, relevance_of(scans))
-    ScanTable((*scans, *mci)).write(layout.scans)
-    write_table(layout.predictions_applied, predictions_of(mci).drop(columns=["target", "outcome", "fold", "label"]))
-    write_table(layout.relevance_applied_bilateral, relevance_of(mci))
+    ScanTable((*scans, *mci)).write(layout.root / "scans.tsv")
+    write_table(
+        layout.group / "predictions_applied.tsv",
+        predictions_of(mci).drop(columns=["target", "outcome", "fold", "label"]),
+    )
+    write_table(layout.group / "relevance_applied_bilateral.tsv", relevance_of(mci))
     applied = read_inputs(layout, scans, predictions_of(scans), fast()).applied
     assert applied is not None
     assert applied.frame["scan_id"].tolist() == ["X0", "X1", "X2", "X3"]
@@ -128,11 +132,11 @@ def test_scans_outside_the_contrast_come_with_their_facts(tmp_path):
 def test_every_file_that_is_read_is_in_the_receipt(tmp_path):
     layout = made_up_run(tmp_path, people(), relevance_of(people()))
     own = {
-        layout.clinical,
-        layout.volumes,
-        layout.splits,
-        layout.predictions_applied,
-        layout.relevance_applied_bilateral,
+        layout.root / "clinical.tsv",
+        layout.group / "volumes.tsv",
+        layout.root / "splits.tsv",
+        layout.group / "predictions_applied.tsv",
+        layout.group / "relevance_applied_bilateral.tsv",
     }
     assert own <= set(files_read(layout))
 

@@ -18,7 +18,7 @@ from heatlas.pipeline.statistics.performance.demographics import demographic_tes
 from heatlas.pipeline.statistics.stage import analyse
 
 TABLES = (
-    "demographics", "performance", "roc", "region_summary", "region_effects", "volume_points", "volume_association",
+    "demographics", "performance", "roc", "region_summary", "group_comparisons", "volume_points", "volume_association",
 )  # fmt: skip
 
 
@@ -61,7 +61,8 @@ def test_same_seed_same_bytes_other_seed_other_draws(tmp_path):
 def test_poor_cohorts_give_rows_that_say_why(scans, tmp_path):
     relevance = relevance_of(scans)
     layout = analysed(tmp_path, scans, relevance=relevance)
-    effects = read_table(layout.statistics("region_effects"))
+    effects = read_table(layout.statistics("group_comparisons"))
+    effects = effects[(effects["metric"] == "density") & (effects["comparison"] == "AD/CN")]
     assert len(effects) == 12
     assert (effects["p"].notna() | effects["note"].notna()).all()
     association = read_table(layout.statistics("volume_association"))

@@ -133,9 +133,9 @@ def predictions_of_run(tmp_path, monkeypatch, several: bool, **facts: object) ->
     folds = (Fold(0, tuple(names[12:20]), tuple(names[20:]), tuple(names[:12])),
              Fold(1, tuple(names[:8]), tuple(names[8:12]), tuple(names[12:])))  # fmt: skip
     layout = RunLayout(tmp_path)
-    layout.predictions.parent.mkdir(parents=True)
+    (layout.group / "predictions.tsv").parent.mkdir(parents=True)
     own = pd.DataFrame({"scan_id": [one.scan_id for one in scans], "fold": np.arange(24) // 12})
-    own.to_csv(layout.predictions, sep="\t", index=False)
+    own.to_csv(layout.group / "predictions.tsv", sep="\t", index=False)
     images = [ImageFeatures(rng.random(3), rng.random(3), rng.random(5).astype(np.float32)) for _ in scans]
     monkeypatch.setattr(stage, "image_features", lambda *_: images.pop())
     config = load_config(overrides={"cohort": {"classes": classes} if several else {}})

@@ -49,12 +49,12 @@ def test_a_control_run_says_so_in_its_models_and_predictions_and_is_no_continuat
     layout = RunLayout(tmp_path)
     write_registered(layout)
     train_all(layout)
-    real = read_table(layout.predictions)
+    real = read_table(layout.group / "predictions.tsv")
     assert set(real["control"]) == {"none"}
     assert real.groupby("fold")["logit_positive"].nunique().tolist() == [3, 2]
 
     assert {outcome.status for outcome in train_all(layout, config=BINARISED)} == {"done"}
-    control = read_table(layout.predictions)
+    control = read_table(layout.group / "predictions.tsv")
     assert set(control["control"]) == {"binarised"}
     assert control.groupby("fold")["logit_positive"].nunique().tolist() == [1, 1]  # all made with one mask
     files = layout.fold(0)
@@ -63,4 +63,4 @@ def test_a_control_run_says_so_in_its_models_and_predictions_and_is_no_continuat
 
     shuffled = dataclasses.replace(CONFIG, cohort=dataclasses.replace(CONFIG.cohort, shuffle_labels=True))
     assert {outcome.status for outcome in train_all(layout, config=shuffled)} == {"done"}
-    assert set(read_table(layout.predictions)["control"]) == {control_of(shuffled)} == {"shuffled labels"}
+    assert set(read_table(layout.group / "predictions.tsv")["control"]) == {control_of(shuffled)} == {"shuffled labels"}

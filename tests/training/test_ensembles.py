@@ -59,19 +59,15 @@ def test_the_first_member_is_the_network_of_a_run_without_ensemble(runs):
 
 
 def test_a_run_without_ensemble_has_no_further_columns(runs):
-    one, three = (list(pd.read_csv(layout.predictions, sep="\t")) for layout in runs)
+    one, three = (list(pd.read_csv(layout.group / "predictions.tsv", sep="\t")) for layout in runs)
     assert set(three) - set(one) == {"spread"}
-    assert one == list(prediction_columns_of_two())
+    assert one == [name for name in prediction_columns(task_of(CONFIG.cohort)) if name != "spread"]
     assert "networks" not in json.loads(runs[0].fold(0).description.read_text())
-
-
-def prediction_columns_of_two():
-    return prediction_columns(task_of(CONFIG.cohort))
 
 
 def test_predictions_are_those_of_mean_logits_with_their_spread(runs):
     layout = runs[1]
-    rows = pd.read_csv(layout.predictions, sep="\t")
+    rows = pd.read_csv(layout.group / "predictions.tsv", sep="\t")
     loaded = load_model(layout.fold(0))
     files = layout.scan("sub-2", "ses-M00", 4.0)
     volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]

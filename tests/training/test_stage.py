@@ -42,14 +42,14 @@ def copy(finished, tmp_path):
 
 def content(layout):
     """Bytes of everything that training leaves behind for others."""
-    files = [*sorted((layout.root / "models").rglob("*")), layout.predictions]
+    files = [*sorted((layout.root / "models").rglob("*")), layout.group / "predictions.tsv"]
     return {path.relative_to(layout.root).as_posix(): path.read_bytes() for path in files if path.is_file()}
 
 
 def test_every_tested_scan_is_predicted_once_by_the_fold_that_tests_it(finished):
     layout, outcomes = finished
     assert [outcome.status for outcome in outcomes] == ["done", "done"]
-    table = read_table(layout.predictions)
+    table = read_table(layout.group / "predictions.tsv")
     assert list(table.columns) == list(PREDICTION_COLUMNS)
     names = table[["participant_id", "fold", "label", "target"]].values.tolist()
     assert names == [
@@ -60,13 +60,13 @@ def test_every_tested_scan_is_predicted_once_by_the_fold_that_tests_it(finished)
         ["sub-4", 1, "AD", 1],
     ]
     assert table["session_id"].fillna("none").tolist() == ["none", "ses-M00", "ses-M12", "ses-M00", "ses-M00"]
-    assert (layout.predictions.with_suffix(".json")).is_file()
+    assert ((layout.group / "predictions.tsv").with_suffix(".json")).is_file()
     assert not layout.kept_volumes.exists()
 
 
 def test_predictions_are_those_of_the_stored_model_on_the_unrounded_volume(finished):
     layout, _ = finished
-    for row in read_table(layout.predictions).itertuples():
+    for row in read_table(layout.group / "predictions.tsv").itertuples():
         loaded = load_model(layout.fold(row.fold))
         session = row.session_id if isinstance(row.session_id, str) else None
         volume = read_network_volume(layout.scan(row.participant_id, session, 4.0), loaded.input)
@@ -112,7 +112,7 @@ def test_a_run_killed_in_training_ends_as_an_unbroken_one(finished, tmp_path, de
     command = [sys.executable, "-m", "tests.training.run_of_folds", str(layout.root), str(deadly_batch)]
     assert subprocess.run(command, cwd=REPOSITORY, timeout=120).returncode == -signal.SIGKILL
     assert list(layout.root.glob("models/fold-*/checkpoint.safetensors"))
-    assert not layout.predictions.exists()
+    assert not (layout.group / "predictions.tsv").exists()
     train_all(layout)
     assert content(layout) == content(finished[0])
 
@@ -128,7 +128,7 @@ def test_only_folds_that_depend_on_a_change_are_trained_again(copy):
     assert [o.status for o in train_all(copy, scans)] == ["done", "done"]  # tested in one, trained in the other
     narrower = Split((SPLIT.folds[0], dataclasses.replace(SPLIT.folds[1], test=("sub-3",))))
     assert [o.status for o in train_all(copy, scans, narrower)] == ["unchanged", "done"]
-    assert read_table(copy.predictions)["participant_id"].tolist() == ["sub-1", "sub-2", "sub-3"]
+    assert read_table(copy.group / "predictions.tsv")["participant_id"].tolist() == ["sub-1", "sub-2", "sub-3"]
 
 
 def test_a_fold_that_cannot_be_trained_is_a_failure_and_the_other_goes_on(copy):
@@ -137,7 +137,7 @@ def test_a_fold_that_cannot_be_trained_is_a_failure_and_the_other_goes_on(copy):
     assert [o.status for o in outcomes] == ["failed", "done"]
     assert "fold 0: the validation part has no usable scan of AD" in outcomes[0].message
     assert read_table(copy.failures)["unit"].tolist() == ["fold-0"]
-    assert read_table(copy.predictions)["fold"].unique().tolist() == [1]
+    assert read_table(copy.group / "predictions.tsv")["fold"].unique().tolist() == [1]
 
 
 def test_a_scan_that_cannot_be_read_is_named(copy):
@@ -145,7 +145,7 @@ def test_a_scan_that_cannot_be_read_is_named(copy):
     files.t1w.write_bytes(b"not an image")
     outcomes = train_all(copy)
     assert all(o.status == "failed" and files.t1w.name in o.message for o in outcomes)
-    assert not copy.predictions.exists()
+    assert not (copy.group / "predictions.tsv").exists()
 
 
 def test_a_grid_too_small_is_refused_before_any_work(tmp_path):

@@ -56,7 +56,7 @@ def test_a_teacher_gives_scans_their_classes() -> None:
 def finished(tmp_path_factory) -> RunLayout:
     layout = RunLayout(tmp_path_factory.mktemp("teacher"))
     write_registered(layout)
-    ScanTable(tuple(labelled_scans())).write(layout.scans)
+    ScanTable(tuple(labelled_scans())).write(layout.root / "scans.tsv")
     train_all(layout, split=Split(SPLIT.folds[:1]))
     return layout
 
@@ -76,7 +76,7 @@ class TestRun:
                 )
                 own.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(other, own)
-        ScanTable(tuple(scans)).write(layout.scans)
+        ScanTable(tuple(scans)).write(layout.root / "scans.tsv")
         return layout
 
     def trained(self, finished, tmp_path, config):
@@ -94,7 +94,7 @@ class TestRun:
         assert len(train) == 2
         assert {int(name[-1]) % 2 for name in train} == {0, 1}
         assert text["participants"]["test"] == ["sub-1", "sub-2"]
-        assert len(read_table(layout.predictions)) == 3
+        assert len(read_table(layout.group / "predictions.tsv")) == 3
 
     def test_a_student_learns_from_scans_without_labels(self, finished, others, tmp_path) -> None:
         wanted = ObjectiveConfig(

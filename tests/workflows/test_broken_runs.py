@@ -99,8 +99,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = load_config(overrides={"registration": {"resolution_mm": 4.0}, "training": {"device": "cpu"}})
     prepare_run_folder(root / "run", RunInput(root / "input", "default"), config)
     layout = ExplanationLayout(root / "run")
-    ScanTable(SCANS).write(layout.scans)
-    SPLIT.write(layout.splits)
+    ScanTable(SCANS).write(layout.root / "scans.tsv")
+    SPLIT.write(layout.root / "splits.tsv")
     mask = np.zeros(GRID.shape, np.uint8)
     mask[8:30, 9:36, 6:31] = 1
     for number, scan in enumerate(SCANS):
@@ -135,8 +135,8 @@ def explained(run: ExplanationLayout, *options: str) -> int:
 
 FILES: dict[str, Callable[[ExplanationLayout], Path]] = {
     "config.toml": lambda run: run.config,
-    "scans.tsv": lambda run: run.scans,
-    "splits.tsv": lambda run: run.splits,
+    "scans.tsv": lambda run: run.root / "scans.tsv",
+    "splits.tsv": lambda run: run.root / "splits.tsv",
     "model.json": lambda run: run.fold(0).description,
     "weights": lambda run: run.fold(0).weights,
     "T1w": lambda run: run.scan("sub-1", None, 4.0).t1w,
@@ -194,7 +194,7 @@ def test_explain_names_the_file_that_is_broken(run, capsys, file, breaker):
 
 
 def test_someone_of_the_contrast_in_no_fold_does_not_pass_for_unseen(run, capsys):
-    Split((Fold(0, ("sub-2",), (), ("sub-7",)), Fold(1, ("sub-7",), (), ("sub-2",)))).write(run.splits)
+    Split((Fold(0, ("sub-2",), (), ("sub-7",)), Fold(1, ("sub-7",), (), ("sub-2",)))).write(run.root / "splits.tsv")
     assert explained(run, "--scan", "sub-1") == 2
     assert "splits.tsv has no row of sub-1, who is AD in scans.tsv" in capsys.readouterr().err
 
@@ -260,8 +260,8 @@ def test_compare_names_the_run_and_the_file_that_is_broken(tmp_path, capsys, fil
     runs = [make_run(tmp_path / name / "run", tmp_path / "input", wrong) for wrong, name in enumerate("ab")]
     broken = runs[1]
     path = {
-        "config.toml": broken.config, "predictions.tsv": broken.predictions,
-        "relevance_bilateral.tsv": broken.relevance_bilateral,
+        "config.toml": broken.config, "predictions.tsv": broken.group / "predictions.tsv",
+        "relevance_bilateral.tsv": broken.group / "relevance_bilateral.tsv",
     }[file]  # fmt: skip
     breaker(path)
     code = main(["compare", *(str(run.root) for run in runs), "--to", str(tmp_path / "together")])

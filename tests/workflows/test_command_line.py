@@ -214,7 +214,7 @@ def begun(tmp_path, people):
     """A run that has only begun, of a data set beside it."""
     write_bids(tmp_path / "in", people)
     layout = prepare_run_folder(tmp_path / "out", RunInput(tmp_path / "in", "default"), Config())
-    for path in (layout.scans, layout.splits):
+    for path in (layout.root / "scans.tsv", layout.root / "splits.tsv"):
         path.touch()
     return layout
 

@@ -36,9 +36,9 @@ def make_run(folder: Path, source: Path, wrong: int, people: int = 12, **section
             value = float(len(GROUPS) - place) + 0.01 * i
             relevance.append([scan.scan_id, "gb", group, value, value, np.nan])
     columns = ["participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome", "control"]
-    write_table(layout.predictions, pd.DataFrame(rows, columns=columns))
+    write_table(layout.group / "predictions.tsv", pd.DataFrame(rows, columns=columns))
     columns = ["scan_id", "map", "group", "sum", "density", "gain"]
-    write_table(layout.relevance_bilateral, pd.DataFrame(relevance, columns=columns))
+    write_table(layout.group / "relevance_bilateral.tsv", pd.DataFrame(relevance, columns=columns))
     return layout
 
 
@@ -70,8 +70,8 @@ def test_families_are_compared_on_one_page(tmp_path, source) -> None:
     """Values by hand: 6 of 12 people wrong, costs from descriptions and receipts, densities in reversed order."""
     a = make_run(tmp_path / "a", source, 0)
     b = make_run(tmp_path / "b", source, 6, model={"architecture": "bcos-simple"})
-    table = read_table(b.relevance_bilateral)
-    write_table(b.relevance_bilateral, table.assign(map="inherent", density=-table["density"]))
+    table = read_table(b.group / "relevance_bilateral.tsv")
+    write_table(b.group / "relevance_bilateral.tsv", table.assign(map="inherent", density=-table["density"]))
     for path, content in (
         (b.fold(0).description, {"parameters": 54176}), (b.receipt("training", "fold-0"), {"seconds": 51.5}),
         (b.receipt("attribution", "one"), {"seconds": 1.0}), (b.receipt("attribution", "two"), {"seconds": 2.0}),
@@ -120,7 +120,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, source, capsys) -> None:
     assert "lies inside the run" in capsys.readouterr().err
     assert main(["compare", str(a.root), *to]) == 2  # as any other wrong command
     assert "two runs or more" in capsys.readouterr().err
-    b.predictions.unlink()
+    (b.group / "predictions.tsv").unlink()
     assert main(["compare", str(a.root), str(b.root), *to]) == 65
     assert "predictions.tsv: no such table" in capsys.readouterr().err
     assert not (tmp_path / "together").exists()
@@ -128,7 +128,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, source, capsys) -> None:
 
 def shared(layout: RunLayout, people: int) -> RunLayout:
     """The run with other names for all but the first people."""
-    for path in (layout.predictions, layout.relevance_bilateral):
+    for path in (layout.group / "predictions.tsv", layout.group / "relevance_bilateral.tsv"):
         table = read_table(path)
         others = ~table["scan_id"].isin([f"I{i}" for i in range(people)])
         table["scan_id"] = table["scan_id"].where(~others, "other" + table["scan_id"])
@@ -152,7 +152,9 @@ def test_runs_that_share_too_few_people_make_no_test(tmp_path, source, capsys, p
 def test_several_scans_of_one_person_are_one_person(tmp_path, source, capsys) -> None:
     runs = [make_run(tmp_path / name, source, wrong) for name, wrong in (("a", 0), ("b", 1))]
     for run in runs:
-        write_table(run.predictions, read_table(run.predictions).assign(participant_id="sub-00"))
+        write_table(
+            run.group / "predictions.tsv", read_table(run.group / "predictions.tsv").assign(participant_id="sub-00")
+        )
     assert main(["compare", *(str(run.root) for run in runs), "--to", str(tmp_path / "together")]) == 65
     assert "share 12 scans of 1 participant" in capsys.readouterr().err
 
@@ -185,16 +187,16 @@ def test_other_atlases_are_said_and_other_contrasts_and_classes_refused(tmp_path
         assert main(["compare", str(a.root), str(run.root), *to]) == 65
         assert "runs with different contrasts cannot be compared (a: diagnosis CN against AD" in capsys.readouterr().err
     flipped = make_run(tmp_path / "e", source, 1)
-    table = read_table(flipped.predictions)
-    write_table(flipped.predictions, table.assign(target=1 - table["target"]))
+    table = read_table(flipped.group / "predictions.tsv")
+    write_table(flipped.group / "predictions.tsv", table.assign(target=1 - table["target"]))
     assert main(["compare", str(a.root), str(flipped.root), *to]) == 65
     assert "scan I0 has another target in e than in a" in capsys.readouterr().err
 
 
 def test_runs_without_a_region_in_common_say_that_nothing_is_ranked(tmp_path, source, capsys) -> None:
     a, b = make_run(tmp_path / "a", source, 0), make_run(tmp_path / "b", source, 1)
-    table = read_table(b.relevance_bilateral)
-    write_table(b.relevance_bilateral, table.assign(group="other " + table["group"]))
+    table = read_table(b.group / "relevance_bilateral.tsv")
+    write_table(b.group / "relevance_bilateral.tsv", table.assign(group="other " + table["group"]))
     assert main(["compare", str(a.root), str(b.root), "--to", str(tmp_path / "together")]) == 0
     assert "note: no ranking of regions can be compared" in capsys.readouterr().out
 

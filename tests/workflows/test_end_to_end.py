@@ -102,9 +102,9 @@ def results(layout: RunLayout) -> dict[str, int]:
 
 
 def test_every_labelled_scan_gets_an_out_of_fold_prediction(finished):
-    predictions = read_table(finished.predictions)
-    scans = read_table(finished.scans)
-    splits = read_table(finished.splits)
+    predictions = read_table(finished.group / "predictions.tsv")
+    scans = read_table(finished.root / "scans.tsv")
+    splits = read_table(finished.root / "splits.tsv")
     labelled = scans[scans["kept"] & scans["label"].notna()]
     assert sorted(predictions["scan_id"]) == sorted(labelled["scan_id"])
     merged = predictions.merge(splits[splits["part"] == "test"], on="participant_id", suffixes=("", "_split"))
@@ -113,8 +113,8 @@ def test_every_labelled_scan_gets_an_out_of_fold_prediction(finished):
 
 
 def test_region_sums_and_rest_add_up_to_the_start_value(finished):
-    relevance = read_table(finished.relevance)
-    conservation = read_table(finished.conservation)
+    relevance = read_table(finished.group / "relevance.tsv")
+    conservation = read_table(finished.group / "conservation.tsv")
     sums = relevance.groupby(["scan_id", "map"])["sum"].sum().rename("regions").reset_index()
     merged = conservation.merge(sums, on=["scan_id", "map"])
     assert len(merged) == len(conservation) > 0
@@ -124,7 +124,7 @@ def test_region_sums_and_rest_add_up_to_the_start_value(finished):
 
 
 def test_regions_keep_their_rows(finished):
-    relevance = read_table(finished.relevance)
+    relevance = read_table(finished.group / "relevance.tsv")
     counts = relevance.groupby(["scan_id", "map"])["region"].nunique()
     assert set(counts) == {counts.iloc[0]}
     assert counts.iloc[0] >= 134
@@ -252,7 +252,7 @@ def test_nothing_is_left_behind_and_the_input_is_untouched(finished, cohort):
 
 def test_explanations_leave_the_run_as_it_was(finished, cohort):
     before = results(finished)
-    scan = read_table(finished.predictions)["scan_id"][0]
+    scan = read_table(finished.group / "predictions.tsv")["scan_id"][0]
     asked = ["explain", str(finished.root), "--n-procs", "1"]
     answer = answer_of(*asked, "--method", "grad-cam", "--scan", scan)
     assert answer.returncode == 0, answer.stdout + answer.stderr
@@ -336,11 +336,11 @@ def test_broken_scan_is_a_row_and_the_others_go_on(cohort, tmp_path):
     victim.write_bytes(victim.read_bytes()[:2000])
     layout = RunLayout(tmp_path / "out")
     answer = run(copy, layout.root, "--stop-after", "registration")
-    scans = read_table(layout.scans)
+    scans = read_table(layout.root / "scans.tsv")
     failures = read_table(layout.failures)
     dropped = scans[~scans["kept"] & scans["image"].fillna("").str.endswith(victim.name)]
     failed = failures[failures["message"].str.contains(victim.name)] if len(failures) else pd.DataFrame()
     assert len(dropped) + len(failed) == 1
     assert answer.returncode == (1 if len(failed) else 0), answer.stderr
-    quality = read_table(layout.registration_quality)
+    quality = read_table(layout.group / "registration.tsv")
     assert quality["status"].tolist().count("failed") == len(failed)

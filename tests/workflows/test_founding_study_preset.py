@@ -56,10 +56,10 @@ def test_only_what_few_people_force_differs_from_the_preset(finished: RunLayout)
 
 def test_nothing_fails_and_who_is_outside_the_contrast_takes_no_part(finished: RunLayout) -> None:
     assert read_table(finished.failures).empty
-    scans = read_table(finished.scans).set_index("participant_id")
+    scans = read_table(finished.root / "scans.tsv").set_index("participant_id")
     assert "middle in age_group" in scans.loc["sub-1110", "reason"]
     assert not (finished.root / "sub-1110").exists()
-    quality = read_table(finished.registration_quality)
+    quality = read_table(finished.group / "registration.tsv")
     assert sorted(quality["participant_id"]) == [f"sub-{one}" for one in (*PEOPLE["young"], *PEOPLE["old"])]
     assert set(quality["status"]) == {"registered"}
 
@@ -77,9 +77,9 @@ def test_every_scan_keeps_what_lies_under_the_mask_of_the_template(finished: Run
 
 
 def test_relevance_starts_from_the_probability_and_is_accounted_for(finished: RunLayout) -> None:
-    table = read_table(finished.conservation)
+    table = read_table(finished.group / "conservation.tsv")
     assert sorted(set(table["map"])) == ["lrpB000", "lrpB025", "lrpB050", "lrpB075", "lrpB100"]
-    predictions = read_table(finished.predictions).set_index("scan_id")
+    predictions = read_table(finished.group / "predictions.tsv").set_index("scan_id")
     assert sorted(predictions["label"]) == ["old", "young"]
     np.testing.assert_allclose(table["start_value"], predictions.loc[table["scan_id"], "probability"], rtol=1e-5)
     lost = table[["absorbed_by_bias", "lost_no_contribution", "stabiliser"]].sum(axis=1)
@@ -88,18 +88,21 @@ def test_relevance_starts_from_the_probability_and_is_accounted_for(finished: Ru
 
 
 def test_regions_are_those_of_the_study_and_add_up_to_the_map(finished: RunLayout) -> None:
-    regions, groups = read_table(finished.relevance), read_table(finished.relevance_bilateral)
+    regions, groups = (
+        read_table(finished.group / "relevance.tsv"),
+        read_table(finished.group / "relevance_bilateral.tsv"),
+    )
     assert regions.groupby(["scan_id", "map"]).size().unique().tolist() == [137]  # 136 labels and the rest
     assert groups.groupby(["scan_id", "map"]).size().unique().tolist() == [68]
     sums = regions.groupby(["scan_id", "map"])["sum"].sum()
-    maps = read_table(finished.conservation).set_index(["scan_id", "map"])["map_sum"]
+    maps = read_table(finished.group / "conservation.tsv").set_index(["scan_id", "map"])["map_sum"]
     np.testing.assert_allclose(sums[maps.index], maps, rtol=1e-4)
     assert (regions.loc[regions["map"].isin(["lrpB000", "gb"]), "sum"] >= 0).all()
 
 
 def test_gain_of_the_only_control_is_one_and_the_patients_is_a_ratio_to_them(finished: RunLayout) -> None:
-    labels = read_table(finished.predictions).set_index("scan_id")["label"]
-    groups = read_table(finished.relevance_bilateral)
+    labels = read_table(finished.group / "predictions.tsv").set_index("scan_id")["label"]
+    groups = read_table(finished.group / "relevance_bilateral.tsv")
     groups = groups.assign(label=groups["scan_id"].map(labels)).pivot_table(
         ["sum", "gain"], ["map", "group"], "label", dropna=False
     )
@@ -112,6 +115,6 @@ def test_gain_of_the_only_control_is_one_and_the_patients_is_a_ratio_to_them(fin
 
 
 def test_the_report_has_a_page_for_each_person_of_the_test_part(finished: RunLayout) -> None:
-    tested = read_table(finished.predictions)["participant_id"]
+    tested = read_table(finished.group / "predictions.tsv")["participant_id"]
     index = finished.report.read_text(encoding="utf-8")
     assert all(f"{person}.html" in index and (finished.root / f"{person}.html").is_file() for person in tested)

@@ -73,7 +73,7 @@ def test_check_refuses_a_task_before_work(
 @pytest.mark.slow
 def test_a_number_ends_in_a_report(cohort: Path, tmp_path: Path) -> None:
     layout = run(cohort, tmp_path / "out", write_config(tmp_path / "c.toml", 3, 25, rate=1e-2), "--target", "age")
-    predictions = read_table(layout.predictions)
+    predictions = read_table(layout.group / "predictions.tsv")
     assert (predictions["gap"] - (predictions["prediction"] - predictions["target"])).abs().max() < 1e-9
     measures = read_table(layout.statistics("performance_number"))
     overall = measures[measures["fold"] == "all"].set_index("metric")["estimate"]
@@ -94,7 +94,10 @@ def test_a_number_ends_in_a_report(cohort: Path, tmp_path: Path) -> None:
 def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml", 3, 4, repeats=2)
     layout = run(cohort, tmp_path / "out", config, "--contrast", "diagnosis=CN,MCI,AD")
-    predictions, every = read_table(layout.predictions), read_table(layout.predictions_repeats)
+    predictions, every = (
+        read_table(layout.group / "predictions.tsv"),
+        read_table(layout.group / "predictions_repeats.tsv"),
+    )
     names = ["probability_CN", "probability_MCI", "probability_AD"]
     assert predictions[names].sum(axis=1).to_numpy() == pytest.approx(1.0)
     assert (predictions["probability"] == predictions["probability_AD"]).all()
@@ -108,7 +111,7 @@ def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path)
     page = layout.report.read_text(encoding="utf-8")
     assert "How well are the classes distinguished?" in (layout.root / "report-performance.html").read_text("utf-8")
     assert "not reached by this run" not in page
-    simple = read_table(layout.predictions_baselines)
+    simple = read_table(layout.group / "predictions_baselines.tsv")
     assert simple[names].sum(axis=1).to_numpy() == pytest.approx(1.0)
     assert (simple["prediction"] == simple["probability_AD"]).all()
     compared = read_table(layout.statistics("baselines")).set_index(["baseline", "metric"])
@@ -136,7 +139,7 @@ def test_a_linear_network_goes_through_the_whole_chain(cohort: Path, tmp_path: P
     layout = run(cohort, tmp_path / "out", config, *options)
     description = json.loads(layout.fold(0).description.read_text())
     assert (description["ended_by"], description["epochs"], description["converged"]) == ("exact solution", 1, True)
-    relevance = read_table(layout.relevance)
+    relevance = read_table(layout.group / "relevance.tsv")
     expected, chord = (
         relevance[relevance["map"].str.startswith(name)].set_index(["scan_id", "region"])["sum"].dropna()
         for name in ("expected", "deeplift")
@@ -155,15 +158,15 @@ def test_classes_by_number_go_through_the_whole_chain(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml", 3, 25, rate=1e-2)
     layout = run(tmp_path / "bids", tmp_path / "out", config, "--contrast", "cdr=0,>=1", "--include", "age > 56")
     names = {0.0: "cdr = 0", 2.0: "cdr ≥ 1"}
-    scans = read_table(layout.scans).set_index("scan_id")
+    scans = read_table(layout.root / "scans.tsv").set_index("scan_id")
     kept = scans[scans["kept"]]
     assert (scans["age"] > 56).equals(scans["kept"])
     assert (kept["label"].fillna("") == kept["cdr"].map(names).fillna("")).all()
-    predictions = read_table(layout.predictions)
+    predictions = read_table(layout.group / "predictions.tsv")
     assert set(predictions["label"]) == set(names.values())
     positive = predictions["label"] == "cdr ≥ 1"
     assert (positive == predictions["outcome"].isin(["TP", "FN"])).all()
-    assert (scans.loc[read_table(layout.predictions_applied)["scan_id"], "cdr"] == 0.5).all()
+    assert (scans.loc[read_table(layout.group / "predictions_applied.tsv")["scan_id"], "cdr"] == 0.5).all()
     assert set(names.values()) <= set(read_table(layout.statistics("demographics"))["label"])
     page = layout.report.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
     assert "Networks told cdr ≥ 1 from cdr = 0" in page

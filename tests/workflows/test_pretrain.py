@@ -63,7 +63,7 @@ def test_the_backbone_says_whom_it_knows(folder, capsys):
     assert (len(known["validation"]), loaded.settings.architecture) == (4, "founding")
     assert list(read_table(layout.backbone.history)) == list(COLUMNS)
     require_as_declared(layout, PRETRAINING_TABLE)
-    assert not layout.splits.exists()
+    assert not (layout.root / "splits.tsv").exists()
     weights = layout.backbone.weights.read_bytes()
     assert main(["pretrain", *asked(folder, "backbone", LEARNT, "pretrain.toml")]) == 0
     assert "pretraining   1 unchanged" in capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_a_probe_stands_on_it_and_is_explained(folder, capsys):
         assert json.loads(probe.settings.body)["architecture"] == "founding"
         theirs = torch.nn.Sequential(*backbone.stages[: len(probe.model.stages[0])]).state_dict()
         assert all(torch.equal(value, theirs[name]) for name, value in probe.model.stages[0].state_dict().items())
-    assert len(read_table(layout.evidence)) > 0
+    assert len(read_table(layout.group / "evidence.tsv")) > 0
 
 
 def test_a_finished_run_needs_its_backbone_no_longer(folder, tmp_path):
@@ -105,7 +105,11 @@ def test_a_finished_run_needs_its_backbone_no_longer(folder, tmp_path):
         layout = RunLayout(tmp_path / "away" / "run")
         config = read_run_config(layout)
         assert not Path(config.model.backbone).exists()
-        spec, task, fold = configured_input(config), task_of(config.cohort), Split.read(layout.splits).folds[0]
+        spec, task, fold = (
+            configured_input(config),
+            task_of(config.cohort),
+            Split.read(layout.root / "splits.tsv").folds[0],
+        )
         own = on_kept_backbone(config, layout)
         kept = weights_to_start_from(own, task, spec, fold)  # as evaluate starts networks on other labels
         trained = load_model(layout.fold(0)).model.state_dict()
@@ -151,7 +155,7 @@ def _measured(folder):
     change = whole.loc[("backbone", "knn_1"), "estimate"] - whole.loc[("untrained", "knn_1"), "estimate"]
     assert whole.loc[("backbone", "knn_1"), "difference"] == pytest.approx(change)
     own = load_model(RunLayout(folder / "elsewhere").backbone)
-    scans = diagnosed(ScanTable.read(layout.scans).kept, frozenset({"sub-09"}))
+    scans = diagnosed(ScanTable.read(layout.root / "scans.tsv").kept, frozenset({"sub-09"}))
     assert {scan.participant_id for scan in scans} == {f"sub-{one}" for one in LABELLED[1:]}
     files = [layout.scan(scan.participant_id, scan.session_id, own.input.resolution_mm) for scan in scans[:2]]
     body = torch.nn.Sequential(*own.model.stages[: len(load_model(layout.fold(0)).model.stages[0])])
@@ -185,7 +189,7 @@ def test_people_of_a_run_can_be_left_out(folder, capsys):
     more = ["--without", str(folder / "run")]
     assert main(["pretrain", *asked(folder, "others", PEOPLE, "pretrain.toml"), *more]) == 0
     known = load_model(RunLayout(folder / "others").backbone).description["participants"]
-    tested = set(read_table(RunLayout(folder / "run").splits)["participant_id"])
+    tested = set(read_table(RunLayout(folder / "run").root / "splits.tsv")["participant_id"])
     assert not tested & {*known["train"], *known["validation"]}
     assert {f"sub-{one}" for one in LEARNT} <= {*known["train"], *known["validation"]}
     assert main(["pretrain", *asked(folder, "none", LABELLED[:3], "pretrain.toml")]) == 65

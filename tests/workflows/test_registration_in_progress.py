@@ -74,7 +74,7 @@ def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Scan]:
 
 def run(out: Path, scans: list[Scan], seed: int = 1, flagged: str = "keep") -> tuple[list[Outcome], list[Outcome]]:
     layout = RunLayout(out)
-    ScanTable(tuple(scans)).write(layout.scans)
+    ScanTable(tuple(scans)).write(layout.root / "scans.tsv")
     config = Config(registration=RegistrationConfig(4.0, flagged=flagged, seed=seed))
     with ThreadPoolExecutor(1) as executor:
         return register_and_finish(layout, out.parent / "in", scans, config, executor, DigestCache(layout.digests))
@@ -105,7 +105,9 @@ def test_tables_of_the_group_grow_while_scans_are_registered(
     monkeypatch.setattr(progress, "SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(progress, "LARGEST_SHARE", 1e9)
     layout = RunLayout(tmp_path / "out")
-    WAITED_FOR.extend([layout.registration_quality, layout.region_quality, layout.volumes])
+    WAITED_FOR.extend(
+        [layout.group / "registration.tsv", layout.group / "region_quality.tsv", layout.group / "volumes.tsv"]
+    )
     seen = []
 
     def seen_at_first(path: Path, frame: pd.DataFrame, columns: Any) -> None:
@@ -116,12 +118,12 @@ def test_tables_of_the_group_grow_while_scans_are_registered(
     run(tmp_path / "out", scans)
     assert seen[0] == ("registration.tsv", ["sub-1"])
     assert seen[-1] == ("registration.tsv", ["sub-1", "sub-2", "sub-3"])
-    table = read_table(layout.region_quality)
+    table = read_table(layout.group / "region_quality.tsv")
     assert table["participant_id"].value_counts().tolist() == [134] * 3
     assert (table["inverse_error_max_mm"].dropna() == 0).all()
     assert np.allclose(table["jacobian_p01"].dropna(), np.exp(0.1), atol=1e-3)
     assert table["correlation"].dropna().between(0.3, 1).all()
-    worst = read_table(layout.registration_quality)["worst_regions"][0]
+    worst = read_table(layout.group / "registration.tsv")["worst_regions"][0]
     lowest = table[table["participant_id"] == "sub-1"].sort_values(["correlation", "region"]).iloc[0]
     assert worst.startswith(f"{lowest['name']} ({lowest['correlation']:.2f})")
 
@@ -148,9 +150,9 @@ def test_decisions_survive_tables_that_are_not_complete_yet(
     children = [Scan(s.participant_id, None, s.scan_id, s.image, age=9.0) for s in scans]
     with pytest.raises(ResumableError, match="3 of 3 doubtful registrations have no decision"):
         run(tmp_path / "out", children, flagged="ask")
-    flagged = RunLayout(tmp_path / "out").flagged
+    flagged = RunLayout(tmp_path / "out").root / "flagged.tsv"
     flagged.write_text(flagged.read_text().replace("n/a\n", "keep\n"))
     monkeypatch.setattr(progress, "SECONDS_BETWEEN", 0.0)
     registrations, _ = run(tmp_path / "out", children, seed=2, flagged="ask")
     assert [outcome.status for outcome in registrations] == ["done"] * 3
-    assert read_table(RunLayout(tmp_path / "out").registration_quality)["decision"].tolist() == ["keep"] * 3
+    assert read_table(RunLayout(tmp_path / "out").group / "registration.tsv")["decision"].tolist() == ["keep"] * 3

@@ -20,9 +20,9 @@ def test_parsl_does_all_stages_up_to_the_statistics(tmp_path):
     layout = RunLayout(tmp_path / "out")
     command = ["run", str(tmp_path / "cohort"), str(layout.root), "--config", str(config), "--executor", "local"]
     assert main([*command, "--stop-after", "statistics"]) == 0
-    assert sorted(read_table(layout.predictions)["participant_id"]) == [
+    assert sorted(read_table(layout.group / "predictions.tsv")["participant_id"]) == [
         f"sub-{n:02d}" for n in (0, 2, 3, 5, 6, 8, 9, 11)
     ]
-    assert len(read_table(layout.statistics("region_effects"))) > 100
+    assert len(read_table(layout.statistics("group_comparisons"))) > 100
     assert not layout.parsl_logs.exists()
     assert list(layout.scratch.iterdir()) == []

@@ -30,6 +30,7 @@ from heatlas.pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHOR
 from heatlas.pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
 from heatlas.pipeline.cohort.demo.people import Person, Visit, draw_people
 from heatlas.pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
 from heatlas.pipeline.run.tables import write_json, write_table, write_text
@@ -38,8 +39,7 @@ from heatlas.pipeline.run.work.progress import Progress
 from heatlas.pipeline.run.work.seeds import generator
 
 SEVERITY_COLUMNS = {
-    "participant_id": "BIDS participant",
-    "session_id": "BIDS session",
+    **described("participant_id", "session_id"),
     "scan_id": "Image id",
     "visit": "Visit code as in the clinical table",
     "diagnosis": "CN, MCI or AD",

@@ -34,9 +34,9 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import sidecar
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.regular_files import read_regular
-from heatlas.pipeline.run.tables import read_table, write_json, write_table
+from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import unit_key
-from heatlas.pipeline.run.work.jobs import FAILURE_COLUMNS, Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome, run_jobs
 
 STAGE = "conversion"
 TIMEOUT_S = 900
@@ -183,9 +183,9 @@ def _job(layout: RunLayout, root: Path, scan: Scan, max_voxel_mm: float) -> Job:
 def _forget_failures(layout: RunLayout) -> None:
     """Take conversions that failed in an earlier run out of ``failures.tsv``: their series are no longer used."""
     if layout.failures.is_file():
-        rows = read_table(layout.failures, list(FAILURE_COLUMNS))
+        rows = FAILURES_TABLE.read(layout.failures)
         if (rows["stage"] == STAGE).any():
-            write_table(layout.failures, rows[rows["stage"] != STAGE], FAILURE_COLUMNS)
+            FAILURES_TABLE.write(layout.failures, rows[rows["stage"] != STAGE])
 
 
 def _version() -> str:

@@ -43,7 +43,7 @@ BALANCE_COLUMNS = {
 }
 SPLIT_BALANCE_TABLE = Table(
     "split_balance", BALANCE_COLUMNS, "variable", "Are the folds alike in class, sex, age and site?", stage="training",
-    place="split_balance", forms={"balanced": Form.FLAG}, filled=("variable", "measure"),
+    file="split_balance.tsv", forms={"balanced": Form.FLAG}, filled=("variable", "measure"),
     values={"measure": (MEAN_DIFFERENCE, ASSOCIATION)},
 )  # fmt: skip
 

@@ -28,21 +28,22 @@ from heatlas.pipeline.cohort.people.persons import same_person
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 
 SPLIT_COLUMNS = {
-    "participant_id": "BIDS participant",
+    **described("participant_id"),
     "fold": "Index of the fold",
     "part": "Role of the participant in this fold: train, validation or test",
 }
 SPLITS_TABLE = Table(
     "splits", SPLIT_COLUMNS, "participant and fold", "Who trains, selects and tests each network?", stage="training",
-    place="splits", filled=("participant_id", "fold", "part"), values={"part": ("train", "validation", "test")},
+    file="splits.tsv", filled=("participant_id", "fold", "part"), values={"part": ("train", "validation", "test")},
 )  # fmt: skip
 PARTS = ("train", "validation", "test")
 
@@ -100,13 +101,13 @@ class Split:
         """The fold that tests this participant; None if no fold does."""
         return next((fold for fold in self.folds if participant_id in fold.test), None)
 
-    def write(self, path: Path) -> None:
-        """Write ``splits.tsv``: one row per fold and participant."""
+    def write(self, where: RunLayout | Path) -> None:
+        """Write ``splits.tsv``, in a run or as a file."""
         rows = [(person, fold.index, part) for fold in self.folds for part in PARTS for person in getattr(fold, part)]
-        write_table(path, pd.DataFrame(rows, columns=list(SPLIT_COLUMNS)), SPLIT_COLUMNS)
+        SPLITS_TABLE.write(where, rows)
 
     @classmethod
-    def read(cls, path: Path) -> Split:
+    def read(cls, where: RunLayout | Path) -> Split:
         """Read ``splits.tsv``.
 
         Raises
@@ -115,7 +116,7 @@ class Split:
             If a column is missing, a fold is not a whole number, a part is unknown, or a participant is in two parts of
             a fold.
         """
-        frame = read_table(path, required=list(SPLIT_COLUMNS), text_columns=["part"])
+        path, frame = SPLITS_TABLE.path(where), SPLITS_TABLE.read(where)
         require_whole(path)
         require_filled(path, frame, list(SPLIT_COLUMNS))
         require_numbers(path, frame, ["fold"], whole=True)

@@ -29,9 +29,11 @@ from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_nifti
 from heatlas.pipeline.cohort.images.pairs import is_pair
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.cells import require_digests
+from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import listed
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import file_digest, text_digest
 from heatlas.pipeline.run.work.progress import Progress
 
@@ -45,6 +47,15 @@ COMPARISON_COLUMNS = {
     "dropped (found, and not usable here); missing (not found here); extra (usable here, not in the manifest)",
     "detail": "Why, where the status alone does not say it",
 }
+MANIFEST_TABLE = Table(
+    "manifest", MANIFEST_COLUMNS, "image of a cohort", "Which images is a cohort made of?", stage="cohort",
+    forms={"sha256": Form.TEXT}, on_pages=False,
+)  # fmt: skip
+MANIFEST_COMPARISON_TABLE = Table(
+    "manifest_comparison", COMPARISON_COLUMNS, "image of the manifest or the input",
+    "Does the input hold the images of the manifest? Written with a manifest.", stage="cohort",
+    file="manifest_comparison.tsv", filled=("scan_id", "status"), forms={"detail": Form.TEXT}, on_pages=False,
+)  # fmt: skip
 Status = Literal["same", "unchecked", "different", "unreadable", "dropped", "missing", "extra"]
 MATCHING: frozenset[Status] = frozenset({"same", "unchecked"})
 
@@ -63,7 +74,7 @@ class Manifest:
     def write(self, path: Path) -> None:
         """Write the table and its data dictionary."""
         rows = sorted(self.digests.items())
-        write_table(path, pd.DataFrame(rows, columns=list(MANIFEST_COLUMNS)), MANIFEST_COLUMNS)
+        MANIFEST_TABLE.write(path, rows)
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
@@ -74,7 +85,7 @@ class Manifest:
         BadInputError
             If the file is missing or not a manifest, an id appears twice, or a digest is invalid.
         """
-        frame = read_table(path, required=list(MANIFEST_COLUMNS), text_columns=["sha256"])
+        frame = MANIFEST_TABLE.read(path)
         ids = [str(name) for name in frame["scan_id"]]
         repeated = [name for name, count in Counter(ids).items() if count > 1]
         if repeated or frame["scan_id"].isna().any():
@@ -147,10 +158,9 @@ def select(root: Path, candidates: Sequence[Candidate], manifest: Manifest) -> t
     return selected, [*matches.values(), *extra]
 
 
-def write_comparison(path: Path, matches: Iterable[Match]) -> None:
+def write_comparison(where: RunLayout | Path, matches: Iterable[Match]) -> None:
     """Write the result of matching a manifest, one row per image."""
-    rows = [(match.scan_id, match.status, match.detail) for match in matches]
-    write_table(path, pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS)), COMPARISON_COLUMNS)
+    MANIFEST_COMPARISON_TABLE.write(where, [(match.scan_id, match.status, match.detail) for match in matches])
 
 
 def _match(name: str, expected: str | None, found: str | BadInputError | None) -> Match:

@@ -30,7 +30,7 @@ COLUMNS = {
 }
 DISTRACTORS_TABLE = Table(
     "distractors", COLUMNS, "cohort, map and distractor", "Do maps mark what they should not?", stage="evaluation",
-    place="distractors", filled=("cohort", "map", "network", "distractor", "kind"),
+    file="evaluation/distractors.tsv", filled=("cohort", "map", "network", "distractor", "kind"),
     forms={"cohort": Form.CODE, "map": Form.CODE, "network": Form.CODE, "distractor": Form.TEXT, "kind": Form.CODE,
            "marked": Form.FLAG},
 )  # fmt: skip

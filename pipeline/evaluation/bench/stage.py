@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.atlases.labels import Atlas
-from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench import distractors, table, verdicts
@@ -44,6 +44,7 @@ from heatlas.pipeline.explaining.scan_jobs import require_all_defined
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.registration.volumes.tables import VOLUMES_TABLE
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
@@ -118,8 +119,8 @@ class Bench:
             cohorts.append((cohort, extent))
         elif "plant" not in self.request.parts:
             raise BadInputError(
-                f"{self.layout.splits}: no such table, so this run has no networks. Finish it with heatlas run, or ask "
-                "for --plant, which needs registered scans only."
+                f"{SPLITS_TABLE.path(self.layout)}: no such table, so this run has no networks. Finish it with heatlas "
+                "run, or ask for --plant, which needs registered scans only."
             )
         if "plant" in self.request.parts:
             cohort, made = planted_cohort(self.layout, self.scans, self.config, self.atlas, self.executor, self.digests)
@@ -161,7 +162,8 @@ class Bench:
         jobs = Judge(cohort, explanations, extent, self.digests).sides()
         outcomes = run_jobs(self.layout, jobs, self.executor, "sides of regions")
         write_table(self.layout.interactions, sides.interaction_table(cohort, outcomes), sides.COLUMNS)
-        volumes = read_table(self.layout.volumes) if cohort.name == RUN and self.layout.volumes.is_file() else None
+        known = cohort.name == RUN and VOLUMES_TABLE.path(self.layout).is_file()
+        volumes = VOLUMES_TABLE.read(self.layout) if known else None
         maps = [name for asked in explanations if asked.entry.needs_reference for name in asked.names]
         write_table(self.layout.evidence_sources, sources.source_table(cohort, rows, maps, volumes), sources.COLUMNS)
         return outcomes

@@ -107,7 +107,7 @@ COLUMNS = {
 EVALUATION_TABLE = Table(
     "evaluation", COLUMNS, "cohort, map, network and severity",
     "How does every map do against nulls, planted truth and the network itself?", stage="evaluation",
-    place="evaluation_scores", filled=("cohort", "map", "network", "n_scans"),
+    file="evaluation/evaluation.tsv", filled=("cohort", "map", "network", "n_scans"),
     later=("n_seen", *(f"{name}_{end}" for name in SEEN for end in ("low", "high"))),
     forms={  # maps are named as codes: some are none of the run
         "cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "network": Form.CODE, "severity": Form.CODE,

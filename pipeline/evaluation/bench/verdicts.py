@@ -60,7 +60,7 @@ COLUMNS = {
 _CODES = ("finds", "tells_labels", "follows_parameters", "marks_unused", "marks_rim")
 VERDICTS_TABLE = Table(
     "verdicts", COLUMNS, "cohort and map", "Which map can be trusted on these data?", stage="evaluation",
-    place="verdicts", filled=("cohort", "map", "verdict", *_CODES),
+    file="evaluation/verdicts.tsv", filled=("cohort", "map", "verdict", *_CODES),
     values={"finds": (YES, PARTLY, NO, UNKNOWN)} | {name: (YES, NO, UNKNOWN) for name in _CODES[1:]},
     forms={"cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "passed": Form.FLAG, "verdict": Form.TEXT,
            "numbers": Form.TEXT, **{name: Form.CODE for name in _CODES}},

@@ -79,19 +79,19 @@ _CODES = {"cohort": Form.CODE, "map": Form.CODE}
 CONSENSUS_TABLE = Table(
     "consensus", PAIR_COLUMNS, "cohort, map and pair of sets of networks",
     "Do networks of other folds, seeds, epochs and families rank regions alike?", stage="evaluation",
-    place="consensus", filled=("cohort", "map", "differ_in", "first_networks", "second_networks"),
+    file="evaluation/consensus.tsv", filled=("cohort", "map", "differ_in", "first_networks", "second_networks"),
     values={"differ_in": (FOLDS, "seed", EPOCHS, "family", SEVERAL)},
     forms=_CODES | {"differ_in": Form.CODE, "first_networks": Form.TEXT, "second_networks": Form.TEXT},
 )  # fmt: skip
 NETWORKS_TABLE = Table(
     "consensus_networks", NETWORK_COLUMNS, "cohort, map and set of networks",
-    "Do better classifiers give better evidence?", stage="evaluation", place="consensus_networks",
+    "Do better classifiers give better evidence?", stage="evaluation", file="evaluation/consensus_networks.tsv",
     filled=("cohort", "map", "networks", "kind"), on_pages=False,
     forms=_CODES | {"kind": Form.CODE, "auc": Form.RATIO, "in_consensus": Form.FLAG},
 )  # fmt: skip
 REGIONS_TABLE = Table(
     "consensus_regions", REGION_COLUMNS, "cohort, map and bilateral group",
-    "Which regions do most networks rank first?", stage="evaluation", place="consensus_regions",
+    "Which regions do most networks rank first?", stage="evaluation", file="evaluation/consensus_regions.tsv",
     filled=("cohort", "map", "group"),
     forms=_CODES | {"first_share": Form.SHARE, "is_planted": Form.FLAG},
 )  # fmt: skip

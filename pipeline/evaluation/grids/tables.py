@@ -28,7 +28,7 @@ GRID_TABLE_COLUMNS = {
 GRIDS_TABLE = Table(
     "grids", GRID_TABLE_COLUMNS, "setting, kind of grid, method and stage",
     "Of several scans side by side, does a map mark the one that speaks for the class?", stage="evaluation",
-    place="grids", filled=("cohort", "setting", "kind", "method", "n_grids"),
+    file="evaluation/grids.tsv", filled=("cohort", "setting", "kind", "method", "n_grids"),
     values={"setting": ("GridPG", "DiFull", "DiPart"), "kind": ("needle", "pair", "corner"), "local": ("yes", "no")},
     forms={"cohort": Form.CODE, "setting": Form.CODE, "kind": Form.CODE, "method": Form.CODE, "stage": Form.COUNT,
            "local": Form.CODE},
@@ -36,8 +36,8 @@ GRIDS_TABLE = Table(
 
 DIRECTIONS_TABLE = Table(
     "grid_directions", {"cohort": GRID_TABLE_COLUMNS["cohort"], **DIRECTION_COLUMNS}, "claim",
-    "Does what the literature found on grids hold for these networks?", stage="evaluation", place="grid_directions",
-    filled=("cohort", "claim", "larger", "smaller", "expected"),
+    "Does what the literature found on grids hold for these networks?", stage="evaluation",
+    file="evaluation/grid_directions.tsv", filled=("cohort", "claim", "larger", "smaller", "expected"),
     values={"expected": ("larger", "near"), "holds": ("yes", "no", "open", BY_CONSTRUCTION)},
     forms={"cohort": Form.CODE, "claim": Form.TEXT, "larger": Form.TEXT, "smaller": Form.TEXT, "expected": Form.CODE,
            "holds": Form.CODE},
@@ -56,7 +56,7 @@ AGREEMENT_COLUMNS = {
 }
 AGREEMENT_TABLE = Table(
     "grid_agreement", AGREEMENT_COLUMNS, "setting, kind of grid and two methods at their stages",
-    "Do methods find the same grids easy?", stage="evaluation", place="grid_agreement",
+    "Do methods find the same grids easy?", stage="evaluation", file="evaluation/grid_agreement.tsv",
     filled=("cohort", "setting", "method_a", "method_b", "n_grids"), on_pages=False,
     forms={"cohort": Form.CODE, "setting": Form.CODE, "kind": Form.CODE, "method_a": Form.CODE, "method_b": Form.CODE,
            "stage_a": Form.COUNT, "stage_b": Form.COUNT},
@@ -75,7 +75,7 @@ INVARIANCE_COLUMNS = {
 INVARIANCE_TABLE = Table(
     "invariance", INVARIANCE_COLUMNS, "method",
     "Does a map stay the same when another network computes the same function?", stage="evaluation",
-    place="invariance", filled=("cohort", "method", "n_grids"),
+    file="evaluation/invariance.tsv", filled=("cohort", "method", "n_grids"),
     forms={"cohort": Form.CODE, "method": Form.CODE, "invariant": Form.FLAG},
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""``interactions.tsv``: what the left and the right side of a region hold together and not alone.
+"""``interactions_of_sides.tsv``: what the left and the right side of a region hold together and not alone.
 
 A side *alone* is worth the evidence that is lost when it takes the mean tissue of the controls. Both sides together are
 worth what is lost when both do. If that is more than the sum of the two, either side suffices (redundancy); if it is
@@ -55,11 +55,12 @@ COLUMNS = {
     "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
     "ci_high": "Upper bound",
 }
-"""Columns of ``interactions.tsv``."""
+"""Columns of ``interactions_of_sides.tsv``."""
 INTERACTIONS_TABLE = Table(
     "interactions_of_sides", COLUMNS, "cohort and bilateral group",
-    "Does the network need both sides of a region, or does either suffice?", stage="evaluation", place="interactions",
-    filled=("cohort", "group", "n_participants"), forms={"cohort": Form.CODE, "group": Form.TEXT},
+    "Does the network need both sides of a region, or does either suffice?", stage="evaluation",
+    file="evaluation/interactions_of_sides.tsv", filled=("cohort", "group", "n_participants"),
+    forms={"cohort": Form.CODE, "group": Form.TEXT},
 )  # fmt: skip
 
 

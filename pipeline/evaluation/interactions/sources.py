@@ -37,7 +37,8 @@ COLUMNS = {
 """Columns of ``evidence_sources.tsv``."""
 SOURCES_TABLE = Table(
     "evidence_sources", COLUMNS, "cohort, map and bilateral group", "Is evidence related to volume or to intensity?",
-    stage="evaluation", place="evidence_sources", filled=("cohort", "map", "group", "n_scans", "n_missing"),
+    stage="evaluation", file="evaluation/evidence_sources.tsv",
+    filled=("cohort", "map", "group", "n_scans", "n_missing"),
     forms={"cohort": Form.CODE, "map": Form.CODE, "group": Form.TEXT},
 )  # fmt: skip
 

@@ -61,7 +61,7 @@ COLUMNS = {
 """Columns of ``marker_groups.tsv``."""
 MARKER_TABLE = Table(
     "marker_groups", COLUMNS, "task and training", "Do networks use a marker that goes with the diagnosis in training "
-    "only, and does guidance keep them from it?", stage="evaluation", place="marker_groups",
+    "only, and does guidance keep them from it?", stage="evaluation", file="evaluation/marker_groups.tsv",
     filled=("task", "training", "n_participants", "worst_group"),
     forms={"task": Form.CODE, "training": Form.CODE},
 )  # fmt: skip

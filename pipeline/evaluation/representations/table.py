@@ -61,7 +61,8 @@ COLUMNS = {
 REPRESENTATIONS_TABLE = Table(
     "representations", COLUMNS, "set of features, measure, group of classes and temperature",
     "How well do features without labels separate classes, rare ones too, and what else do they hold?",
-    stage="evaluation", place="representations", filled=("features", "measure", "classes", "n_participants"),
+    stage="evaluation", file="evaluation/representations.tsv",
+    filled=("features", "measure", "classes", "n_participants"),
     forms={"features": Form.TEXT, "classes": Form.TEXT, "reference": Form.TEXT},
     inference=Inference("exploratory", "one test per set of features"),
 )  # fmt: skip

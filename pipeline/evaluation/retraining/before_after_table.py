@@ -45,7 +45,7 @@ COLUMNS = {
 """Columns of ``before_after.tsv``."""
 BEFORE_AFTER_TABLE = Table(
     "before_after", COLUMNS, "measure", "What did training with maps change?", stage="evaluation",
-    place="before_after", filled=("objective", "measure", "before", "after", "n_participants"),
+    file="evaluation/before_after.tsv", filled=("objective", "measure", "before", "after", "n_participants"),
     forms={"objective": Form.CODE, "measure": Form.CODE},
 )  # fmt: skip
 

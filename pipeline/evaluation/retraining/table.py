@@ -52,7 +52,7 @@ COLUMNS = {
 RETRAINING_TABLE = Table(
     "retraining", COLUMNS, "cohort, map and share of the volume",
     "Do networks that never see the regions a map ranks first do worse than those without random regions?",
-    stage="evaluation", place="retraining", filled=("cohort", "map", "volume_share", "n_participants"),
+    stage="evaluation", file="evaluation/retraining.tsv", filled=("cohort", "map", "volume_share", "n_participants"),
     forms={
         "cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "removed_groups": Form.TEXT,
         "removed_share": Form.SHARE, "planted_share": Form.SHARE, "n_removed": Form.VALUE, "auc": Form.RATIO,

@@ -5,29 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError, ResumableError
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 
 KEEP, DROP = "keep", "drop"
 DROPPED_REASON = "registration in doubt"
 FLAGGED_COLUMNS = {
-    "participant_id": "BIDS participant",
-    "session_id": "BIDS session",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "flags": "Why the registration is in doubt",
     "figure": "The scan under the contours of the template, relative to the run folder",
     "decision": "For you to fill in: keep or drop",
 }
-"""Columns of ``flagged.tsv``."""
 FLAGGED_TABLE = Table(
     "flagged", FLAGGED_COLUMNS, "scan whose registration is in doubt",
     "Which scans do you want to keep? Written with flagged = \"ask\"; fill in the last column.", stage="registration",
-    place="flagged", filled=("participant_id", "scan_id", "flags"), on_pages=False,
+    file="flagged.tsv", filled=("participant_id", "scan_id", "flags"), on_pages=False,
     forms={"flags": Form.TEXT, "figure": Form.TEXT}, values={"decision": (KEEP, DROP)},
 )  # fmt: skip
 
@@ -51,7 +46,7 @@ def decide(
              decisions[scan.name] or None)
             for scan in doubtful
         ]  # fmt: skip
-        write_table(file, pd.DataFrame(rows, columns=list(FLAGGED_COLUMNS)), FLAGGED_COLUMNS)
+        FLAGGED_TABLE.write(file, rows)
     return decisions
 
 

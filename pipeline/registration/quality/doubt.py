@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.quality.decisions import decide
+from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE, decide
 from heatlas.pipeline.registration.quality.flags import MIN_COHORT, OUTLYING, flag_reasons
 from heatlas.pipeline.registration.quality.local_outliers import region_reasons, worst_regions
 from heatlas.pipeline.registration.quality.sides import DIVIDED_SHARE, MIRRORED_SCORE, Sides
@@ -73,7 +73,7 @@ def add_doubt(
         )
         for scan in good
     }
-    decisions = decide(scans, flags, config.flagged, layout.flagged, figures) if decided else {}
+    decisions = decide(scans, flags, config.flagged, FLAGGED_TABLE.path(layout), figures) if decided else {}
     worst = worst_regions(regions)
     rounded = [round(float(scores[scan.name]), 3) if scan.name in scores else None for scan in scans]
     columns = {

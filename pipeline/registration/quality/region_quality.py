@@ -30,6 +30,7 @@ from heatlas.pipeline.registration.quality.local_quality import (
     region_voxels,
 )
 from heatlas.pipeline.registration.quality.side_images import write_asymmetry
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
@@ -59,17 +60,14 @@ SCAN_REGION_COLUMNS = {
 }
 """Columns of a scan's own table."""
 REGION_QUALITY_COLUMNS = {
-    "participant_id": "BIDS participant",
-    "session_id": "BIDS session",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     **SCAN_REGION_COLUMNS,
     "distance": "Deviation of the correlation from the cohort: robust standard deviations of its Fisher transform "
     "from the region's median, minus the scan's median over regions; < 0 is worse; n/a in small cohorts",
 }
-"""Columns of ``group/region_quality.tsv``."""
 REGION_QUALITY_TABLE = Table(
     "region_quality", REGION_QUALITY_COLUMNS, "scan and region", "Does each scan lie on the template in each region?",
-    stage="registration", place="region_quality", on_pages=False,
+    stage="registration", file="group/region_quality.tsv", on_pages=False,
 )  # fmt: skip
 
 
@@ -105,14 +103,13 @@ def measure_regions(
     names = [[scan.name, scan.scan_id, receipt_key(layout, STAGE, scan.name)] for scan in done]
 
     def gather() -> list[Path]:
-        gather_region_quality(layout, done, resolution_mm)
-        return [layout.region_quality]
+        return [gather_region_quality(layout, done, resolution_mm)]
 
     run_step(layout, STAGE, [], [names, resolution_mm], [gather_region_quality], gather, digests)
     return outcomes
 
 
-def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> None:
+def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> Path:
     """Write ``group/region_quality.tsv`` from the tables of these scans."""
     tables = []
     for scan in scans:
@@ -120,7 +117,7 @@ def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_m
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
         tables.append(read_table(path, text_columns=["group"]).assign(**identity))
     whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(REGION_QUALITY_COLUMNS))
-    write_table(layout.region_quality, whole.assign(distance=_distances(whole)), REGION_QUALITY_COLUMNS)
+    return REGION_QUALITY_TABLE.write(layout, whole.assign(distance=_distances(whole)))
 
 
 def _distances(table: pd.DataFrame) -> pd.Series:

@@ -24,6 +24,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.quality.measures import correlation
 from heatlas.pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
@@ -50,28 +51,25 @@ SCAN_VOLUME_COLUMNS = {
 }
 """Columns of a scan's own table."""
 VOLUME_COLUMNS = {
-    "participant_id": "BIDS participant",
-    "session_id": "BIDS session",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     **SCAN_VOLUME_COLUMNS,
 }
-"""Columns of ``group/volumes.tsv``."""
 VOLUMES_TABLE = Table(
     "volumes", VOLUME_COLUMNS, "scan and region", "How large is each region in the scan?", stage="registration",
-    place="volumes", filled=("participant_id", "scan_id", "group"), finite=True,
+    file="group/volumes.tsv", filled=("participant_id", "scan_id", "group"), finite=True,
 )  # fmt: skip
 RETEST_COLUMNS = {
-    "participant_id": "BIDS participant",
+    **described("participant_id"),
     "first_session_id": "Earlier of two consecutive sessions",
     "second_session_id": "Later of the two sessions",
     "correlation": "Pearson correlation over regions of log(volume / template volume) of the two scans",
     "mean_difference_percent": "Mean over regions of the absolute difference in percent of the mean of both",
     "regions": "Number of regions compared",
 }
-"""Columns of ``group/test_retest.tsv``."""
 TEST_RETEST_TABLE = Table(
     "test_retest", RETEST_COLUMNS, "pair of sessions that follow each other",
-    "How alike are the volumes of two scans of one person?", stage="registration", place="test_retest", on_pages=False,
+    "How alike are the volumes of two scans of one person?", stage="registration",
+    file="group/test_retest.tsv", on_pages=False,
 )  # fmt: skip
 
 
@@ -169,9 +167,7 @@ def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
         tables.append(table.assign(**identity))
     whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(VOLUME_COLUMNS))
-    write_table(layout.volumes, whole[list(VOLUME_COLUMNS)], VOLUME_COLUMNS)
-    write_table(layout.test_retest, retest_table(whole), RETEST_COLUMNS)
-    return [layout.volumes, layout.test_retest]
+    return [VOLUMES_TABLE.write(layout, whole), TEST_RETEST_TABLE.write(layout, retest_table(whole))]
 
 
 def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:

@@ -60,46 +60,13 @@ class RunLayout(GroupFiles):
         return self.root / f"{space_and_resolution(resolution_mm)}_desc-brain_mask.json"
 
     @property
-    def scans(self) -> Path:
-        return self.root / "scans.tsv"
-
-    @property
-    def clinical(self) -> Path:
-        """Further clinical columns of the scans of ``scans.tsv``, one row per scan."""
-        return self.root / "clinical.tsv"
-
-    @property
-    def manifest_comparison(self) -> Path:
-        """Results for the images of a manifest."""
-        return self.root / "manifest_comparison.tsv"
-
-    @property
-    def splits(self) -> Path:
-        return self.root / "splits.tsv"
-
-    @property
-    def split_balance(self) -> Path:
-        """How alike the folds are."""
-        return self.root / "split_balance.tsv"
-
-    @property
     def failures(self) -> Path:
         return self.root / "failures.tsv"
-
-    @property
-    def flagged(self) -> Path:
-        """Scans whose registration is in doubt, for a person to decide on; only if the settings ask for it."""
-        return self.root / "flagged.tsv"
 
     @property
     def partial_sums(self) -> Path:
         """Sums of maps over some scans each, and their table; only if a run keeps no maps of single scans."""
         return self.root / "partial"
-
-    @property
-    def partial_table(self) -> Path:
-        """Which scan's maps are in which partial sum."""
-        return self.partial_sums / "scans.tsv"
 
     def partial_sum(self, part: str) -> Path:
         """Sum of the maps of some scans, float64 (NPZ)."""
@@ -137,7 +104,7 @@ class RunLayout(GroupFiles):
     @property
     def interactions(self) -> Path:
         """One row per region with two sides: what both hold together and not alone."""
-        return self.evaluation / "interactions.tsv"
+        return self.evaluation / "interactions_of_sides.tsv"
 
     @property
     def evidence_sources(self) -> Path:

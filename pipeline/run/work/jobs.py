@@ -31,7 +31,7 @@ from heatlas.pipeline.run.layout.folder import read_run_input
 from heatlas.pipeline.run.layout.private_paths import with_named_folders
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import plain
-from heatlas.pipeline.run.tables import read_table, write_json, write_table, write_text
+from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.cluster import ClusterExecutor, WorkerLostError
 from heatlas.pipeline.run.work.digests import log_remade, same_content, stamp_of
 from heatlas.pipeline.run.work.disk import is_full, why_unwritten
@@ -47,7 +47,7 @@ FAILURE_COLUMNS = {
 }
 FAILURES_TABLE = Table(
     "failures", FAILURE_COLUMNS, "unit of work that failed", "What went wrong, and what can be done?", stage="run",
-    place="failures", filled=("stage", "unit"),
+    file="failures.tsv", filled=("stage", "unit"),
 )  # fmt: skip
 NETWORK_STAGES = frozenset({
     "training", "application", "attribution", "attribution-applied", "attribution-parts", "explanations", "judging",
@@ -270,7 +270,7 @@ def record_failures(layout: RunLayout, outcomes: Sequence[Outcome], stages: Coll
     stages = {*stages, *(outcome.job.stage for outcome in outcomes)}
     rows = pd.DataFrame(columns=list(FAILURE_COLUMNS), dtype=str)
     if layout.failures.is_file():
-        rows = read_table(layout.failures, list(FAILURE_COLUMNS))
+        rows = FAILURES_TABLE.read(layout.failures)
         rows = rows[~rows["stage"].isin(stages)]
     new, folders = [], _folders_of(layout)
     for outcome in outcomes:
@@ -283,7 +283,7 @@ def record_failures(layout: RunLayout, outcomes: Sequence[Outcome], stages: Coll
             [outcome.job.stage, outcome.job.unit, outcome.error, message, log.relative_to(layout.root).as_posix()]
         )
     rows = pd.concat([rows, pd.DataFrame(new, columns=list(FAILURE_COLUMNS), dtype=str)], ignore_index=True)
-    write_table(layout.failures, rows.sort_values(["stage", "unit"]), FAILURE_COLUMNS)
+    FAILURES_TABLE.write(layout.failures, rows.sort_values(["stage", "unit"]))
 
 
 def _folders_of(layout: RunLayout) -> dict[Path, str]:

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -61,7 +62,7 @@ ASSOCIATIONS_COLUMNS = {
     "ranks. All are adjusted for the test fold where covariates lists it",
     "covariates": "Covariates adjusted for (test fold only for pearson and spearman); n/a for none",
     "map": "Relevance map; n/a if the biomarker cannot be used",
-    "group": "Bilateral group of regions",
+    **described("group"),
     "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
     "r": "Correlation over participants (each participant's scans averaged first), within test folds if adjusted for "
     "fold; the effect size",
@@ -74,12 +75,10 @@ ASSOCIATIONS_COLUMNS = {
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
     "(b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest |r| of each permutation over the family",
-    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    **described("p_fdr"),
     "family": "Family of tests that the p values are corrected over",
     "n_participants": "Participants without missing values",
-    "n_scans": "Scans of these participants",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
+    **described("n_scans", "n_permutations", "exact"),
     "note": "Why there is no value, what was left out, or a caveat",
 }
 ASSOCIATIONS_TABLE = Table(

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
@@ -47,8 +48,7 @@ MAIN_EFFECTS_COLUMNS = {
     "p_fdr": "p adjusted for the false discovery rate over the groups of the source (Benjamini-Hochberg)",
     "covariates": "Covariates of the model; for relevance they include the test fold; n/a for none",
     "n_participants": "Participants without missing values",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
+    **described("n_permutations", "exact"),
     "note": "Why there is no test, or what was left out",
 }
 MAIN_EFFECTS_TABLE = Table(

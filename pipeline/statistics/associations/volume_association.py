@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.plain_text import counted
@@ -75,19 +76,18 @@ ASSOCIATION_COLUMNS = {
     "r": "Correlation coefficient, within test folds if fold_held",
     "fold_held": "Whether the correlation is adjusted for the test fold (each fold's maps come from its own network)",
     "ci_low": "Lower bound of the interval of r",
-    "ci_high": "Upper bound",
+    **described("ci_high"),
     "interval": "Fisher z: Student's t in Fisher's z, with the error from each participant's influence on r; made to "
     "exclude 0 exactly where p is at most 1 - confidence; none",
     "p": "Two-sided permutation p over participants, within test folds if fold_held (scan: between participants with "
     "the same number of scans; within participant: flipping the signs of participants' changes in relevance); "
     "(b+1)/(m+1), or exact",
-    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
-    "family": "Family of tests that p_fdr is adjusted over",
+    **described("p_fdr", "family"),
     "n_participants": "Participants with a true-positive scan and a volume; within participant: with several",
     "n_scans": "True-positive scans with a volume of these participants",
     "n_permutations": "Number of permutations or sign flips",
     "exact": "true if all distinct permutations or flips were used",
-    "note": "Why there is no value, or a caveat",
+    **described("note"),
 }
 VOLUME_ASSOCIATION_TABLE = Table(
     "volume_association", ASSOCIATION_COLUMNS, "map, volume, unit and estimator",
@@ -96,12 +96,11 @@ VOLUME_ASSOCIATION_TABLE = Table(
     inference=Inference("secondary", "all maps of one volume, unit and estimator"),
 )  # fmt: skip
 POINT_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
+    **described("participant_id", "session_id"),
     "scan_id": "Identifier of the image in its source; scans predicted to be of the positive class",
     "outcome": "TP, of which the correlations are, or FP, drawn beside them",
     "fold": "Test fold, whose maps come from one network",
-    "map": "Relevance map",
+    **described("map"),
     "relevance_sum": "Sum of the map over both hippocampi",
     "hippocampus_mm3": "Volume of both hippocampi in mm3",
     "tiv_mm3": "Total intracranial volume in mm3",

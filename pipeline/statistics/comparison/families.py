@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.documents import known_json
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
@@ -33,7 +34,7 @@ RUN_COLUMNS = {
     "n_scans": "Their scans",
     "balanced_accuracy": "Mean of sensitivity and specificity over these scans",
     "ci_low": "Lower bound of its interval over participants",
-    "ci_high": "Upper bound",
+    **described("ci_high"),
     "interval": INTERVAL_OF_SCALED + "; none",
     "n_networks": "Trained networks, one per fold",
     "parameters": "Trained numbers of one network",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.layout.map_names import beta_of
@@ -43,8 +44,7 @@ AGREEMENT_COLUMNS = {
     "overlap_p": "p of the overlap, from the same permutations",
     "n_permutations": "Permutations",
     "n_participants": "Participants included (for folds: over all folds)",
-    "n_scans": "Scans of these participants",
-    "note": "Why there is no value, or a caveat",
+    **described("n_scans", "note"),
 }
 RANKING_AGREEMENT_TABLE = Table(
     "ranking_agreement", AGREEMENT_COLUMNS, "what is compared, map, metric and group of scans",

@@ -18,6 +18,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
@@ -58,7 +59,7 @@ MCNEMAR_COLUMNS = {
     "accuracy_b": "Share of participants correct in the second run",
     "difference": "accuracy_a - accuracy_b",
     "ci_low": "Lower bound of the interval of difference over participants",
-    "ci_high": "Upper bound of the interval",
+    **described("ci_high"),
     "interval": "Kind of bootstrap interval: BCa, percentile or none",
     "p": "Two-sided exact McNemar test (binomial, over the participants correct in only one of the runs)",
     "p_holm": "p adjusted over all pairs of runs (Holm)",

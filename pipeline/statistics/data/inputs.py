@@ -11,10 +11,13 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
-from heatlas.pipeline.cohort.people.splits import PARTS, Fold, Split
+from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.regions.tables import with_outcomes
+from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE, Scan, ScanTable
+from heatlas.pipeline.regions.applied import RELEVANCE_APPLIED_BILATERAL_TABLE
+from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, with_outcomes
+from heatlas.pipeline.registration.volumes.tables import VOLUMES_TABLE
 from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
@@ -23,6 +26,11 @@ from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.data.all_scans import AllScans, with_facts
 from heatlas.pipeline.statistics.data.values import OUTCOMES, RelevanceValues
+from heatlas.pipeline.statistics.images.measures import IMAGE_REGIONS_TABLE
+from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
+from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
+from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE
 
 PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
 NUMBER_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "prediction", "gap", "corrected_gap")
@@ -200,10 +208,11 @@ def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tup
 def files_read(layout: RunLayout) -> list[Path]:
     """Files that the statistics depend on; not all of them exist in every run."""
     return [
-        layout.scans, layout.clinical, layout.splits, layout.volumes, layout.predictions,
-        layout.predictions_repeats, layout.predictions_baselines, layout.relevance_bilateral,
-        layout.relevance_audit, layout.image_regions,
-        layout.predictions_applied, layout.relevance_applied_bilateral,
+        table.path(layout) for table in (
+            SCANS_TABLE, CLINICAL_TABLE, SPLITS_TABLE, VOLUMES_TABLE, PREDICTIONS_TABLE, PREDICTIONS_REPEATS_TABLE,
+            PREDICTIONS_BASELINES_TABLE, RELEVANCE_BILATERAL_TABLE, RELEVANCE_AUDIT_TABLE, IMAGE_REGIONS_TABLE,
+            PREDICTIONS_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE,
+        )
     ]  # fmt: skip
 
 
@@ -226,17 +235,17 @@ def read_inputs(
     BadInputError
         If a table lacks a column or lists a scan twice, or a scan of the relevance table has no prediction.
     """
-    predictions = predictions_of_task(layout.predictions, predictions, task_of(config.cohort))
+    predictions = predictions_of_task(PREDICTIONS_TABLE.path(layout), predictions, task_of(config.cohort))
     clinical = _clinical(layout)
     settled, contradictions = without_contradictions(scans)
     inputs = StatisticsInputs(
         layout=layout,
         scans=settled,
         predictions=predictions,
-        values=RelevanceValues.of(read_relevance(layout.relevance_bilateral), predictions),
+        values=RelevanceValues.of(read_relevance(RELEVANCE_BILATERAL_TABLE.path(layout)), predictions),
         clinical=clinical,
         volumes=_volumes(layout),
-        split=Split.read(layout.splits) if layout.splits.is_file() else Split(()),
+        split=Split.read(layout) if SPLITS_TABLE.path(layout).is_file() else Split(()),
         applied=_applied(layout, clinical),
         config=config,
         baselines=_baselines(layout),
@@ -293,49 +302,52 @@ def read_relevance(path: Path) -> pd.DataFrame:
 
 
 def _clinical(layout: RunLayout) -> pd.DataFrame:
-    if not layout.clinical.is_file():
+    path = CLINICAL_TABLE.path(layout)
+    if not path.is_file():
         return pd.DataFrame(index=pd.Index([], name="scan_id", dtype=object))
-    table = read_table(layout.clinical, ["scan_id"])
+    table = CLINICAL_TABLE.read(layout, ["scan_id"])
     repeated = table["scan_id"][table["scan_id"].duplicated()]
     if len(repeated):
-        raise BadInputError(f"{layout.clinical}: scan {repeated.iloc[0]} is listed twice. Remove one of the rows.")
+        raise BadInputError(f"{path}: scan {repeated.iloc[0]} is listed twice. Remove one of the rows.")
     return table.set_index("scan_id")
 
 
 def _volumes(layout: RunLayout) -> pd.DataFrame:
-    if not layout.volumes.is_file():
+    if not VOLUMES_TABLE.path(layout).is_file():
         return pd.DataFrame(columns=list(VOLUME_COLUMNS))
-    return read_table(layout.volumes, VOLUME_COLUMNS, ("name", "group", "hemisphere"))
+    return VOLUMES_TABLE.read(layout, VOLUME_COLUMNS)
 
 
 def _baselines(layout: RunLayout) -> pd.DataFrame:
-    if not layout.predictions_baselines.is_file():
+    path = PREDICTIONS_BASELINES_TABLE.path(layout)
+    if not path.is_file():
         return pd.DataFrame()
-    table = read_table(layout.predictions_baselines, BASELINE_COLUMNS, ("baseline",))
-    require_filled(layout.predictions_baselines, table, list(BASELINE_COLUMNS))
-    require_numbers(layout.predictions_baselines, table, ["prediction"])
+    table = PREDICTIONS_BASELINES_TABLE.read(layout, BASELINE_COLUMNS)
+    require_filled(path, table, list(BASELINE_COLUMNS))
+    require_numbers(path, table, ["prediction"])
     return table
 
 
 def _image_regions(layout: RunLayout) -> pd.DataFrame:
-    if not layout.image_regions.is_file():
+    path = IMAGE_REGIONS_TABLE.path(layout)
+    if not path.is_file():
         return pd.DataFrame()
-    table = read_table(layout.image_regions, IMAGE_COLUMNS, ("group",))
-    require_filled(layout.image_regions, table, ["scan_id", "group"])
-    require_numbers(layout.image_regions, table, list(IMAGE_COLUMNS[2:]))
+    table = IMAGE_REGIONS_TABLE.read(layout, IMAGE_COLUMNS)
+    require_filled(path, table, ["scan_id", "group"])
+    require_numbers(path, table, list(IMAGE_COLUMNS[2:]))
     if table.duplicated(["scan_id", "group"]).any():
-        raise BadInputError(f"{layout.image_regions}: a scan and group are listed twice. Repeat the command.")
+        raise BadInputError(f"{path}: a scan and group are listed twice. Repeat the command.")
     return table
 
 
 def _applied(layout: RunLayout, clinical: pd.DataFrame) -> AppliedScans | None:
-    if not (layout.predictions_applied.is_file() and layout.relevance_applied_bilateral.is_file()):
+    path = RELEVANCE_APPLIED_BILATERAL_TABLE.path(layout)
+    if not (PREDICTIONS_APPLIED_TABLE.path(layout).is_file() and path.is_file()):
         return None
-    predictions = read_table(layout.predictions_applied, APPLIED_COLUMNS)
-    relevance = read_relevance(layout.relevance_applied_bilateral)
+    predictions, relevance = PREDICTIONS_APPLIED_TABLE.read(layout, APPLIED_COLUMNS), read_relevance(path)
     if not len(relevance):
         return None
     values = RelevanceValues.of(relevance, predictions, "predictions_applied.tsv")
     scan_ids = set(values.scans["scan_id"])
-    scans = tuple(scan for scan in ScanTable.read(layout.scans).kept if scan.scan_id in scan_ids)
+    scans = tuple(scan for scan in ScanTable.read(layout).kept if scan.scan_id in scan_ids)
     return AppliedScans(scans, predictions, values, clinical)

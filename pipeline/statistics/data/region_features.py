@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import RelevanceValues
@@ -24,9 +25,7 @@ VOLUME = "volume"
 NO_FOLD = "all"
 """Fold of scans outside all test folds; their model is fitted on all participants with a label."""
 SCAN_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
 }
 """Columns that identify a scan."""
 

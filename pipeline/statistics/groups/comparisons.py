@@ -5,9 +5,8 @@ them: in a comparison of classes they count as positive, by their scans of that 
 a comparison of outcomes they are left out. Both are counted. The difference is tested by permuting participants, with
 one residual variance per group (Welch's t without covariates), since patients vary more than controls, and each group
 keeps its spread under permutation (`pipeline.statistics.linear.studentised`); all regions and maps share the
-permutations, which gives family-wise p values. Each metric is its own family, so the density rows equal those of
-``region_effects.tsv``. The test is repeated with covariates (Freedman-Lane). Both are adjusted for the test fold
-(`pipeline.statistics.linear.fold_effect`).
+permutations (Westfall & Young 1993), which gives family-wise p values. Each metric is its own family. The test is
+repeated with covariates (Freedman-Lane). Both hold the test fold (`pipeline.statistics.linear.fold_effect`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -45,14 +45,14 @@ COMPARISONS_COLUMNS = {
     "comparison": "The two groups of scans, first/second. Outcomes (TP, FN, FP, TN) are defined by the network's "
     "output, so their differences are partly differences of the score",
     "map": "Relevance map; n/a if the comparison cannot be made",
-    "group": "Bilateral group of regions",
+    **described("group"),
     "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
     "mean_first": "Mean over participants of the first group (each participant's scans averaged first)",
     "mean_second": "Mean over participants of the second group",
     "difference": "mean_first - mean_second; if fold_held, the mean of the differences within test folds, weighted "
     f"by n1 n2 / (n1 + n2), {EVEN}",
     "ci_low": "Lower bound of the interval of difference",
-    "ci_high": "Upper bound",
+    **described("ci_high"),
     "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
     "most 1 - confidence; none",
     "hedges_g": "Hedges' g: difference in pooled standard deviations (if fold_held, within test folds, in values "
@@ -68,7 +68,7 @@ COMPARISONS_COLUMNS = {
     "p": "Two-sided p from permuting participants between the groups (within test folds if fold_held), each group "
     "keeping its standard deviation; (b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions and maps of the metric",
-    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    **described("p_fdr"),
     "difference_adjusted": "Difference adjusted for the covariates",
     "t_adjusted": "t of difference_adjusted, with one residual variance per group",
     "df_adjusted": "Degrees of freedom of t_adjusted (Welch-Satterthwaite)",
@@ -92,8 +92,7 @@ COMPARISONS_COLUMNS = {
     "n_scans_first": "Scans of the first group",
     "n_scans_second": "Scans of the second group",
     "n_both": "Participants with scans in both groups",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
+    **described("n_permutations", "exact"),
     "note": "Why there is no value, what was left out, or a caveat",
 }
 GROUP_COMPARISONS_TABLE = Table(

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -69,12 +69,12 @@ FAIRNESS_COLUMNS = {
     "class, (b+1)/(m+1)",
     "p_fdr": "p adjusted for the false discovery rate over the subgroups and metrics of the variable "
     "(Benjamini-Hochberg)",
-    "family": "Family of tests that p_fdr is adjusted over",
+    **described("family"),
     "n_participants": "Participants of the subgroup",
-    "n_scans": "Scans of these participants",
+    **described("n_scans"),
     "n_positive": "Participants of the subgroup with scans of the positive class; n/a if suppressed",
     "n_negative": "Participants of the subgroup with scans of the negative class; n/a if suppressed",
-    "n_permutations": "Number of permutations",
+    **described("n_permutations"),
     "note": "Why there is no value, what was suppressed, or a caveat",
 }
 FAIRNESS_TABLE = Table(

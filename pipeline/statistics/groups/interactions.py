@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
@@ -26,7 +27,7 @@ INTERACTIONS_COLUMNS = {
     "variable": "Column whose interaction with the class is tested",
     "levels": "Subgroups compared; n/a for a numeric variable",
     "map": "Relevance map; n/a if the variable cannot be tested",
-    "group": "Bilateral group of regions",
+    **described("group"),
     "estimate": "Change of the class difference in density per unit of the variable, or between two subgroups (later "
     f"minus first of levels), adjusted for fold {EVEN}; n/a for more than two subgroups",
     "standard_error": "Standard error of estimate",
@@ -37,13 +38,11 @@ INTERACTIONS_COLUMNS = {
     "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
     "(b+1)/(m+1)",
     "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the family",
-    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
+    **described("p_fdr"),
     "family": "Family of tests that the p values are corrected over",
     "covariates": "Other covariates of the model, including the test fold if used; n/a for none",
     "n_participants": "Participants without missing values",
-    "n_scans": "Scans of these participants",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
+    **described("n_scans", "n_permutations", "exact"),
     "note": "Why there is no test, or what was left out",
 }
 INTERACTIONS_TABLE = Table(

@@ -14,24 +14,25 @@ import pandas as pd
 
 from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.regions.packed_labels import REST
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.statistics.data.relevance_columns import map_totals, with_shares
 from heatlas.pipeline.statistics.data.values import OUTCOMES
 
 BILATERAL = "bilateral"
 
 EXPLORER_COLUMNS: Mapping[str, str] = {
-    "map": "Relevance map",
+    **described("map"),
     "method": "lrp, or the name of another method",
     "beta": "Beta of LRP; n/a for other methods",
     "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
     "hemisphere": "bilateral (both sides pooled), or left, right, both (midline) for a single region of the atlas",
-    "group": "Bilateral group of regions",
+    **described("group"),
     "lobe": "Lobe or division; n/a if the atlas has none, or a group spans several",
     "region": "Label number of a single region; 0 is the rest of the volume; n/a for a bilateral group",
     "name": "Region, with its hemisphere",
     "n_voxels": "Number of voxels on the grid of the maps",
     "n_participants": "Participants with such scans",
-    "n_scans": "Scans of these participants",
+    **described("n_scans"),
     "mean_evidence": "Mean over participants of the sum of an evidence map, in logits (in the unit of the target for "
     "a regression task); n/a for other maps",
     "mean_share": "Mean over participants of the share of the map: sum divided by the sum of all bilateral groups' "

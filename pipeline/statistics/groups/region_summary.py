@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.statistics.arrays import Floats
@@ -14,11 +15,10 @@ from heatlas.pipeline.statistics.data.values import OUTCOMES, RelevanceValues, p
 from heatlas.pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
 
 SUMMARY_COLUMNS = {
-    "map": "Relevance map",
-    "group": "Bilateral group of regions",
+    **described("map", "group"),
     "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
     "n_participants": "Participants with such scans",
-    "n_scans": "Scans of these participants",
+    **described("n_scans"),
     "mean_sum": "Mean sum over participants (each participant's scans averaged first)",
     "mean_density": "Mean density over participants",
     "sd_density": "Standard deviation of density over participants (n - 1)",

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as t_distribution
 
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -34,9 +34,9 @@ SUBGROUPS_COLUMNS = {
     "variable": "Variable that defines the subgroups; course is the diagnosis at the scan, with MCI divided by outcome",
     "level": LEVEL_IS,
     "map": "Relevance map; n/a for a suppressed subgroup",
-    "group": "Bilateral group of regions",
+    **described("group"),
     "n_participants": "Participants of the subgroup",
-    "n_scans": "Scans of these participants",
+    **described("n_scans"),
     "mean_density": "Mean density over participants (each participant's scans averaged first)",
     "sd_density": "Standard deviation over participants (n - 1)",
     "ci_low": "Lower bound of the interval of mean_density over participants",

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -41,8 +41,7 @@ _SCAN = {
 }
 RELEVANCE_COLUMNS = {
     **_SCAN,
-    "map": "Relevance map",
-    "group": "Bilateral group",
+    **described("map", "group"),
     "density": "Relevance density before harmonisation",
     "harmonised": "Density after ComBat; n/a where it could not be harmonised. " + HOLD_SITE,
     "note": "Why the value could not be harmonised, or how a site without parameters was treated",
@@ -53,7 +52,7 @@ HARMONISED_RELEVANCE_TABLE = Table(
 )  # fmt: skip
 VOLUME_COLUMNS = {
     **_SCAN,
-    "group": "Bilateral group",
+    **described("group"),
     "volume_mm3": "Volume before harmonisation, in mm3",
     "harmonised": "Volume after ComBat, in mm3; n/a where it could not be harmonised. " + HOLD_SITE,
     "note": "Why the value could not be harmonised, or how a site without parameters was treated",
@@ -63,7 +62,7 @@ HARMONISED_VOLUMES_TABLE = Table(
     forms={"fold": Form.TEXT}, on_pages=False,
 )  # fmt: skip
 MODEL_COLUMNS = {
-    "source": "Relevance map (density) or volume",
+    **described("source"),
     "fold": "Test fold that the model is applied to; all: scans outside all test folds",
     "site": "Site in training or test scans",
     "n_training": "Participants of the site in the training data, with one scan each",
@@ -82,7 +81,7 @@ HARMONISATION_MODELS_TABLE = Table(
     forms={"fold": Form.TEXT},
 )  # fmt: skip
 EFFECT_COLUMNS = {
-    "source": "Relevance map (density) or volume",
+    **described("source"),
     "group": "Bilateral group; n/a if the test cannot be made",
     "effect": "location: difference of sites in mean; scale: in variance within classes (Brown & Forsythe; sites with "
     "ten or more participants)",
@@ -102,9 +101,7 @@ EFFECT_COLUMNS = {
     "p_after": "p_before after harmonisation",
     "p_fwe_after": "p_fwe_before after harmonisation",
     "p_fdr_after": "p_fdr_before after harmonisation",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
-    "note": "Why there is no value, or a caveat",
+    **described("n_permutations", "exact", "note"),
 }
 SITE_EFFECTS_TABLE = Table(
     "site_effects", EFFECT_COLUMNS, "source, bilateral group and effect",

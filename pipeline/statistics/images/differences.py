@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
@@ -45,10 +45,10 @@ _IN_BOTH = {
 }
 COLUMNS = {
     **_IN_BOTH,
-    "group": "Bilateral group of regions",
+    **described("group"),
     "difference": "Of the images: positive less negative class, adjusted for the covariates",
     "ci_low": "Lower bound of the interval of difference, made with the critical value of the permuted t",
-    "ci_high": "Upper bound",
+    **described("ci_high"),
     "hedges_g": "Difference in residual standard deviations (one for both classes), corrected for small samples",
     "t": "Of the images: t with one residual variance per class",
     "df": "Degrees of freedom of t (Welch-Satterthwaite)",
@@ -62,7 +62,7 @@ COLUMNS = {
     "covariates": "Covariates held, with fold for the map; n/a for none",
     "n_positive": "Participants of the positive class",
     "n_negative": "Participants of the negative class",
-    "n_permutations": "Number of permutations",
+    **described("n_permutations"),
     "note": "Why there is no value, or what was left out",
 }
 IMAGE_DIFFERENCES_TABLE = Table(
@@ -76,14 +76,13 @@ AGREEMENT_COLUMNS = {
     **_IN_BOTH,
     "r": "Spearman's rank correlation over regions of |g| of the images and |g| of the map",
     "ci_low": "Lower bound of its bootstrap interval: participants drawn within class and test fold",
-    "ci_high": "Upper bound",
+    **described("ci_high"),
     "interval": "How the interval is made; none",
     "by_chance": "Mean of r where participants are exchanged between the classes, with images and maps together: what "
     "regions share whoever belongs to which class",
     "p": "Share of these exchanges with an r at least as large (one-sided, (b+1)/(m+1))",
     "n_regions": "Regions",
-    "n_participants": "Participants",
-    "n_permutations": "Number of permutations",
+    **described("n_participants", "n_permutations"),
     "note": "Why there is no value",
 }
 IMAGE_AGREEMENT_TABLE = Table(

@@ -18,13 +18,12 @@ from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.statistics.arrays import Floats
@@ -37,10 +36,7 @@ NO_CHANGE = 1e-6
 """Standard deviation of a log-Jacobian below which the registration was affine."""
 
 COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
-    "group": "Bilateral group of regions",
+    **described("participant_id", "session_id", "scan_id", "group"),
     "n_voxels": "Voxels of the region that the network sees",
     INTENSITY: "Mean over the region of the image that the network sees, less its mean over the brain, in its standard "
     "deviations over the brain",
@@ -50,8 +46,8 @@ COLUMNS = {
 }
 IMAGE_REGIONS_TABLE = Table(
     "image_regions", COLUMNS, "scan and bilateral group", "What do the images hold in each region?",
-    place="image_regions", forms={INTENSITY: Form.VALUE, LOG_JACOBIAN: Form.VALUE}, on_pages=False, finite=True,
-    filled=("participant_id", "scan_id", "group", "n_voxels"),
+    file="group/image_regions.tsv", forms={INTENSITY: Form.VALUE, LOG_JACOBIAN: Form.VALUE}, on_pages=False,
+    finite=True, filled=("participant_id", "scan_id", "group", "n_voxels"),
 )  # fmt: skip
 
 
@@ -88,8 +84,7 @@ def measure_images(
             for one, table in zip(scans, found, strict=True)
         ]
         rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
-        write_table(layout.image_regions, rows[list(COLUMNS)], IMAGE_REGIONS_TABLE.dictionary)
-        return [layout.image_regions]
+        return [IMAGE_REGIONS_TABLE.write(layout, rows)]
 
     read = [path for one in files for path in (one.t1w, one.brain_mask, one.log_jacobian)]
     parameters = [atlas.version, spec.box, spec.normalisation, [one.scan_id for one in scans]]

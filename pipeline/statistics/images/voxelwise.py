@@ -21,13 +21,13 @@ from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
-from heatlas.pipeline.run.tables import write_json, write_table
+from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.run.work.steps import run_step
@@ -69,7 +69,7 @@ TESTS_COLUMNS = {
     "covariates": "Covariates held, including the test fold; n/a for none",
     "n_positive": "Participants of the positive class",
     "n_negative": "Participants of the negative class",
-    "n_permutations": "Number of permutations",
+    **described("n_permutations"),
     "note": "Why there is no value, or what was left out",
 }
 VOXEL_TESTS_TABLE = Table(
@@ -169,8 +169,8 @@ def _write(layout: RunLayout, inputs: StatisticsInputs, atlas: PackedAtlas, exec
             written += [path, sidecar(path)]
     tables = (pd.DataFrame(tests, columns=list(TESTS_COLUMNS)), pd.concat(clusters, ignore_index=True))
     for table, rows in zip(VOXELWISE_TABLES, tables, strict=True):
-        write_table(table.path(layout), rows.reindex(columns=list(table.meanings)), table.dictionary)
-        written += [table.path(layout), table.path(layout).with_suffix(".json")]
+        table.write(layout, rows.reindex(columns=list(table.meanings)))
+        written += table.files(layout)
     _remove(layout, written)
     return written
 
@@ -254,7 +254,7 @@ def _facts(inputs: StatisticsInputs, source: str, name: str, test: Mapping[str, 
 
 def _remove(layout: RunLayout, written: Sequence[Path]) -> None:
     """Remove tables and maps that this state of the run does not have."""
-    tables = [table.path(layout).with_suffix(end) for table in VOXELWISE_TABLES for end in (".tsv", ".json")]
+    tables = [path for table in VOXELWISE_TABLES for path in table.files(layout)]
     for path in (*tables, *layout.voxel_map("any", "t").parent.glob("*_statmap.*")):
         if path not in written:
             path.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.statistics import NormativeConfig
 from heatlas.pipeline.run.declared import Inference, Table
@@ -60,7 +61,7 @@ SUBTYPE_COLUMNS = {
 }
 SUBTYPES_TABLE = Table("subtypes", SUBTYPE_COLUMNS, "patient and source", "Which subtype does each patient belong to?")
 NUMBER_COLUMNS = {
-    "source": "Relevance map (density) or volume",
+    **described("source"),
     "k": "Number of groups tried",
     "chosen": "true for the selected number of subtypes",
     "gap": "Gap statistic: log within-group dispersion of unclustered reference data minus that of the fingerprints",
@@ -74,7 +75,7 @@ NUMBER_COLUMNS = {
     "smallest": "Participants in the smallest group",
     "n_participants": "Participants with a complete fingerprint",
     "n_regions": "Bilateral groups in the fingerprint",
-    "note": "Why there is no value, or a caveat",
+    **described("note"),
 }
 SUBTYPE_NUMBERS_TABLE = Table(
     "subtype_numbers", NUMBER_COLUMNS, "source and number of groups", "How many subtypes are there?",
@@ -89,9 +90,7 @@ COMPARISON_COLUMNS = {
     "p": "Permutation p over participants, (b+1)/(m+1); none if the groups were derived from the variable itself",
     "p_fdr": "p adjusted for the false discovery rate over all rows with a p (Benjamini-Hochberg)",
     "n_participants": "Participants with a value",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
-    "note": "Why there is no value, or a caveat",
+    **described("n_permutations", "exact", "note"),
 }
 SUBTYPE_COMPARISON_TABLE = Table(
     "subtype_comparison", COMPARISON_COLUMNS, "source and measure", "What do subtypes differ in?",

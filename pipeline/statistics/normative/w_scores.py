@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.plain_text import counted
@@ -26,8 +26,7 @@ W_SCORE_COLUMNS = {
     **SCAN_COLUMNS,
     "label": "Class in the contrast of this run; n/a outside the contrast",
     "fold": "Test fold of the participant, whose norm is fitted on controls outside it; all: on all controls",
-    "source": "Relevance map (density) or volume",
-    "group": "Bilateral group",
+    **described("source", "group"),
     "w": "w-score: residual from the controls' regression over its standard deviation; negative for small volumes",
     "z": "w corrected for the number of controls: standard normal in new controls",
     "note": "Why there is no score, or what to know of it",
@@ -37,9 +36,9 @@ W_SCORES_TABLE = Table(
     "How far does each scan deviate from controls of the same age and sex?", forms={"fold": Form.TEXT}, on_pages=False,
 )  # fmt: skip
 NORM_COLUMNS = {
-    "source": "Relevance map (density) or volume",
+    **described("source"),
     "fold": "Test fold that the norm is used for",
-    "group": "Bilateral group",
+    **described("group"),
     "n_controls": "Controls outside the fold without missing values, one scan each",
     "covariates": "Covariates of the regression",
     "residual_df": "Residual degrees of freedom",
@@ -51,9 +50,9 @@ W_NORMS_TABLE = Table(
     on_pages=False,
 )  # fmt: skip
 CALIBRATION_COLUMNS = {
-    "source": "Relevance map (density) or volume",
+    **described("source"),
     "fold": "Test fold of the controls, all scored by one norm; all: over all folds",
-    "group": "Bilateral group",
+    **described("group"),
     "n_controls": "Controls scored by norms that do not include them, one scan each",
     "mean_w": "Mean w of these controls; 0 if the norms fit",
     "sd_w": "Standard deviation of w; above 1 with few controls per norm",
@@ -67,10 +66,9 @@ W_CALIBRATION_TABLE = Table(
     "Do the norms fit controls that they do not include?", forms={"fold": Form.TEXT},
 )  # fmt: skip
 FINGERPRINT_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
+    **described("participant_id"),
     "label": "Class of the scans; n/a outside the contrast",
-    "source": "Relevance map (density) or volume",
-    "group": "Bilateral group",
+    **described("source", "group"),
     "n_scans": "Scans averaged",
     "w": "Mean w over these scans",
     "z": "Mean z over these scans",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
@@ -36,7 +36,7 @@ COLUMNS = {
     "(mean recall), of classes; mae (mean absolute error), of a number",
     "estimate": "Of the baseline, out of fold; n/a where nobody has what it sees",
     "ci_low": "Lower bound of its 95 % bootstrap interval: participants drawn within fold and class",
-    "ci_high": "Upper bound",
+    **described("ci_high"),
     "network": "The same of the networks, on the same scans",
     "difference": "Network less baseline",
     "difference_low": "Lower bound of its 95 % bootstrap interval; the same participants are drawn for both",
@@ -45,7 +45,7 @@ COLUMNS = {
     "places in random participants. Of auc_within_folds and mae",
     "verdict": f"The network is {BETTER}, {WORSE} or {ALIKE} the baseline, by the interval of the difference "
     "and, where there is one, by p as well",
-    "n_participants": "Participants",
+    **described("n_participants"),
     "n_scans": "Scans",
 }
 BASELINES_TABLE = Table(

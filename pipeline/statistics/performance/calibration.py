@@ -7,6 +7,7 @@ import pandas as pd
 from scipy.stats import norm
 from sklearn.metrics import precision_recall_curve
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.statistics.arrays import Floats
 
@@ -19,7 +20,7 @@ CALIBRATION_COLUMNS = {
     "mean_probability": "Mean probability in the bin, each participant counting once",
     "share_positive": "Share of the positive class in the bin, each participant counting once",
     "ci_low": "Lower bound of the Wilson interval of share_positive over participants",
-    "ci_high": "Upper bound of the interval",
+    **described("ci_high"),
     "n_participants": "Participants with scans in the bin",
     "n_scans": "Scans of these participants in the bin",
 }

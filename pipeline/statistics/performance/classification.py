@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.seeds import generator
@@ -34,11 +34,11 @@ PERFORMANCE_COLUMNS = {
     "ci_low": "Lower bound of the interval over participants, given the trained networks",
     "ci_high": "Upper bound of the interval over participants",
     "interval": INTERVAL_OF_PERFORMANCE,
-    "n_participants": "Participants",
+    **described("n_participants"),
     "n_scans": "Scans",
     "n_positive": "Scans of the positive class",
     "n_negative": "Scans of the negative class",
-    "note": "Why there is no value, or a caveat",
+    **described("note"),
 }
 PERFORMANCE_TABLE = Table(
     "performance", PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well does the classifier work?", forms={"fold":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.values import participant_codes
@@ -22,8 +23,7 @@ MEASURE_COLUMNS = {
     "ci_low": "Lower bound of the interval over participants, given the trained networks",
     "ci_high": "Upper bound of the interval over participants",
     "interval": INTERVAL_OF_SCALED + "; none",
-    "n_participants": "Participants",
-    "n_scans": "Scans of these participants",
+    **described("n_participants", "n_scans"),
 }
 
 

@@ -23,7 +23,6 @@ NUMBER_PERFORMANCE_COLUMNS = MEASURE_COLUMNS | {
     "unit of the target), corrected_mae (of the corrected gap, which uses the true value, so it does not measure "
     "prediction) or corrected_gap_slope (0 if the correction works)"
 }
-"""Columns of ``performance_number.tsv``."""
 PERFORMANCE_NUMBER_TABLE = Table(
     "performance_number", NUMBER_PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well is the number predicted?",
     forms={"fold": Form.TEXT},

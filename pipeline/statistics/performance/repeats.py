@@ -19,13 +19,13 @@ from sklearn.metrics import balanced_accuracy_score
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, renamed
 from heatlas.pipeline.statistics.performance.classification import WITHIN_FOLDS, weighted_auc, weighted_auc_within
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE
 
 CORRECTED = "corrected resampled t"
 OF_FOLDS = "mean of folds"
@@ -41,13 +41,12 @@ REPEATS_COLUMNS = {
     "ci_low": "Lower bound of the interval of the mean of folds, which includes training again with other participants "
     "and seeds: mean ± t sqrt((1/k + n_test / n_train) variance over k folds), k - 1 degrees of freedom; n_train "
     "counts all participants outside the fold",
-    "ci_high": "Upper bound of the interval",
+    **described("ci_high"),
     "interval": "Kind of interval: corrected resampled t (Nadeau & Bengio 2003) or none",
     "n_participants": "Participants predicted by this repeat; for mean, sd and mean of folds the smallest number",
-    "n_scans": "Scans of these participants",
+    **described("n_scans"),
     "note": "Why there is no value or interval",
 }
-"""Columns of ``performance_repeats.tsv``."""
 PERFORMANCE_REPEATS_TABLE = Table(
     "performance_repeats", REPEATS_COLUMNS, "training (or mean, sd, or mean of folds) and metric",
     "Does the performance depend on the training seed?", forms={"repeat": Form.TEXT},
@@ -78,10 +77,10 @@ def corrected_interval(values: Floats, test_to_train: float, confidence: float) 
 
 def repeats_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Table ``performance_repeats``; none if each fold was trained once."""
-    path = inputs.layout.predictions_repeats
-    if not path.is_file():
+    if not PREDICTIONS_REPEATS_TABLE.path(inputs.layout).is_file():
         return {}
-    predictions, task = read_table(path, ["repeat", "fold", "target"]), task_of(inputs.config.cohort)
+    predictions = PREDICTIONS_REPEATS_TABLE.read(inputs.layout, ["repeat", "fold", "target"])
+    task = task_of(inputs.config.cohort)
     return {"performance_repeats": repeats_table(predictions, task, inputs.config.statistics.confidence)}
 
 

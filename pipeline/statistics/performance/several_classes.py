@@ -19,7 +19,6 @@ CLASSES_COLUMNS = MEASURE_COLUMNS | {
     "metric": "Over scans: balanced_accuracy (macro: mean recall over classes), accuracy, or recall of CLASS (share "
     "of its scans that are predicted as CLASS)"
 }
-"""Columns of ``performance_classes.tsv``."""
 PERFORMANCE_CLASSES_TABLE = Table(
     "performance_classes", CLASSES_COLUMNS, "fold (or all) and metric", "How well are the classes distinguished?",
     forms={"fold": Form.TEXT},
@@ -32,7 +31,6 @@ CONFUSION_COLUMNS = {
     "n_participants": "Participants with these scans",
     "share": "Share of the scans of the true class",
 }
-"""Columns of ``confusion.tsv``."""
 CONFUSION_TABLE = Table(
     "confusion", CONFUSION_COLUMNS, "fold (or all), true and predicted class", "Which classes are confused with which?",
     forms={"fold": Form.TEXT}, values={"label": (CLASSES,), "predicted": (CLASSES,)},

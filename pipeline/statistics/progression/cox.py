@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.plain_text import counted
@@ -60,7 +61,7 @@ COX_COLUMNS = {
     "hazard_ratio": "Hazard ratio of conversion to AD per standard deviation of the predictor (within participants "
     "with the same networks, where these differ), in these participants (Cox model, Efron's ties)",
     "ci_low": "Lower bound of the Wald interval of hazard_ratio",
-    "ci_high": "Upper bound of the interval",
+    **described("ci_high"),
     "p_wald": "Two-sided Wald p of hazard_ratio, uncorrected; below 1 - confidence where the interval excludes 1. It "
     "assumes many events",
     "p_proportional": "p of the test that the predictor's hazard ratio is the same at all times (score test of scaled "
@@ -69,10 +70,7 @@ COX_COLUMNS = {
     "the predictor; (b+1)/(m+1). Studentised, so that people with a high predictor may be followed for a shorter time",
     "p_fwe": "Family-wise p over the regions and maps known for the same participants (max-T with shared "
     "permutations); the note says if that is not all of them; n/a for other predictors",
-    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
-    "family": "Family of tests that p_fdr is adjusted over",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
+    **described("p_fdr", "family", "n_permutations", "exact"),
     "concordance": "Harrell's concordance of the unfitted predictor: above 0.5 if higher values go with earlier "
     "conversion",
     "n_participants": "Participants with MCI, each with the first MCI scan",
@@ -83,7 +81,7 @@ COX_COLUMNS = {
     "cause-specific); n/a if clinical.tsv has no column other_dementia. Deaths are unknown",
     "event": "Definition of a conversion",
     "n_missing": "Participants left out because the predictor or a covariate is unknown",
-    "note": "Why there is no value, or a caveat",
+    **described("note"),
 }
 COX_TABLE = Table(
     "cox", COX_COLUMNS, "predictor and model", "Do scores predict the time of conversion from MCI?",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.work.seeds import generator
@@ -55,11 +56,10 @@ PROGRESSION_COLUMNS = {
     "only)",
     "estimate": "Value of the measure; 0.5 is chance",
     "ci_low": "Lower bound of the confidence interval over participants",
-    "ci_high": "Upper bound of the interval",
+    **described("ci_high"),
     "interval": INTERVAL_OF_SHARES,
     "p": "Two-sided permutation p over participants against 0.5, (b+1)/(m+1)",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
+    **described("n_permutations", "exact"),
     "n_participants": "Participants with MCI, each with the first MCI scan",
     "n_scans": "Scans, one per participant",
     "n_events": "Participants who converted, as defined in event",
@@ -67,7 +67,7 @@ PROGRESSION_COLUMNS = {
     "(pMCI) for the others, where later converters are stable (sMCI)",
     "n_missing": "Participants left out because the predictor or (except for the concordance) the course within the "
     "horizon is unknown",
-    "note": "Why there is no value, or a caveat",
+    **described("note"),
 }
 PROGRESSION_TABLE = Table(
     "progression", PROGRESSION_COLUMNS, "predictor and measure", "Do scores predict who converts?",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.plain_text import counted
@@ -42,7 +43,7 @@ TRAJECTORY_COLUMNS = {
     "estimate": "Change per year, in standard deviations of the response over all scans; a difference of groups in "
     f"relevance {EVEN}; n/a for group x time",
     "ci_low": "Lower bound of its interval, which excludes 0 exactly where p is at most 1 - confidence",
-    "ci_high": "Upper bound of the interval",
+    **described("ci_high"),
     "statistic": "Of the slopes of participants: Hall's t for a slope, t for a difference (network held, one "
     "residual variance per group), F for group x time",
     "df": "Its degrees of freedom (Welch-Satterthwaite for differences)",
@@ -51,14 +52,13 @@ TRAJECTORY_COLUMNS = {
     "networks",
     "p_fwe": "Family-wise p over the regions and maps known for the same scans (max-T); the note says if that is not "
     "all of them; n/a for other responses",
-    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
-    "family": "Family of tests that p_fdr is adjusted over",
+    **described("p_fdr", "family"),
     "n_participants": "Participants in the model",
-    "n_scans": "Scans of these participants",
+    **described("n_scans"),
     "n_repeated": "Participants with two or more scans, which determine change",
     "n_three": "Participants with three or more scans, which determine the variance of change",
     "n_missing": "Scans left out: no value, no date, or a group with too few repeated scans",
-    "note": "Why there is no value, or a caveat",
+    **described("note"),
 }
 TRAJECTORIES_TABLE = Table(
     "trajectories", TRAJECTORY_COLUMNS, "response and term", "How do scores and relevance change over visits?",

@@ -17,11 +17,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
@@ -41,7 +42,7 @@ SKEWED = f"enrichment is skewed (above {VERY_SKEWED:g}) in fewer than {FEW} part
 AUDIT_COLUMNS = ("scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment")
 
 SHORTCUT_COLUMNS = {
-    "map": "Relevance map",
+    **described("map"),
     "compartment": "Part of the scan, as in group/relevance_audit.tsv: rim, rim_inside, outside, fluid, dark, vessel, "
     "no_region",
     "reference": "Voxels that share and voxel_share refer to: brain, brain_and_rim or seen",
@@ -51,7 +52,7 @@ SHORTCUT_COLUMNS = {
     "is relevance spread evenly over the reference",
     "ci_low": "Lower bound of the interval of enrichment over participants; it excludes 1 exactly where flipping the "
     "signs of their differences from 1 rejects an even spread",
-    "ci_high": "Upper bound of the interval",
+    **described("ci_high"),
     "interval": "Kind of interval: sign flips (Hall's t, made with the critical value of the flips) or none",
     "enrichment_positive": "Mean enrichment over participants of the positive class",
     "enrichment_negative": "Mean enrichment over participants of the negative class",
@@ -66,16 +67,11 @@ SHORTCUT_COLUMNS = {
     "df": "Degrees of freedom of t (Welch-Satterthwaite)",
     "p": "Two-sided p of t from permuting participants between the classes (within test folds if fold_held), each "
     "class keeping its standard deviation; (b+1)/(m+1)",
-    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
-    "family": "Family of tests that p_fdr is adjusted over",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
-    "n_participants": "Participants",
-    "n_scans": "Scans of these participants",
+    **described("p_fdr", "family", "n_permutations", "exact", "n_participants", "n_scans"),
     "n_positive": "Participants of the positive class; one with scans of both classes belongs to that of most scans",
     "n_negative": "Participants of the negative class",
     "control": "Kind of control run: binarised or shuffled labels; none for an ordinary run",
-    "note": "Why there is no value, or a caveat",
+    **described("note"),
 }
 SHORTCUTS_TABLE = Table(
     "shortcuts", SHORTCUT_COLUMNS, "map and compartment", "Does relevance concentrate where it should not?",
@@ -85,11 +81,13 @@ SHORTCUTS_TABLE = Table(
 
 def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``shortcuts``: a row per map and compartment; BadInputError if the audit or a column is missing."""
-    audit = read_table(inputs.layout.relevance_audit, AUDIT_COLUMNS, ("map", "compartment", "reference"))
+    audit = RELEVANCE_AUDIT_TABLE.read(inputs.layout, AUDIT_COLUMNS)
     facts = inputs.frame[["scan_id", "participant_id", "target", "fold"]]
     known = audit[list(AUDIT_COLUMNS)].merge(facts, on="scan_id", validate="many_to_one")
     if known.empty:
-        raise BadInputError(f"{inputs.layout.relevance_audit}: no scan of this run. Run the regions stage again.")
+        raise BadInputError(
+            f"{RELEVANCE_AUDIT_TABLE.path(inputs.layout)}: no scan of this run. Run the regions stage again."
+        )
     settings, rows = inputs.config.statistics, []
     for (map_name, compartment), part in known.groupby(["map", "compartment"], sort=False):
         rng = generator(inputs.seed, "statistics", "shortcuts", str(map_name), str(compartment))

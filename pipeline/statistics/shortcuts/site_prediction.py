@@ -24,6 +24,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.plain_text import counted
@@ -50,7 +51,7 @@ SITE_COLUMNS = {
     "balanced_accuracy": "Mean over sites of the share of scans predicted correctly, out of fold by participant; "
     "each participant counts once",
     "ci_low": "Lower bound of the interval of balanced_accuracy over participants, given the fitted classifiers",
-    "ci_high": "Upper bound of the interval",
+    **described("ci_high"),
     "interval": "Kind of bootstrap interval: BCa, percentile or none",
     "chance": "1 / n_sites",
     "null_mean": "Mean balanced accuracy with sites permuted within classes: what is due to the association of class "
@@ -59,14 +60,12 @@ SITE_COLUMNS = {
     "majority_accuracy": "Accuracy of always predicting the most common site",
     "p": "One-sided p of balanced accuracy from permuting whole participants within classes, (b+1)/(m+1)",
     "p_fwe": "Family-wise p over maps (max-T)",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
+    **described("n_permutations", "exact"),
     "n_sites": "Sites (or field strengths) distinguished",
-    "n_participants": "Participants",
-    "n_scans": "Scans of these participants",
+    **described("n_participants", "n_scans"),
     "n_left_out": "Scans left out: site unknown, or with too few participants",
     "control": "Kind of control run: binarised or shuffled labels; none for an ordinary run",
-    "note": "Why there is no value, or a caveat",
+    **described("note"),
 }
 SITE_PREDICTION_TABLE = Table(
     "site_prediction", SITE_COLUMNS, "target and map", "Can site and field strength be predicted from relevance?",

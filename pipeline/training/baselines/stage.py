@@ -5,36 +5,35 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
-from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
-from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE, Scan
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.training.baselines.images import ImageFeatures, image_features
 from heatlas.pipeline.training.baselines.records import BASELINES, Seen
 from heatlas.pipeline.training.baselines.ridge import predicted
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 
 log = logging.getLogger("heatlas")
 
 COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
+    **described("participant_id", "session_id", "scan_id"),
     "fold": "Test fold: fitted on the other people of this fold, as the network was",
     "baseline": "What it sees: " + "; ".join(f"{one.name} ({one.sees})" for one in BASELINES),
     "target": "1 for the positive class and 0 for the negative one, of several classes as in predictions.tsv, or the "
@@ -46,15 +45,16 @@ PREDICTIONS_BASELINES_TABLE = Table(
     "predictions_baselines", COLUMNS, "scan and baseline",
     "What do simple predictors say of the same scans? Of several classes each has a probability, in a column with its "
     "name.",
-    stage="training", place="predictions_baselines", forms={"target": Form.VALUE, "baseline": Form.CODE},
+    stage="training", file="group/predictions_baselines.tsv", forms={"target": Form.VALUE, "baseline": Form.CODE},
     filled=("participant_id", "scan_id", "fold", "baseline", "target", "prediction"), finite=True,
 )  # fmt: skip
 
 
-def baseline_columns(task: Task) -> dict[str, str]:
-    """Columns of ``predictions_baselines.tsv`` for a task, and their descriptions."""
+def baselines_table(task: Task) -> Table:
+    """``predictions_baselines.tsv`` of a task, with its own columns."""
     several = task.outputs if task.kind.name == SEVERAL_CLASSES else ()
-    return COLUMNS | {f"probability_{name}": f"Probability of {name}" for name in several}
+    columns = COLUMNS | {f"probability_{name}": f"Probability of {name}" for name in several}
+    return replace(PREDICTIONS_BASELINES_TABLE, meanings=columns)
 
 
 def compare_with_baselines(
@@ -85,27 +85,22 @@ def compare_with_baselines(
     BadInputError
         If a scan cannot be read.
     """
-    if not layout.predictions.is_file():
-        _remove(layout.predictions_baselines)
+    predicted_by_networks = PREDICTIONS_TABLE.path(layout)
+    if not predicted_by_networks.is_file():
+        PREDICTIONS_BASELINES_TABLE.remove(layout)
         return False
     spec = configured_input(config)
     files = [layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans]
 
     def write() -> list[Path]:
         made = _predictions(layout, scans, files, split, config, atlas, executor, spec)
-        columns = baseline_columns(task_of(config.cohort))
-        write_table(layout.predictions_baselines, made, columns)
-        return [layout.predictions_baselines]
+        return [baselines_table(task_of(config.cohort)).write(layout, made)]
 
     read = [path for one in files for path in (one.t1w, one.brain_mask)]
-    inputs = [*read, layout.splits, layout.predictions, layout.clinical, layout.scans]
+    tables = (SPLITS_TABLE, PREDICTIONS_TABLE, CLINICAL_TABLE, SCANS_TABLE)
+    inputs = [*read, *(table.path(layout) for table in tables)]
     parameters = [config.cohort, config.seed, atlas.version, spec.box, spec.normalisation]
     return run_step(layout, "baselines", inputs, parameters, [_predictions], write, digests)
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.with_suffix(".json").unlink(missing_ok=True)
 
 
 def _predictions(
@@ -120,14 +115,15 @@ def _predictions(
 ) -> pd.DataFrame:
     n = len(scans)
     images: list[ImageFeatures] = list(executor.map(image_features, files, [spec] * n, [atlas] * n))
-    clinical = read_table(layout.clinical).set_index("scan_id") if layout.clinical.is_file() else pd.DataFrame()
+    there = CLINICAL_TABLE.path(layout).is_file()
+    clinical = CLINICAL_TABLE.read(layout).set_index("scan_id") if there else pd.DataFrame()
     task = task_of(config.cohort)
     classes = 0 if task.is_number else len(task.outputs)
     seen = Seen(scans, clinical, images, task.column)
     target = np.array([task.value(one.label, one.name) for one in scans])
     person = name_of_person(one.participant_id for one in scans)
     people = np.array([person[one.participant_id] for one in scans])
-    known = read_table(layout.predictions, ["scan_id", "fold"])
+    known = PREDICTIONS_TABLE.read(layout, ["scan_id", "fold"])
     folds = dict(zip(known["scan_id"], known["fold"], strict=True))
     rows = []
     for baseline in BASELINES:
@@ -164,7 +160,7 @@ def _predictions(
                 one = scans[k]
                 identity = [one.participant_id, one.session_id, one.scan_id, fold.index, baseline.name, target[k]]
                 rows.append([*identity, *_cells(own_answer, task)])
-    return pd.DataFrame(rows, columns=list(baseline_columns(task)))
+    return pd.DataFrame(rows, columns=list(baselines_table(task).meanings))
 
 
 def _cells(answer: np.ndarray, task: Task) -> list[float]:

@@ -20,7 +20,7 @@ from heatlas.atlases.spaces import Grid, require_same_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.models.families.probes.body import backbone_digest
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
@@ -163,10 +163,10 @@ def unlabelled_scans(wanted: ObjectiveConfig, spec: NetworkInput, fold: Fold) ->
         If the table of scans cannot be read.
     """
     layout, known = RunLayout(Path(wanted.scans)), {*fold.train, *fold.validation, *fold.test}
-    if not layout.scans.is_file():
-        raise UsageError(f"objective.scans: {wanted.scans}: no {layout.scans.name} there; name the folder of a run.")
+    if not SCANS_TABLE.path(layout).is_file():
+        raise UsageError(f"objective.scans: {wanted.scans}: no {SCANS_TABLE.file} there; name the folder of a run.")
     found: dict[str, list[ScanFiles]] = {}
-    for scan in ScanTable.read(layout.scans).kept:
+    for scan in ScanTable.read(layout).kept:
         files = layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
         if scan.participant_id not in known and files.t1w.is_file() and files.brain_mask.is_file():
             found.setdefault(scan.participant_id, []).append(files)

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from heatlas.pipeline.cohort.people.persons import known_among
-from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.families.probes.backbone import kept_stages
@@ -28,7 +28,6 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
@@ -63,10 +62,9 @@ COLUMNS = {
     "the mirror image",
     "validation_retrieval": "Share of validation scans found by their mirror image; of masked, as in training",
 }
-"""Columns of ``models/backbone/history.tsv``, and their descriptions."""
 PRETRAINING_TABLE = Table(
     "pretraining_history", COLUMNS, "epoch", "How did pre-training progress?", stage="training",
-    place="backbone.history", on_pages=False,
+    file="models/backbone/history.tsv", on_pages=False,
 )  # fmt: skip
 
 
@@ -147,7 +145,7 @@ def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], t
 def _without(folder: str, scans: Sequence[Scan]) -> tuple[Scan, ...]:
     if not folder:
         return tuple(scans)
-    path = RunLayout(Path(folder)).scans
+    path = SCANS_TABLE.path(RunLayout(Path(folder)))
     if not path.is_file():
         raise BadInputError(f"pretraining.without: {folder}: no run there ({path.name}).")
     theirs = [  # all who are kept: those outside the contrast are predicted, too
@@ -238,7 +236,7 @@ def _train_backbone(ranks: Ranks, outputs: dict[str, Path], task: PretrainingTas
     learner.load_state_dict({name: value.cpu() for name, value in trained.weights.items()})
     description = _description(task, trained, device)
     save_model(FoldFiles(outputs["weights"].parent), network, task.spec, FEATURES, description)
-    write_table(outputs["history"], _history(task, trained), COLUMNS)
+    PRETRAINING_TABLE.write(outputs["history"], _history(task, trained))
 
 
 def _load(task: PretrainingTask, held_out: bool, people: Mapping[str, int], device: torch.device) -> LabelledVolumes:

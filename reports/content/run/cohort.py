@@ -44,7 +44,7 @@ def flow(run: RunRecord) -> tuple[list[FlowBox], str]:
     kept = scans[scans["kept"].astype(bool)]
     labelled = kept[kept["label"].notna()]
     stages: dict[str, pd.DataFrame | None] = {"found": scans, "kept": kept, "labelled": labelled}
-    tables = ("registration", PREDICTIONS_OF[run.task.kind.name], "relevance")
+    tables = ("registration", PREDICTIONS_OF[run.task.kind.name], "relevance_bilateral")
     for name, table in zip(("registered", "predicted", "explained"), tables, strict=True):
         there = run.tables.get(table)
         if there is not None and table == "registration":

@@ -381,10 +381,10 @@ def _verb(maps: int) -> str:
 
 
 def _regions(run: RunRecord) -> str:
-    if not run.has("relevance"):
+    if not run.has("relevance_bilateral"):
         return ""
     atlas = _source(run, "atlas")
-    groups = run.tables["relevance"]["group"].nunique()
+    groups = run.tables["relevance_bilateral"]["group"].nunique()
     over = "participants, each by the mean of their scans" * (run.config.regions.gain_reference == "participants")
     return (
         f"Maps were summed over the regions of the atlas {atlas.get('title', run.config.regions.atlas)}, left and "
@@ -410,9 +410,9 @@ def _statistics(run: RunRecord) -> str:
             "permutations of participants, p = (b + 1) / (m + 1) [@permutation]" + _change_within(run)
         )
     text += "."
-    if run.has("region_effects"):
+    if run.has("group_comparisons"):
         text += (
-            " Densities of the classes are compared region by region over participants, whose scans are averaged "
+            " Relevance of the classes is compared region by region over participants, whose scans are averaged "
             f"first: Welch's t, {number(settings.permutations)} permutations of participants, the largest |t| over "
             "all maps and regions for the family-wise p, Benjamini and Hochberg's false discovery rate [@fdr] beside "
             f"it. {_networks(run)}"
@@ -432,7 +432,7 @@ def _change_within(run: RunRecord) -> str:
 
 def _networks(run: RunRecord) -> str:
     """What the comparison of the classes does about each fold having its own network."""
-    if run.tables["region_effects"]["fold_held"].astype(str).str.lower().eq("true").any():
+    if run.tables["group_comparisons"]["fold_held"].fillna(False).astype(bool).any():
         return (
             "Each fold has its own network: the test fold is a factor of the model, and participants are reassigned "
             "within their fold only [@freedman_lane] [@winkler]."

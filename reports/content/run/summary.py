@@ -135,7 +135,7 @@ def _found(run: RunRecord) -> str:
 
 def _trust(run: RunRecord) -> str:
     """What the evaluation says of the leading map, and on synthetic people whether it finds what was planted."""
-    if not run.has("relevance"):
+    if not run.has("relevance_bilateral"):
         return "There are no maps yet."
     title, found = mid_sentence(map_title(run.leading_map)), planted_leaders(run)
     planted = ""
@@ -257,7 +257,7 @@ def _volume(run: RunRecord) -> Answer:
 
 def _not_grown(run: RunRecord, name: str) -> str:
     """Regions whose share of the map is smaller in the positive class, despite its atrophy; empty without any."""
-    if not run.has("relevance", "predictions") or name in run.evidence_maps:  # evidence is not read as a share
+    if not run.has("relevance_bilateral", "predictions") or name in run.evidence_maps:  # which is not read as a share
         return ""
     regions = dict.fromkeys((REGION, *leading_regions(run, name, "density"), *leading_regions(run, name, "sum")))
     fewer = smaller_shares(run, name, tuple(regions))
@@ -294,7 +294,7 @@ def _verdict(estimates: Sequence[Estimate]) -> str:
 _QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
     (_PRIMARY, ("primary",), _primary),
     (_HOW_GOOD, ("predictions", "performance"), _classifier),
-    (WHERE, ("predictions", "relevance", "region_summary"), where_it_looks),
+    (WHERE, ("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
     (_ATROPHY, ("volume_association",), _volume),
 )
 _QUESTIONS_OF_OTHER_TASKS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (

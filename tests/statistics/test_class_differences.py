@@ -11,12 +11,14 @@ from made_up import GROUPS, MAPS, inputs_of, people, predictions_of, relevance_o
 from statsmodels.stats.meta_analysis import effectsize_smd
 
 from heatlas.pipeline.regions.effect_size import hedges_g
-from heatlas.pipeline.statistics.groups.region_effects import region_effects
+from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
 
 
 def effects(scans, relevance=None, predictions=None, **changes):
-    config = settings(**changes)
-    return region_effects(inputs_of(scans, config, relevance=relevance, predictions=predictions))
+    config = settings(
+        covariates="", group_comparisons={"comparisons": ["positive/negative"], "metrics": ["density"]}, **changes
+    )
+    return comparisons_tables(inputs_of(scans, config, relevance=relevance, predictions=predictions))
 
 
 def test_hedges_g_equals_statsmodels():
@@ -84,8 +86,8 @@ def test_participant_with_both_classes_counts_once_by_positive_scans():
     own = own[own["participant_id"].isin(patients)]
     own = own[(own["participant_id"] != "sub-005") | (own["session_id"] != "ses-M000")]
     expected = own.groupby("participant_id")["density"].mean().mean()
-    assert table.loc[("gb", "Amygdala"), "mean_positive"] == pytest.approx(expected)
-    assert (table["n_positive"] + table["n_negative"]).eq(16).all()
+    assert table.loc[("gb", "Amygdala"), "mean_first"] == pytest.approx(expected)
+    assert (table["n_first"] + table["n_second"]).eq(16).all()
 
 
 @pytest.mark.parametrize(("keep", "said"), [("CN", "0 participants of AD"), ("AD", "0 participants of CN")])
@@ -107,4 +109,4 @@ def test_empty_and_constant_groups_keep_their_rows():
     assert "values are constant" in table.loc[("gb", "Third ventricle"), "note"]
     assert table.loc[("gb", "Third ventricle"), "difference"] == pytest.approx(0)
     assert table.loc[("gb", "Hippocampus"), "p"] <= 0.05
-    assert table.loc[("gb", "Hippocampus"), "family"] == "6 maps x groups"
+    assert table.loc[("gb", "Hippocampus"), "family"] == "6 regions x maps: density"

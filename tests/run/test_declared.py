@@ -1,0 +1,61 @@
+"""A declared table: written with its dictionary, read as text where it is text, refused where columns do not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from heatlas.pipeline.run.columns import MEANINGS, described
+from heatlas.pipeline.run.declared import Inference, Table
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+
+TABLE = Table(
+    "made", {**described("participant_id", "group"), "p": "Some p", "spread": "Only of ensembles"}, "participant",
+    "What is it?", file="group/made.tsv", later=("spread",), inference=Inference("secondary", "all rows"),
+)  # fmt: skip
+
+
+def test_rows_are_written_in_the_order_of_the_columns_with_a_dictionary(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    frame = pd.DataFrame({"p": [0.5], "group": ["0012"], "participant_id": ["sub-1"]})
+    path = TABLE.write(layout, frame)
+    assert path == tmp_path / "group" / "made.tsv"
+    assert path.read_text() == "participant_id\tgroup\tp\nsub-1\t0012\t0.5\n"
+    assert json.loads(path.with_suffix(".json").read_text()) == {
+        "participant_id": {"Description": MEANINGS["participant_id"]},
+        "group": {"Description": "Bilateral group of regions"},
+        "p": {"Description": "Some p. Secondary outcome; family: all rows; not corrected."},
+    }
+    assert TABLE.read(layout)["group"].tolist() == ["0012"]
+    elsewhere = TABLE.write(tmp_path / "other.tsv", [("sub-1", "0012", 0.5, 0.25)])
+    assert elsewhere.read_text() == "participant_id\tgroup\tp\tspread\nsub-1\t0012\t0.5\t0.25\n"
+
+
+@pytest.mark.parametrize("columns", [["participant_id", "group"], ["participant_id", "group", "p", "further"]])
+def test_a_column_that_is_missing_or_not_declared_is_refused(tmp_path: Path, columns: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"made\.tsv: columns and descriptions differ"):
+        TABLE.write(RunLayout(tmp_path), pd.DataFrame(columns=columns))
+
+
+def test_a_table_without_a_column_that_every_version_has_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "made.tsv").write_text("participant_id\tgroup\nsub-1\tA\n")
+    with pytest.raises(BadInputError, match="column p is missing"):
+        TABLE.read(tmp_path / "made.tsv")
+    assert len(TABLE.read(tmp_path / "made.tsv", ["group"])) == 1
+
+
+def test_the_table_of_an_earlier_command_is_removed_with_its_dictionary(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    TABLE.write(layout, [])
+    assert all(path.is_file() for path in TABLE.files(layout))
+    assert TABLE.remove(layout)
+    assert not any(path.exists() for path in TABLE.files(layout))
+    assert not TABLE.remove(layout)
+
+
+def test_a_table_of_statistics_lies_among_them() -> None:
+    assert Table("primary", {}, "run", "").path(RunLayout(Path("run"))) == Path("run/group/statistics/primary.tsv")
