@@ -7,7 +7,7 @@ import json
 import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
-from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
+from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.regions.tables import SPREADS
 from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE
 from heatlas.pipeline.run.columns import Form

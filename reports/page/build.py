@@ -20,7 +20,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from heatlas.pipeline.cohort.reading import PLANTED
-from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
+from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.folder import read_run_input

@@ -14,7 +14,7 @@ from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from heatlas.pipeline.cohort.records import SCANS_TABLE
-from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
+from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE
 from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE
 from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_APPLIED_TABLE, EVIDENCE_TABLE
