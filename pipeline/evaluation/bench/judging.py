@@ -147,7 +147,7 @@ class Judge:
         ]  # fmt: skip
         modules = sorted({asked.module for asked in self.explanations})
         key = unit_key(inputs, facts, judge_scan, *modules)
-        return Job(STAGE, f"{cohort.name}_{scan.name}", key, outputs, judge_scan, (task,))
+        return Job(STAGE, f"{cohort.name}_{scan.name}", key, outputs, judge_scan, (task,), on_gpu=True)
 
     def _files(self, scan: Scan) -> ScanFiles:
         resolution = self.cohort.config.registration.resolution_mm

@@ -32,7 +32,7 @@ class SideJobs(Judge):
             facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest]
             outputs = {"sides": self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)}
             unit, key = f"{self.cohort.name}_{scan.name}", unit_key(inputs, facts, score_sides)
-            jobs.append(Job(STAGE, unit, key, outputs, score_sides, (task,)))
+            jobs.append(Job(STAGE, unit, key, outputs, score_sides, (task,), on_gpu=True))
         return jobs
 
 
