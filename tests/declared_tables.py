@@ -8,7 +8,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, KindName, task_of
 from heatlas.pipeline.cohort.sharing.manifest import MANIFEST_COMPARISON_TABLE
-from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
+from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
 from heatlas.pipeline.regions.tables import SPREADS
 from heatlas.pipeline.registration.quality.decisions import FLAGGED_TABLE

@@ -34,6 +34,7 @@ def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
 
 
 def _command(parser: argparse.ArgumentParser, name: str, summary: str) -> str:
+    parser.format_help()  # completes what is gathered late
     actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
     places = " ".join(str(action.metavar) for action in actions if not action.option_strings)
     words = [f"## `{' '.join(filter(None, [name, places]))}`", "", _sentence(summary)]

@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -54,8 +54,14 @@ class _Parser(argparse.ArgumentParser):
         self.usage = self._positionals_first()
         return super().format_usage()
 
+    late_help: Mapping[str, Callable[[], str]] = {}
+    """Help of options by name, asked only when it is shown, since it imports heavy libraries."""
+
     def format_help(self) -> str:
         self.usage = self._positionals_first()
+        for action in self._actions:
+            if action.dest in self.late_help:
+                action.help = self.late_help[action.dest]()
         return super().format_help()
 
     def _positionals_first(self) -> str | None:
@@ -272,9 +278,9 @@ def _add_evaluate(commands: Any) -> None:
     )
     evaluate.add_argument(
         "--parts", nargs="+", action="extend", default=[], metavar="PART",
-        help="of nulls, faithfulness, interactions, plant, grids, retrain, consensus, marker, objective and "
-        "representations (default: the first two)",
+        help="of those that `heatlas evaluate --help` lists",
     )  # fmt: skip
+    evaluate.late_help = {"parts": _parts_in_words}
     evaluate.add_argument(
         "--families", nargs="+", action="extend", default=[], metavar="NAME[:SETTING=VALUE]",
         help="for consensus: also networks of these families, as resnet10:width=0.25 (see `heatlas models`)",
@@ -295,6 +301,12 @@ def _add_evaluate(commands: Any) -> None:
         "--config", type=_path, metavar="FILE", help="TOML with settings of [evaluation] that differ from the run's"
     )
     _add_workers(evaluate)
+
+
+def _parts_in_words() -> str:
+    from heatlas.pipeline.evaluation.parts import parts_in_words
+
+    return parts_in_words()
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

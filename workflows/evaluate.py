@@ -12,8 +12,9 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
-from heatlas.pipeline.evaluation.bench.request import PARTS, USUAL_PARTS, Request
+from heatlas.pipeline.evaluation.bench.request import Request
 from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.run.config.files import with_section
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
@@ -66,9 +67,10 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
         for name in missing:
             log.warning("%s is not registered and is left out", name)
         bench = Bench(layout, request, scans, split, config, atlas, executor, DigestCache(layout.digests))
+        require_task(request.parts, config, split)
         evaluated = bench.evaluate(source.input / PLANTED)
         clear_stale_scratch(layout)
-        if "grids" in request.parts and layout.aggregated_maps.is_file():
+        if layout.aggregated_maps.is_file():
             draw_aggregated(layout.aggregated_maps, layout.evaluation_figures)
         for line in verdict_lines(evaluated.verdicts):
             log.info("%s", line)
@@ -87,20 +89,17 @@ def request_of(arguments: argparse.Namespace) -> Request:
     UsageError
         For a part that does not exist, families without the consensus, or draws without retrain or below 1.
     """
-    parts = _listed(arguments.parts) or USUAL_PARTS
-    unknown = [part for part in parts if part not in PARTS]
-    if unknown:
-        raise UsageError(f"--parts {unknown[0]}: unknown; known are {', '.join(PARTS)}.")
-    if arguments.plant and "plant" not in parts:
-        parts = (*parts, "plant")
-    families = tuple(text.strip() for text in arguments.families)  # settings may hold commas
-    if families and "consensus" not in parts:
-        raise UsageError("--families: only the consensus asks other families; add consensus to --parts.")
+    parts = chosen_parts(_listed(arguments.parts))
+    if arguments.plant:
+        parts = tuple(dict.fromkeys((*parts, *chosen_parts(["plant"]))))
+    for part in PARTS:
+        for option, why in part.options.items():
+            if getattr(arguments, option) not in (None, []) and part not in parts:
+                raise UsageError(f"--{option}: {why}; add {part.name} to --parts.")
     if arguments.draws is not None and arguments.draws < 1:
         raise UsageError(f"--draws {arguments.draws}: give 1 or more.")
-    if arguments.draws is not None and "retrain" not in parts:
-        raise UsageError("--draws: only remove and retrain draws regions; add retrain to --parts.")
-    return Request(_listed(arguments.methods), tuple(parts), arguments.quick, families, arguments.draws)
+    families = tuple(text.strip() for text in arguments.families)  # settings may hold commas
+    return Request(_listed(arguments.methods), parts, arguments.quick, families, arguments.draws)
 
 
 def _listed(texts: list[str]) -> tuple[str, ...]:

@@ -51,12 +51,16 @@ class Entry:
         Default stage: the input, the last stage with spatial resolution, or the one before the first attention.
     usual_start : {"run", "logit", "evidence"}
         Value explained by default: the `start_value` of the run, the logit, or the evidence.
+    slow : {"", "input", "anywhere"}
+        Where it shows the network a hundred changed volumes and more: nowhere; at the input alone, since what it
+        changes as often behind the last stage costs little; or at whatever stage it is asked.
     """
 
     record: type[Any]
     help: str
     usual_stage: Literal["input", "last", "tokens"] = "input"
     usual_start: Literal["run", "logit", "evidence"] = "logit"
+    slow: Literal["", "input", "anywhere"] = ""
 
     @property
     def name(self) -> str:
@@ -77,6 +81,10 @@ class Entry:
         given = self.record.from_run(surroundings) if hasattr(self.record, "from_run") else {}
         method: Method = build_record(self.record, settings, given)
         return method
+
+    def is_slow_at(self, stage: int) -> bool:
+        """Whether it is slow at a boundary, of which 0 is the input."""
+        return self.slow == "anywhere" or (self.slow == "input" and stage == 0)
 
     def stage_of(self, model: nn.Module) -> int:
         """Number of the default boundary."""

@@ -195,7 +195,7 @@ def _parts(layout: RunLayout, jobs: Sequence[Job], outcomes: Sequence[str]) -> I
                 )
                 for job in few
             )
-            yield _Part(Job(STAGE, unit, key, outputs, explain_part, (task,)), outcome, scan_jobs)
+            yield _Part(Job(STAGE, unit, key, outputs, explain_part, (task,), on_gpu=True), outcome, scan_jobs)
 
 
 def _one_ahead(

@@ -70,7 +70,7 @@ class JobMaker:
             inputs, [identity, asked, list(folds), files.resolution_mm, self.atlas.version], explain_scan, *modules
         )
         task = ScanToExplain(scan, files, tuple(networks), explanations, self.config.training, self.atlas)
-        return Job(self.stage, unit, key, outputs, explain_scan, (task,))
+        return Job(self.stage, unit, key, outputs, explain_scan, (task,), on_gpu=True)
 
     def _controls(self, fold: int, scan: Scan, explanations: Sequence[Explanation]) -> tuple[ReferenceScan, ...]:
         if not any(asked.entry.needs_reference for asked in explanations):

@@ -217,7 +217,7 @@ def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, 
     key = unit_key(inputs, parameters, ask_network)
     outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}
     task = NetworkTask(layout, fold, scans, config)
-    return Job(STAGE, model.folder.name, key, outputs, ask_network, (task,))
+    return Job(STAGE, model.folder.name, key, outputs, ask_network, (task,), on_gpu=True)
 
 
 @kept_memory()

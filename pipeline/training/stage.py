@@ -273,7 +273,7 @@ def fold_job(
     unit = f"{prefix}fold-{fold.index}" + (f"_repeat-{repeat}" if repeat > 1 else "")
     outputs = {name: getattr(files, name) for name in ("weights", "description", "history", "predictions")}
     outputs |= {f"{name}_columns": outputs[name].with_suffix(".json") for name in ("history", "predictions")}
-    return Job(STAGE, unit, key, outputs, train_fold, (task, key))
+    return Job(STAGE, unit, key, outputs, train_fold, (task, key), on_gpu=True)
 
 
 def train_fold(outputs: dict[str, Path], task: FoldTask, key: str) -> Mapping[str, Any]:

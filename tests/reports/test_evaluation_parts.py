@@ -16,8 +16,9 @@ from heatlas.pipeline.evaluation.interactions.sides import COLUMNS as SIDES
 from heatlas.pipeline.evaluation.interactions.sources import COLUMNS as SOURCES
 from heatlas.pipeline.evaluation.representations.table import COLUMNS as REPRESENTATIONS
 from heatlas.pipeline.evaluation.retraining.table import COLUMNS as RETRAINING
-from heatlas.reports.content.relevance.evaluation_parts import NAMED, PARTS, ROWS, Part, _part, applies
+from heatlas.reports.content.relevance.evaluation_parts import NAMED, ROWS, Part, _part, applies, shown_of_all
 
+SHOWN = {one.table: one for one in shown_of_all()}
 GROUPS = [f"Region {place}" for place in range(20)]
 
 SHARES = {"deeplift": (0.3, 0.5), "lrp beta=0": (0.4, 0.6), "lrp beta=0.25": (0.9, 0.9)}
@@ -90,7 +91,7 @@ def run_of(**own: pd.DataFrame) -> SimpleNamespace:
 
 
 def shown(name: str) -> Part:
-    return _part(run_of(**tables()), next(one for one in PARTS if one.table == name))
+    return _part(run_of(**tables()), SHOWN[name], shown_of_all()[SHOWN[name]])
 
 
 def cells(part: Part) -> list[list[str]]:
@@ -117,7 +118,7 @@ def test_sources_are_those_of_the_leading_map_where_the_classes_differ_most() ->
     known["evaluation"] = pd.DataFrame({
         "cohort": "run", "map": "expectedGradients", "network": ["shuffled-1", "real"], "severity": "all",
         "first_groups": ["Region 1", "Region 7; Region 3"]})  # fmt: skip
-    part = _part(run_of(**known), PARTS[2])
+    part = _part(run_of(**known), SHOWN["evidence_sources"])
     assert part.tables[0].caption.startswith("Expected gradients; regions that differ most")
     assert "more with intensity than with volume in 11 of the 12 shown" in part.text
     assert [row[0] for row in cells(part)][:3] == ["Region 7", "Region 3", "Region 0"]
@@ -160,7 +161,7 @@ def test_sets_of_networks_are_compared_by_what_they_differ_in() -> None:
         for group, (place, mean) in zip(("Amygdala", "Hippocampus"), places, strict=True)
     ])  # fmt: skip
     own = tables()
-    part = _part(run_of(**own, consensus_regions=regions), next(one for one in PARTS if one.table == "consensus"))
+    part = _part(run_of(**own, consensus_regions=regions), SHOWN["consensus"])
     assert cells(part) == [
         ["DeepLIFT", "Other seeds", "2", "0.80", "6.0", "1.5", "n/a"],
         ["DeepLIFT", "Other folds", "1", "0.50", "6.0", "1.5", "n/a"],
@@ -181,10 +182,10 @@ def test_probes_of_the_backbone_that_beat_the_untrained_network_are_named() -> N
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [one.table for one in PARTS])
+@pytest.mark.parametrize("name", list(SHOWN))
 def test_a_part_that_was_not_asked_names_its_command(name: str) -> None:
     own = {key: value for key, value in tables().items() if key != name}
-    part = _part(run_of(**own), next(one for one in PARTS if one.table == name))
+    part = _part(run_of(**own), SHOWN[name], shown_of_all()[SHOWN[name]])
     assert part.text.startswith("Not asked: heatlas evaluate OUT")
     assert part.tables == ()
     assert applies(run_of(**{name: tables()[name]}))

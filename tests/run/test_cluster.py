@@ -172,10 +172,10 @@ def test_work_with_networks_goes_to_the_workers_with_gpus(tmp_path):
     class Enough(Exception):
         pass
 
-    for stage, there, elsewhere in (("training", gpu, cpu), ("registration", cpu, gpu)):
+    for on_gpu, there, elsewhere in ((True, gpu, cpu), (False, cpu, gpu)):
         before = len(there.taken), len(elsewhere.taken)
         with ThreadPoolExecutor(1) as here:
-            done = here.submit(run_jobs, layout, [Job(stage, "u", "key", {}, print, ())], executor, "")
+            done = here.submit(run_jobs, layout, [Job("s", "u", "key", {}, print, on_gpu=on_gpu)], executor, "")
             while len(there.taken) == before[0]:
                 time.sleep(0.01)
             there.taken[-1][0].set_exception(Enough())

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
-from heatlas.pipeline.evaluation.bench.stage import BENCH_TABLES
 from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
+from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
 from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE

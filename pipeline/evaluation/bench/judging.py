@@ -16,7 +16,6 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Judged
 from heatlas.pipeline.evaluation.bench.densities import Rows
 from heatlas.pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
-from heatlas.pipeline.evaluation.interactions.sides import ScanOfSides, score_sides
 from heatlas.pipeline.evaluation.nulls.networks import (
     REAL,
     UNTRAINED,
@@ -36,7 +35,7 @@ from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
 
-STAGE, SIDES_STAGE = "judging", "sides"
+STAGE = "judging"
 THOROUGH = 12
 """Positive scans in which all of faithfulness is measured, unless the settings say how many."""
 CASCADE_STEPS = 4
@@ -56,14 +55,14 @@ class Extent:
     faithful : bool
         Whether faithfulness is measured: all of it in a few positive scans per fold (``[evaluation] scans``),
         recognition through the map in every one.
-    sides : bool
-        Whether sides of regions take the tissue of controls.
+    controls : bool
+        Whether every fold must have controls, whatever the methods need.
     """
 
     shuffles: int = 0
     nulls: bool = False
     faithful: bool = False
-    sides: bool = False
+    controls: bool = False
 
 
 class Judge:
@@ -96,7 +95,7 @@ class Judge:
         ------
         BadInputError
         """
-        if self.extent.sides or any(asked.entry.needs_reference for asked in self.explanations):
+        if self.extent.controls or any(asked.entry.needs_reference for asked in self.explanations):
             for scan in self.cohort.scans:
                 self._controls.of(self.cohort.fold_of(scan), scan)
 
@@ -148,7 +147,7 @@ class Judge:
         ]  # fmt: skip
         modules = sorted({asked.module for asked in self.explanations})
         key = unit_key(inputs, facts, judge_scan, *modules)
-        return Job(STAGE, f"{cohort.name}_{scan.name}", key, outputs, judge_scan, (task,))
+        return Job(STAGE, f"{cohort.name}_{scan.name}", key, outputs, judge_scan, (task,), on_gpu=True)
 
     def _files(self, scan: Scan) -> ScanFiles:
         resolution = self.cohort.config.registration.resolution_mm
@@ -164,22 +163,6 @@ class Judge:
             digest = f"{self.digests.digest(own.t1w)} {self.digests.digest(own.brain_mask)}"
             controls.append(ReferenceScan(own, digest))
         return Network(fold, files, self.digests.digest(files.weights), tuple(controls))
-
-    def sides(self) -> list[Job]:
-        """One unit per positive scan: its regions with two sides, each side and both taken away."""
-        jobs = []
-        for scan in self.cohort.positive:
-            files, network = self._files(scan), self._network(scan, REAL)
-            task = ScanOfSides(
-                files, network, self.cohort.config.cohort.positive, self.cohort.config.training, self.cohort.atlas
-            )
-            inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
-            inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
-            facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest]
-            outputs = {"sides": self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)}
-            unit, key = f"{self.cohort.name}_{scan.name}", unit_key(inputs, facts, score_sides)
-            jobs.append(Job(SIDES_STAGE, unit, key, outputs, score_sides, (task,)))
-        return jobs
 
 
 def judged_rows(

@@ -8,16 +8,12 @@ from dataclasses import dataclass
 
 from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.evaluation.bench.judging import Extent
+from heatlas.pipeline.evaluation.bench.part import Part
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.run.config.settings import Config
 
-PARTS = ("nulls", "faithfulness", "interactions", "plant", "grids", "retrain", "consensus", "marker", "objective",
-         "representations")  # fmt: skip
-USUAL_PARTS = PARTS[:2]
-ANY_TASK = ("nulls", "faithfulness", "plant")
-"""Parts that are defined for several classes and for numbers as well."""
-SEPARATE = frozenset({"grids", "retrain", "consensus", "marker", "objective", "representations"})
-"""Parts with tables of their own; asked without others (but ``plant``), they leave the verdicts as they are."""
 USUAL_METHODS = (
     "expected-gradients", "integrated-gradients-from-mean", "deeplift", "region-swap", "lrp", "guided-backpropagation",
     "gradient", "input-x-gradient", "integrated-gradients", "grad-cam",
@@ -25,8 +21,7 @@ USUAL_METHODS = (
 """Those that a run makes by default, the other maps relative to controls, and the most used of the rest."""
 FEW_METHODS = ("expected-gradients", "deeplift", "lrp")
 """Of the parts that train networks for every method, unless methods are named."""
-SHUFFLES, FURTHER_SEEDS = 3, 2
-RANDOM_DRAWS, QUICK_DRAWS = 9, 4
+SHUFFLES = 3
 
 
 @dataclass(frozen=True)
@@ -37,40 +32,30 @@ class Request:
     ----------
     methods : tuple of str
         Empty for `USUAL_METHODS` and the methods of the run, less those not defined for the family of networks.
-    parts : tuple of str
-        Of `PARTS`.
+    parts : tuple of Part
     quick : bool
-        One swap of labels instead of three; remove and retrain with the smaller volume and four draws; consensus with
-        one more seed and two numbers of epochs.
+        One swap of labels instead of three, and less of other parts.
     families : tuple of str
-        Further families for the consensus, as `pipeline.evaluation.consensus.networks.family_settings` reads them.
+        Further families of networks, for parts that ask other networks.
     draws : int or None
-        Of random regions that are removed; None for `RANDOM_DRAWS`, or `QUICK_DRAWS` with `quick`.
+        Of random regions, for parts that draw some; None for as many as usual.
     """
 
     methods: tuple[str, ...] = ()
-    parts: tuple[str, ...] = USUAL_PARTS
+    parts: tuple[Part, ...] = ()
     quick: bool = False
     families: tuple[str, ...] = ()
     draws: int | None = None
 
     @property
-    def random_draws(self) -> int:
-        """Draws of random regions for remove and retrain."""
-        if self.draws is not None:
-            return self.draws
-        return QUICK_DRAWS if self.quick else RANDOM_DRAWS
-
-    @property
-    def further_seeds(self) -> int:
-        """Further trainings of each fold for the consensus."""
-        return 1 if self.quick else FURTHER_SEEDS
+    def in_order(self) -> list[Part]:
+        """The parts in the order in which they are done."""
+        return sorted(self.parts, key=lambda part: part.last)
 
     def extent(self, shuffles: int = SHUFFLES) -> Extent:
-        nulls = "nulls" in self.parts
-        swaps = min(shuffles, 1 if self.quick else SHUFFLES) if nulls else 0
-        sides = "interactions" in self.parts
-        return Extent(swaps, nulls, "faithfulness" in self.parts, sides)
+        needed = {name: True for part in self.parts for name in part.extent}
+        swaps = min(shuffles, 1 if self.quick else SHUFFLES) if "nulls" in needed else 0
+        return Extent(swaps, **needed)
 
 
 def methods_of(request: Request, config: Config) -> tuple[str, ...]:
@@ -87,6 +72,13 @@ def methods_of(request: Request, config: Config) -> tuple[str, ...]:
         family.require_method(name)
     known = [name for name in dict.fromkeys((*USUAL_METHODS, *config.attribution.methods)) if name in METHODS]
     return tuple(dict.fromkeys(request.methods)) or tuple(name for name in known if name not in family.refused)
+
+
+def few_methods(request: Request, config: Config) -> tuple[Explanation, ...]:
+    """The methods named, or `FEW_METHODS`, less those not defined for the family of networks."""
+    refused = family_of(config.model).refused
+    asked = dict.fromkeys(request.methods or FEW_METHODS)
+    return explanations_of_run(with_methods(config, tuple(name for name in asked if name not in refused)))
 
 
 def with_methods(config: Config, methods: Sequence[str]) -> Config:

@@ -17,49 +17,27 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench import distractors, table, verdicts
 from heatlas.pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
-from heatlas.pipeline.evaluation.bench.densities import Rows
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
-from heatlas.pipeline.evaluation.bench.request import ANY_TASK, FEW_METHODS, SEPARATE, Request, methods_of, with_methods
+from heatlas.pipeline.evaluation.bench.request import Request, methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.trainings import trained
-from heatlas.pipeline.evaluation.consensus.networks import require_different
-from heatlas.pipeline.evaluation.consensus.stage import agree
-from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
-from heatlas.pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids, require_single
-from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
-from heatlas.pipeline.evaluation.interactions import sides, sources
 from heatlas.pipeline.evaluation.nulls.networks import shuffled_jobs
-from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
-from heatlas.pipeline.evaluation.planting.marked import marker_cohort
-from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
-from heatlas.pipeline.evaluation.representations.stage import judge_backbone, require_frozen
-from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
-from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps
-from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
-from heatlas.pipeline.evaluation.retraining.removal import SHARES
-from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
-from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.explaining.scan_jobs import require_all_defined
-from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.registration.volumes.tables import VOLUMES_TABLE
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.jobs import Outcome, record_failures, run_jobs
+from heatlas.pipeline.run.work.jobs import Outcome, record_failures
 
 log = logging.getLogger("heatlas")
 
-BENCH_TABLES = (
-    table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE, sides.INTERACTIONS_TABLE,
-    sources.SOURCES_TABLE, *GRID_TABLES, RETRAINING_TABLE, MARKER_TABLE,
-    BEFORE_AFTER_TABLE, REPRESENTATIONS_TABLE, *CONSENSUS_TABLES,
-)  # fmt: skip
-"""Tables of ``heatlas evaluate``; a run has none of them."""
+VERDICT_TABLES = (table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE)
+"""Those of the bench itself, whatever parts are asked."""
 
 
 @dataclass(frozen=True)
@@ -95,20 +73,13 @@ class Bench:
         Raises
         ------
         UsageError
-            For an unknown method or part, a method that is not defined for the network, or a part that is defined for
-            two classes only.
+            For an unknown method, one that is not defined for the network, or a part that is refused.
         BadInputError
             If the run has no network, controls are missing, or every unit of work failed.
         """
-        self._require_task()
         self._require_defined()
-        require_different(self.request.families, self.config)
-        if "objective" in self.request.parts:
-            require_maps(self.config)
-        if "representations" in self.request.parts:
-            require_frozen(self.config)
-        if "grids" in self.request.parts:
-            require_single(self.config)
+        for part in self.request.in_order:
+            part.require(self.request, self.config)
         cohorts: list[tuple[Judged, Extent]] = []
         outcomes: list[Outcome] = []
         if self.split.folds:
@@ -117,31 +88,34 @@ class Bench:
             cohort, trained = self._with_nulls(cohort, extent)
             outcomes += trained
             cohorts.append((cohort, extent))
-        elif "plant" not in self.request.parts:
+        elif not any(part.cohort for part in self.request.parts):
             raise BadInputError(
                 f"{SPLITS_TABLE.path(self.layout)}: no such table, so this run has no networks. Finish it with heatlas "
                 "run, or ask for --plant, which needs registered scans only."
             )
-        if "plant" in self.request.parts:
-            cohort, made = planted_cohort(self.layout, self.scans, self.config, self.atlas, self.executor, self.digests)
-            outcomes += made
-            extent = self.request.extent(shuffles=1)
-            cohort, trained = self._with_nulls(cohort, extent)
-            outcomes += trained
-            cohorts.append((cohort, extent))
-        outcomes += self._separate(cohorts[0][0])
-        asked = set(self.request.parts) - {"plant"}
-        if asked and asked <= SEPARATE:  # the verdicts of an earlier call stay
+        for part in self.request.in_order:
+            if part.cohort is not None:
+                cohort, made = part.cohort(self)
+                outcomes += made
+                extent = self.request.extent(shuffles=1)
+                cohort, trained = self._with_nulls(cohort, extent)
+                outcomes += trained
+                cohorts.append((cohort, extent))
+        for part in self.request.in_order:
+            if part.run is not None:
+                outcomes += part.run(self, cohorts[0][0])
+        asked = [part for part in self.request.parts if part.cohort is None]
+        if asked and all(part.run for part in asked):  # the verdicts of an earlier call stay
             return Evaluated(
                 pd.DataFrame(columns=list(table.COLUMNS)), pd.DataFrame(columns=list(verdicts.COLUMNS)), tuple(outcomes)
             )
         evaluation, marked = [], []
         for cohort, extent in cohorts:
-            explanations = self._explanations(cohort.config)
+            explanations = self.explanations(cohort.config)
             cohort, rows, judged = judged_rows(cohort, explanations, extent, self.executor, self.digests)
             outcomes += judged
-            if "interactions" in self.request.parts and cohort.name == cohorts[0][0].name:
-                outcomes += self._interactions(cohort, extent, rows)
+            for part in self.request.in_order if cohort.name == cohorts[0][0].name else ():
+                outcomes += part.after(self, cohort, rows) if part.after is not None else []
             evaluation.append(table.evaluation_table(cohort, rows))
             marked.append(distractors.distractor_table(cohort, rows))
         return self._written(pd.concat(evaluation), pd.concat(marked), outcomes)
@@ -156,71 +130,16 @@ class Bench:
         write_table(self.layout.verdicts, said, verdicts.COLUMNS)
         return Evaluated(evaluation, said, tuple(outcomes))
 
-    def _interactions(self, cohort: Judged, extent: Extent, rows: Rows) -> list[Outcome]:
-        """Sides of regions together, and what evidence goes with; of the first cohort."""
-        explanations = self._explanations(cohort.config)
-        jobs = Judge(cohort, explanations, extent, self.digests).sides()
-        outcomes = run_jobs(self.layout, jobs, self.executor, "sides of regions")
-        write_table(self.layout.interactions, sides.interaction_table(cohort, outcomes), sides.COLUMNS)
-        known = cohort.name == RUN and VOLUMES_TABLE.path(self.layout).is_file()
-        volumes = VOLUMES_TABLE.read(self.layout) if known else None
-        maps = [name for asked in explanations if asked.entry.needs_reference for name in asked.names]
-        write_table(self.layout.evidence_sources, sources.source_table(cohort, rows, maps, volumes), sources.COLUMNS)
-        return outcomes
-
-    def _grids(self, cohort: Judged) -> list[Outcome]:
-        """Several scans side by side, of the first cohort; by the usual methods also those of `GRID_METHODS`."""
-        methods = methods_of(self.request, cohort.config)
-        if not self.request.methods:
-            refused = family_of(cohort.config.model).refused
-            methods = tuple(dict.fromkeys((*methods, *(one for one in GRID_METHODS if one not in refused))))
-        explanations = explanations_of_run(with_methods(cohort.config, methods))
-        return evaluate_grids(cohort, explanations, self.request.quick, self.executor, self.digests)
-
-    def _separate(self, cohort: Judged) -> list[Outcome]:
-        """Parts with tables of their own, on the first cohort."""
-        request, made = self.request, []
-        if "retrain" in request.parts:
-            shares = SHARES[:1] if request.quick else SHARES
-            asked = self._few(cohort.config)
-            made += remove_and_retrain(cohort, asked, request.random_draws, self.executor, self.digests, shares)
-        if "consensus" in request.parts:
-            made += agree(
-                cohort, self._few, request.further_seeds, request.families, request.quick, self.executor, self.digests
-            )
-        if "marker" in request.parts:
-            made += marker_cohort(cohort, self.executor, self.digests)
-        if "objective" in request.parts:
-            made += before_and_after(cohort, self.executor, self.digests)
-        if "representations" in request.parts:
-            made += judge_backbone(cohort, self.scans, self.executor, self.digests)
-        if "grids" in request.parts:  # last, since a weak network may allow no grid at all
-            made += self._grids(cohort)
-        return made
-
-    def _few(self, config: Config) -> tuple[Explanation, ...]:
-        """The methods named, or a few, less those not defined for the family of networks."""
-        refused = family_of(config.model).refused
-        asked = dict.fromkeys(self.request.methods or FEW_METHODS)
-        named = tuple(name for name in asked if name not in refused)
-        return explanations_of_run(with_methods(config, named))
-
-    def _require_task(self) -> None:
-        """Refuse parts that compare two classes, in a run that has another task."""
-        undefined = task_of(self.config.cohort).kind.undefined
-        asked = [part for part in self.request.parts if part not in ANY_TASK]
-        if self.split.folds and undefined and asked:
-            raise UsageError(f"--parts {asked[0]}: {undefined} Defined for every task are {', '.join(ANY_TASK)}.")
-
     def _require_defined(self) -> None:
         """Refuse methods that are not defined for the network, before anything is planted or trained."""
-        explanations, spec = self._explanations(self.config), configured_input(self.config)
+        explanations, spec = self.explanations(self.config), configured_input(self.config)
         conditional = [asked for asked in explanations if hasattr(asked.entry.record, "require")]
         if conditional:
             network = build_network(self.config.model, spec.shape, len(task_of(self.config.cohort).outputs)).eval()
             require_all_defined(network, spec, PackedAtlas.of(self.atlas), conditional)
 
-    def _explanations(self, config: Config) -> tuple[Explanation, ...]:
+    def explanations(self, config: Config) -> tuple[Explanation, ...]:
+        """What is judged, by networks with these settings."""
         return explanations_of_run(with_methods(config, methods_of(self.request, config)))
 
     def _of_run(self, truth_json: Path) -> Judged:
@@ -259,7 +178,7 @@ class Bench:
         BadInputError
             Before any training: if a fold lacks controls that are needed, or people to exchange labels.
         """
-        Judge(cohort, self._explanations(cohort.config), extent, self.digests).require_controls()
+        Judge(cohort, self.explanations(cohort.config), extent, self.digests).require_controls()
         jobs = shuffled_jobs(cohort, range(1, extent.shuffles + 1), self.digests)
         self.digests.save()
         outcomes = trained(self.layout, jobs, self.executor, "training on shuffled labels")

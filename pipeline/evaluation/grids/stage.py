@@ -101,7 +101,7 @@ class GridJobs(Judge):
         key = unit_key(inputs, facts, score_grid, *sorted({asked.module for asked in self.explanations}))
         unit = f"{cohort.name}_{grid.kind}-{number:04d}"
         outputs = {name: cohort.layout.grid_file(unit, name) for name in ("scores", "invariance", "pictures")}
-        return Job(STAGE, unit, key, outputs, score_grid, (task,))
+        return Job(STAGE, unit, key, outputs, score_grid, (task,), on_gpu=True)
 
 
 def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:

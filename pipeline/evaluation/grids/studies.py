@@ -35,10 +35,6 @@ KERNEL_SHARES = (9 / 224, 17 / 224, 33 / 224, 65 / 224, 129 / 224, 257 / 224)
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 GAMMAS = (0.0, 0.001, 0.01, 0.1, 0.25)
 FEW_GAMMAS = (0.01, 0.25)
-SLOW = ("score-cam", "opti-cam", "lime", "vit-cx")
-"""Methods that show the network a hundred changed volumes and more, at whatever stage they are asked."""
-SLOW_AT_INPUT = (*SLOW, "occlusion", "rise", "ablation-cam")
-"""Those that change the features of a stage as often; behind the last stage that costs little."""
 LEFT_OUT = (
     "not asked with --quick: a hundred passes and more of the whole grid through the network; run the same command "
     "without --quick"
@@ -105,7 +101,7 @@ def asked_in_grids(
     for one in explanations:
         name = one.entry.name
         for depth in depths(model, every):
-            if kind == "needle" and not every and name in (SLOW if depth.stage else SLOW_AT_INPUT):
+            if kind == "needle" and not every and one.entry.is_slow_at(depth.stage):
                 method = one.build(surroundings)
                 found.append(Asked(name, method, depth.stage, one.start, depth=depth.relative, note=LEFT_OUT))
                 continue

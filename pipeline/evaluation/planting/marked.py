@@ -209,7 +209,7 @@ def _training(
     outputs = {**base.outputs, "measures": measures, "measures_columns": measures.with_suffix(".json")}
     outputs["mean_map"] = layout.fold(fold.index).mean_map("marked")
     key = unit_key({"training": base.key}, [guidance, config.regions.atlas], train_and_measure)
-    return Job(STAGE, base.unit, key, outputs, train_and_measure, (base.arguments[0], key, guidance))
+    return Job(STAGE, base.unit, key, outputs, train_and_measure, (base.arguments[0], key, guidance), on_gpu=True)
 
 
 def train_and_measure(

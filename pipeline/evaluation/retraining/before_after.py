@@ -63,7 +63,15 @@ def before_and_after(cohort: Judged, executor: Executor, digests: DigestCache) -
         facts, digests_of_files = facts_of(cohort.config, fold)
         key = unit_key({**inputs, **digests_of_files}, [facts, cohort.config.regions.atlas], control_and_measures)
         jobs.append(
-            Job(STAGE, base.unit, key, outputs, control_and_measures, (base.arguments[0], key, own.arguments[0]))
+            Job(
+                STAGE,
+                base.unit,
+                key,
+                outputs,
+                control_and_measures,
+                (base.arguments[0], key, own.arguments[0]),
+                on_gpu=True,
+            )
         )
     digests.save()
     outcomes = trained(layout, jobs, executor, "training without maps")

@@ -61,4 +61,4 @@ class Retraining:
         task: FoldTask = base.arguments[0]
         outputs = {name: base.outputs[name] for name in ("predictions", "predictions_columns")}
         removal = Removal(numbers, controls, cohort.atlas)
-        return Job(STAGE, base.unit, key, outputs, retrain_fold, (task, key, removal))
+        return Job(STAGE, base.unit, key, outputs, retrain_fold, (task, key, removal), on_gpu=True)

@@ -49,11 +49,6 @@ FAILURES_TABLE = Table(
     "failures", FAILURE_COLUMNS, "unit of work that failed", "What went wrong, and what can be done?", stage="run",
     file="failures.tsv", filled=("stage", "unit"),
 )  # fmt: skip
-NETWORK_STAGES = frozenset({
-    "training", "application", "attribution", "attribution-applied", "attribution-parts", "explanations", "judging",
-    "sides", "grids", "marker", "objective", "retraining", "training-maps", "consensus-maps", "pretraining",
-})  # fmt: skip
-"""Stages whose units compute with networks, on a GPU where there is one."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +80,8 @@ class Job:
     followers: Callable[[RunLayout, Outcome], Sequence[Job]] | None = None
     """Units of later stages to do in the same worker after this one; picklable. Their outcomes are not kept: the later
     stage finds them done or repeats them."""
+    on_gpu: bool = False
+    """Whether it computes with networks, on a GPU where there is one."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +198,7 @@ def run_jobs(
 
 def _workers_for(job: Job, executor: Executor) -> Executor:
     """Those with GPUs for work with networks, if a cluster has some."""
-    return executor.gpu if isinstance(executor, ClusterExecutor) and job.stage in NETWORK_STAGES else executor
+    return executor.gpu if isinstance(executor, ClusterExecutor) and job.on_gpu else executor
 
 
 def _count_running(layout: RunLayout) -> Callable[[], int]:

@@ -197,7 +197,7 @@ def pretrain(
     key = unit_key({scan.name: versions[scan.name] for scan in scans}, parameters, train_backbone)
     outputs = {name: getattr(layout.backbone, name) for name in ("weights", "description", "history")}
     outputs["history_columns"] = outputs["history"].with_suffix(".json")
-    job = Job(STAGE, "backbone", key, outputs, train_backbone, (task, key))
+    job = Job(STAGE, "backbone", key, outputs, train_backbone, (task, key), on_gpu=True)
     try:
         with CurveOnTerminal([(job.unit, task.checkpoint)], config.training.max_epochs):
             outcomes = run_jobs(layout, [job], executor, "Pre-training")

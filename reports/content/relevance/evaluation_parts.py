@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
+from heatlas.pipeline.evaluation import parts as bench_parts
+from heatlas.pipeline.evaluation.bench import part as bench
+from heatlas.pipeline.evaluation.bench.part import Shown
+from heatlas.pipeline.evaluation.bench.request import Request
 from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, KIND_OF
 from heatlas.pipeline.evaluation.grids.tables import ALL_METHODS
 from heatlas.pipeline.evaluation.nulls.networks import REAL
-from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.map_names import map_title, method_title
 from heatlas.reports.analyses.evaluation_verdict import COHORTS, title_of
 from heatlas.reports.content.relevance.evaluation_networks import (
@@ -28,6 +33,7 @@ from heatlas.reports.content.relevance.evaluation_networks import (
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
 
 NAMED = 4
@@ -43,34 +49,39 @@ class Part:
     tables: tuple[PageTable, ...] = ()
 
 
-@dataclass(frozen=True)
-class Asked:
-    """How a part is read: its table by the name of its declaration, the command that makes it, and what shows it."""
-
-    title: str
-    table: str
-    command: str
-    shown: Callable[[RunRecord, pd.DataFrame], tuple[str, tuple[PageTable, ...]]]
+def shown_of_all() -> Mapping[Shown, bench.Part | None]:
+    """What is shown, in the order of the page, and the part that makes it; of the bench itself None."""
+    return {DISTRACTORS: None} | {shown: part for part in bench_parts.PARTS for shown in part.shown}
 
 
 def applies(run: RunRecord) -> bool:
     """Whether the run was evaluated: any part is there, or a file of one that cannot be used."""
-    names = ("verdicts", *(one.table for one in PARTS))
+    names = ("verdicts", *(one.table for one in shown_of_all()))
     return any(run.has(name) or name in run.unreadable for name in names)
 
 
 def build(material: Material) -> Mapping[str, Any]:
-    """All parts, in the order of `PARTS`."""
+    """All that is shown, less what the run would refuse."""
     run = material.run
-    probes = isinstance(run.config.model, ProbeConfig)
-    asked = [one for one in PARTS if one.table != "representations" or probes or run.has(one.table)]
-    return {"parts": [_part(run, one) for one in asked]}
+    shown = {one: part for one, part in shown_of_all().items() if run.has(one.table) or not _refused(part, run)}
+    return {"parts": [_part(run, one, part) for one, part in shown.items()]}
 
 
-def _part(run: RunRecord, asked: Asked) -> Part:
-    if not run.has(asked.table):
-        return Part(asked.title, run.why_absent(asked.table, otherwise=f"Not asked: {asked.command} makes this part."))
-    return Part(asked.title, *asked.shown(run, run.tables[asked.table]))
+def _refused(part: bench.Part | None, run: RunRecord) -> bool:
+    try:
+        if part is not None:
+            part.require(Request(), run.config)
+    except UsageError:
+        return True
+    return False
+
+
+def _part(run: RunRecord, shown: Shown, part: bench.Part | None = None) -> Part:
+    if not run.has(shown.table):
+        asked = shown.command or (f"--parts {part.name}" if part else "")
+        command = f"heatlas evaluate OUT {asked}".rstrip()
+        return Part(shown.title, run.why_absent(shown.table, otherwise=f"Not asked: {command} makes this part."))
+    return Part(shown.title, *_VIEWS.get(shown.table, partial(_as_it_is, shown.table))(run, run.tables[shown.table]))
 
 
 def _named(names: Sequence[str]) -> str:
@@ -228,24 +239,20 @@ def _claims(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, 
     return text, (page_table(rows, columns, caption, ROWS),)
 
 
-_EVALUATE = "heatlas evaluate OUT"
-PARTS: Sequence[Asked] = (
-    Asked("Do maps mark what they should not?", "distractors", _EVALUATE, _distractors),
-    Asked(
-        "Does the network need both sides of a region?", "interactions_of_sides",
-        f"{_EVALUATE} --parts nulls interactions", _interactions,
-    ),
-    Asked(
-        "Is evidence related to size or to brightness?", "evidence_sources",
-        f"{_EVALUATE} --parts nulls interactions --methods expected-gradients", _sources,
-    ),
-    Asked("Of several scans, does a map mark the right one?", "grids", f"{_EVALUATE} --parts grids", _grids),
-    Asked("Does what is known of grids hold here?", "grid_directions", f"{_EVALUATE} --parts grids", _claims),
-    Asked("Does a map depend on how a function is written?", "invariance", f"{_EVALUATE} --parts grids", invariance),
-    Asked("Do networks need the regions ranked first?", "retraining", f"{_EVALUATE} --parts retrain", retraining),
-    Asked("Do other networks show the same regions?", "consensus", f"{_EVALUATE} --parts consensus", consensus),
-    Asked(
-        "What does the backbone know?", "representations", f"{_EVALUATE} --parts representations", representations,
-    ),
-)  # fmt: skip
-"""Parts of the evaluation, in the order of the page."""
+def _as_it_is(name: str, run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """The first rows of a table without a view of its own."""
+    declared = TABLES[name]
+    columns = [
+        Column(key, key, hint=one.meaning) if one.is_text else numeric(key, key, hint=one.meaning)
+        for key, one in declared.columns.items()
+    ]  # fmt: skip
+    return declared.question, (page_table(table, columns, f"One row per {declared.rows}.", ROWS),)
+
+
+DISTRACTORS = Shown("Do maps mark what they should not?", "distractors")
+_VIEWS: Mapping[str, Callable[[RunRecord, pd.DataFrame], tuple[str, tuple[PageTable, ...]]]] = {
+    "distractors": _distractors, "interactions_of_sides": _interactions, "evidence_sources": _sources, "grids": _grids,
+    "grid_directions": _claims, "invariance": invariance, "retraining": retraining, "consensus": consensus,
+    "representations": representations,
+}  # fmt: skip
+"""Tables that are shown otherwise than as they are."""

@@ -1,0 +1,174 @@
+"""All parts of the bench. Adding one is adding a record here; the bench, the command line and the report find it.
+
+A part that stands in its own room keeps its functions there; the record says how they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.part import Part, Shown
+from heatlas.pipeline.evaluation.bench.request import few_methods, methods_of, with_methods
+from heatlas.pipeline.evaluation.bench.stage import VERDICT_TABLES, Bench
+from heatlas.pipeline.evaluation.consensus.networks import require_different
+from heatlas.pipeline.evaluation.consensus.stage import agree
+from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
+from heatlas.pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids, require_single
+from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
+from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE
+from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE
+from heatlas.pipeline.evaluation.interactions.stage import interactions
+from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
+from heatlas.pipeline.evaluation.planting.marked import marker_cohort
+from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
+from heatlas.pipeline.evaluation.representations.stage import judge_backbone, require_frozen
+from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
+from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps
+from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
+from heatlas.pipeline.evaluation.retraining.removal import SHARES
+from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
+from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
+from heatlas.pipeline.explaining.explanation import Explanation
+from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.jobs import Outcome
+
+FURTHER_SEEDS = 2
+"""Further trainings of each fold for the consensus; one with ``--quick``."""
+RANDOM_DRAWS, QUICK_DRAWS = 9, 4
+
+
+def _planted(bench: Bench) -> tuple[Judged, list[Outcome]]:
+    return planted_cohort(bench.layout, bench.scans, bench.config, bench.atlas, bench.executor, bench.digests)
+
+
+def _grids(bench: Bench, cohort: Judged) -> list[Outcome]:
+    """By the usual methods, also those of `GRID_METHODS`."""
+    methods = methods_of(bench.request, cohort.config)
+    if not bench.request.methods:
+        refused = family_of(cohort.config.model).refused
+        methods = tuple(dict.fromkeys((*methods, *(one for one in GRID_METHODS if one not in refused))))
+    explanations = explanations_of_run(with_methods(cohort.config, methods))
+    return evaluate_grids(cohort, explanations, bench.request.quick, bench.executor, bench.digests)
+
+
+def _retrain(bench: Bench, cohort: Judged) -> list[Outcome]:
+    request = bench.request
+    draws = (QUICK_DRAWS if request.quick else RANDOM_DRAWS) if request.draws is None else request.draws
+    shares = SHARES[:1] if request.quick else SHARES
+    methods = few_methods(request, cohort.config)
+    return remove_and_retrain(cohort, methods, draws, bench.executor, bench.digests, shares)
+
+
+def _consensus(bench: Bench, cohort: Judged) -> list[Outcome]:
+    request = bench.request
+    seeds = 1 if request.quick else FURTHER_SEEDS
+
+    def methods(config: Config) -> tuple[Explanation, ...]:
+        return few_methods(request, config)
+
+    return agree(cohort, methods, seeds, request.families, request.quick, bench.executor, bench.digests)
+
+
+PARTS: Sequence[Part] = (
+    Part(
+        "nulls", "networks on shuffled labels and without training, which no good map can be told from",
+        extent={"nulls"}, usual=True, any_task=True,
+    ),
+    Part(
+        "faithfulness", "what the network answers when what a map marks is hidden or shown alone",
+        extent={"faithful"}, usual=True, any_task=True,
+    ),
+    Part(
+        "interactions", "the two sides of each region alone and together", extent={"controls"}, after=interactions,
+        tables=(INTERACTIONS_TABLE, SOURCES_TABLE),
+        shown=(
+            Shown(
+                "Does the network need both sides of a region?", "interactions_of_sides", "--parts nulls interactions"
+            ),
+            Shown(
+                "Is evidence related to size or to brightness?", "evidence_sources",
+                "--parts nulls interactions --methods expected-gradients",
+            ),
+        ),
+    ),
+    Part("plant", "loss planted in copies of the controls of the run", cohort=_planted, any_task=True),
+    Part(
+        "grids", "several scans side by side: which of them every map marks", tables=GRID_TABLES, run=_grids,
+        require=lambda _, config: require_single(config), last=True,  # since a weak network may allow no grid at all
+        shown=(
+            Shown("Of several scans, does a map mark the right one?", "grids"),
+            Shown("Does what is known of grids hold here?", "grid_directions"),
+            Shown("Does a map depend on how a function is written?", "invariance"),
+        ),
+    ),
+    Part(
+        "retrain", "networks trained without the regions that a map ranks first", tables=(RETRAINING_TABLE,),
+        run=_retrain, shown=(Shown("Do networks need the regions ranked first?", "retraining"),),
+        options={"draws": "only remove and retrain draws regions"},
+    ),
+    Part(
+        "consensus", "networks of other seeds, epochs and families", tables=CONSENSUS_TABLES, run=_consensus,
+        require=lambda request, config: require_different(request.families, config),
+        shown=(Shown("Do other networks show the same regions?", "consensus"),),
+        options={"families": "only the consensus asks other families"},
+    ),
+    Part(
+        "marker", "a scanner marker that goes with the diagnosis in training only", tables=(MARKER_TABLE,),
+        run=lambda bench, cohort: marker_cohort(cohort, bench.executor, bench.digests),
+    ),
+    Part(
+        "objective", "networks trained with maps and without", tables=(BEFORE_AFTER_TABLE,),
+        require=lambda _, config: require_maps(config),
+        run=lambda bench, cohort: before_and_after(cohort, bench.executor, bench.digests),
+    ),
+    Part(
+        "representations", "what a backbone learned without labels", tables=(REPRESENTATIONS_TABLE,),
+        require=lambda _, config: require_frozen(config),
+        run=lambda bench, cohort: judge_backbone(cohort, bench.scans, bench.executor, bench.digests),
+        shown=(Shown("What does the backbone know?", "representations"),),
+    ),
+)  # fmt: skip
+
+BENCH_TABLES = (*VERDICT_TABLES, *(table for part in PARTS for table in part.tables))
+"""Tables of ``heatlas evaluate``; a run has none of them."""
+
+
+def chosen_parts(names: Sequence[str]) -> tuple[Part, ...]:
+    """Parts by their names; the usual ones for none.
+
+    Raises
+    ------
+    UsageError
+        For an unknown name.
+    """
+    known = {part.name: part for part in PARTS}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--parts {name}: unknown; known are {', '.join(known)}.")
+    return tuple(known[name] for name in dict.fromkeys(names)) or tuple(part for part in PARTS if part.usual)
+
+
+def require_task(parts: Sequence[Part], config: Config, split: Split) -> None:
+    """Refuse parts that compare two classes, in a run that has another task.
+
+    Raises
+    ------
+    UsageError
+    """
+    undefined = task_of(config.cohort).kind.undefined
+    asked = [part.name for part in parts if not part.any_task]
+    if split.folds and undefined and asked:
+        known = ", ".join(part.name for part in PARTS if part.any_task)
+        raise UsageError(f"--parts {asked[0]}: {undefined} Defined for every task are {known}.")
+
+
+def parts_in_words() -> str:
+    """All parts with what they do, for the help of the command line."""
+    usual = " and ".join(part.name for part in PARTS if part.usual)
+    return f"{'; '.join(f'{part.name} ({part.help})' for part in PARTS)} (default: {usual})"
