@@ -26,7 +26,7 @@ from training_rate import NETWORK, Cohort, written
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
@@ -74,7 +74,7 @@ def engine(layout: RunLayout, cohort: Cohort, config: Config) -> Callable[[], No
     [asked] = explanations_of_run(config)
     atlas = PackedAtlas.of(load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm)))
     network = load_model(layout.fold(0))
-    method = asked.build(Surroundings(atlas, cohort.spec.box, None))
+    method = asked.build(RunContext(atlas, cohort.spec.box, None))
     volumes = [torch.from_numpy(read_network_volume(files, cohort.spec))[None, None] for files in cohort.files]
 
     @kept_memory()

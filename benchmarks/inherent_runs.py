@@ -23,7 +23,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import make_split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
+from heatlas.pipeline.evaluation.bench.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of
 from heatlas.pipeline.evaluation.bench.request import with_methods
@@ -102,7 +102,7 @@ class Workplace:
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
         return DigestCache(self.layout.digests)
 
-    def cohort(self, config: Config) -> Judged:
+    def cohort(self, config: Config) -> JudgedCohort:
         """The labelled scans of the run, one per participant and class, in folds that the seed draws."""
         table = ScanTable.read(self.run / "scans.tsv")
         split = make_split(table, config.cohort, config.seed)
@@ -115,9 +115,9 @@ class Workplace:
         atlas = PackedAtlas.of(self._atlas(config))
         source = read_run_input(RunLayout(self.run.resolve()))
         truth = truth_of_input(source.input / PLANTED, list(atlas.regions.groups))
-        return Judged(RUN, self.layout, tuple(first.values()), split, config, atlas, truth, labelled, labelled)
+        return JudgedCohort(RUN, self.layout, tuple(first.values()), split, config, atlas, truth, labelled, labelled)
 
-    def planted(self, config: Config) -> Judged:
+    def planted(self, config: Config) -> JudgedCohort:
         """Copies of the controls with planted loss, and untouched ones, with the networks of a recipe."""
         kept = ScanTable.read(self.run / "scans.tsv").kept
         return planted_cohort(self.layout, kept, config, self._atlas(config), self.executor, self.digests)[0]
@@ -126,13 +126,13 @@ class Workplace:
         return load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
 
 
-def networks(recipe: Recipe, cohort: Judged, seed: int) -> Networks:
+def networks(recipe: Recipe, cohort: JudgedCohort, seed: int) -> Networks:
     """The networks of a recipe and seed; not yet trained."""
     name = re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
     return Networks(name, FAMILY, networks_of(cohort, name), cohort.config)
 
 
-def trained(work: Workplace, found: Networks, cohort: Judged) -> float:
+def trained(work: Workplace, found: Networks, cohort: JudgedCohort) -> float:
     """Train the networks that are missing, one per fold; minutes that this took in all folds together.
 
     Raises
@@ -152,7 +152,7 @@ def trained(work: Workplace, found: Networks, cohort: Judged) -> float:
     return (time.perf_counter() - started) / 60
 
 
-def scored(work: Workplace, recipe: Recipe, cohort: Judged, seed: int, faithful: bool = False) -> pd.DataFrame:
+def scored(work: Workplace, recipe: Recipe, cohort: JudgedCohort, seed: int, faithful: bool = False) -> pd.DataFrame:
     """Train, explain and score: a row per map, of the columns of ``evaluation.tsv`` and those of the training."""
     found = networks(recipe, cohort, seed)
     minutes = trained(work, found, cohort)
@@ -174,7 +174,7 @@ def scored_on_copies(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame
 
 
 def judged(
-    work: Workplace, recipe: Recipe, cohort: Judged, title: str, name: str, faithful: bool = False
+    work: Workplace, recipe: Recipe, cohort: JudgedCohort, title: str, name: str, faithful: bool = False
 ) -> pd.DataFrame:
     """Rows of the trained networks in the table of the bench; if asked, with faithfulness and scores of voxels.
 
@@ -196,7 +196,7 @@ def judged(
     return table[table["network"] == "real"]
 
 
-def last_epochs(found: Networks, cohort: Judged) -> dict[str, float]:
+def last_epochs(found: Networks, cohort: JudgedCohort) -> dict[str, float]:
     """Mean over folds of the training's loss and accuracy in the last epoch, and of its validation."""
     columns = ["train_loss", "train_balanced_accuracy", "validation_loss", "validation_balanced_accuracy"]
     last = [read_table(found.layout.fold(fold.index).history).iloc[-1] for fold in cohort.tested_folds]

@@ -29,7 +29,7 @@ from inherent_units import angle, templates
 from torch import Tensor
 from torch.nn import functional
 
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.inherent.contributions import contrast, contributions, mean_corrected
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered
@@ -210,7 +210,7 @@ def founding_maps(work: Workplace, seed: int) -> dict[str, np.ndarray]:
             network = task.networks[0].network
             loaded, reference = network.load(torch.device("cpu")), network.reference(torch.device("cpu"))
             volume = torch.from_numpy(read_network_volume(task.files, loaded.input))[None, None]
-            method = asked.build(Surroundings(task.atlas, loaded.input.box, reference))
+            method = asked.build(RunContext(task.atlas, loaded.input.box, reference))
             (answer,) = attribute_all(loaded.model, volume, 1, method, asked.stage_in(loaded.model), asked.start)
             maps[task.scan.scan_id] = from_network(answer.values[0, 0].numpy(), loaded.input)
     return maps

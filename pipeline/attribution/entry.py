@@ -19,7 +19,7 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class RunContext:
     """What a run provides to a method.
 
     Parameters
@@ -76,7 +76,7 @@ class Entry:
         """Whether it explains a scan relative to controls."""
         return any(field.name == "reference" for field in fields(self.record))
 
-    def build(self, settings: Mapping[str, Setting], surroundings: Surroundings) -> Method:
+    def build(self, settings: Mapping[str, Setting], surroundings: RunContext) -> Method:
         """Create the method; raises `UsageError` for an invalid setting."""
         given = self.record.from_run(surroundings) if hasattr(self.record, "from_run") else {}
         method: Method = build_record(self.record, settings, given)

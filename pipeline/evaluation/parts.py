@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.part import Part, Shown
 from heatlas.pipeline.evaluation.bench.request import few_methods, methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.stage import VERDICT_TABLES, Bench
@@ -43,11 +43,11 @@ FURTHER_SEEDS = 2
 RANDOM_DRAWS, QUICK_DRAWS = 9, 4
 
 
-def _planted(bench: Bench) -> tuple[Judged, list[Outcome]]:
+def _planted(bench: Bench) -> tuple[JudgedCohort, list[Outcome]]:
     return planted_cohort(bench.layout, bench.scans, bench.config, bench.atlas, bench.executor, bench.digests)
 
 
-def _grids(bench: Bench, cohort: Judged) -> list[Outcome]:
+def _grids(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
     """By the usual methods, also those of `GRID_METHODS`."""
     methods = methods_of(bench.request, cohort.config)
     if not bench.request.methods:
@@ -57,7 +57,7 @@ def _grids(bench: Bench, cohort: Judged) -> list[Outcome]:
     return evaluate_grids(cohort, explanations, bench.request.quick, bench.executor, bench.digests)
 
 
-def _retrain(bench: Bench, cohort: Judged) -> list[Outcome]:
+def _retrain(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
     request = bench.request
     draws = (QUICK_DRAWS if request.quick else RANDOM_DRAWS) if request.draws is None else request.draws
     shares = SHARES[:1] if request.quick else SHARES
@@ -65,7 +65,7 @@ def _retrain(bench: Bench, cohort: Judged) -> list[Outcome]:
     return remove_and_retrain(cohort, methods, draws, bench.executor, bench.digests, shares)
 
 
-def _consensus(bench: Bench, cohort: Judged) -> list[Outcome]:
+def _consensus(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
     request = bench.request
     seeds = 1 if request.quick else FURTHER_SEEDS
 

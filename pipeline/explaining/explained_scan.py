@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.attribution.ensembles import RunningMean
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, sum_per_volume
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.records import Attribution
@@ -162,7 +162,7 @@ def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None)
 
 def answers_of(network: Network, loaded: LoadedModel, volume: Tensor, task: ScanToExplain) -> dict[str, Attribution]:
     """Maps of a scan by one network, by name."""
-    surroundings = Surroundings(task.atlas, loaded.input.box, network.reference(volume.device))
+    surroundings = RunContext(task.atlas, loaded.input.box, network.reference(volume.device))
     found: dict[str, Attribution] = {}
     for asked in task.explanations:
         target = _target_unit(network, loaded, volume, asked.target)

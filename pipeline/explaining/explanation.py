@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from heatlas.pipeline.attribution.entry import Entry, Surroundings
+from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.method_settings import Setting
 from heatlas.pipeline.attribution.methods import Method
 from heatlas.pipeline.attribution.targets import StartValue
@@ -61,7 +61,7 @@ class Explanation:
         """Where the method is defined: its code and what that imports make the maps."""
         return str(self.entry.record.__module__)
 
-    def build(self, surroundings: Surroundings) -> Method:
+    def build(self, surroundings: RunContext) -> Method:
         return self.entry.build(self.settings, surroundings)
 
     def stage_in(self, model: nn.Module) -> int | str:

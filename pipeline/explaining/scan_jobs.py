@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import require_defined
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.controls import Controls
@@ -94,5 +94,5 @@ def require_all_defined(
         As the method raises it.
     """
     for asked in explanations:
-        method, stage = asked.build(Surroundings(atlas, spec.box)), asked.stage_in(model)
+        method, stage = asked.build(RunContext(atlas, spec.box)), asked.stage_in(model)
         require_defined(model, spec.shape, method, stage, asked.start)

@@ -32,7 +32,7 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
-from heatlas.pipeline.run.work.progress import Paced
+from heatlas.pipeline.run.work.progress import RateLimited
 
 REGISTRATION_COLUMNS = {
     **described("participant_id", "session_id", "scan_id"),
@@ -122,7 +122,7 @@ def register_scans(
         if on_tables is not None:
             on_tables(good)
 
-    paced = Paced(interim)
+    paced = RateLimited(interim)
 
     def finish(outcome: Outcome) -> None:
         finished[outcome.job.unit] = outcome

@@ -44,7 +44,7 @@ class FinishedSection:
 
 
 @dataclass(frozen=True)
-class Made:
+class FinishedParts:
     """What came of some parts: sections of the index, files of the pages written, relative to the run, and faults."""
 
     sections: tuple[FinishedSection, ...] = ()
@@ -52,7 +52,7 @@ class Made:
     faults: tuple[str, ...] = ()
 
 
-def finished_sections(material: Material, ids: Iterable[str]) -> Made:
+def finished_sections(material: Material, ids: Iterable[str]) -> FinishedParts:
     """Build sections, in the order given; those that do not apply are left out."""
     by_id, found = {section.id: section for section in SECTIONS}, []
     with house_style():
@@ -66,7 +66,7 @@ def finished_sections(material: Material, ids: Iterable[str]) -> Made:
                 facts = {"id": name, "title": section.title, "missing": wrong, **facts_of({})}
                 made = FinishedSection(name, section.short, html, (), True, facts)
             found += [] if made is None else [made]
-    return Made(sections=tuple(found), faults=tuple(material.faults.said))
+    return FinishedParts(sections=tuple(found), faults=tuple(material.faults.said))
 
 
 def _finished(section: Section, material: Material) -> FinishedSection | None:
@@ -79,7 +79,7 @@ def _finished(section: Section, material: Material) -> FinishedSection | None:
     return FinishedSection(section.id, section.short, html, tuple(built.components), bool(built.absent), facts)
 
 
-def region_pages(material: Material) -> Made:
+def region_pages(material: Material) -> FinishedParts:
     """Pages of all bilateral groups, each leading to the next."""
     files, shared = material.links.regions, RegionMaterial(material)
     links, names = material.links.seen_from(PAGES), list(files)
@@ -91,7 +91,7 @@ def region_pages(material: Material) -> Made:
         if page is None:
             page = _page_of_fault(links.index, group, wrong)
         write_text(material.run.layout.root / files[group], page)
-    return Made(pages=tuple(files.values()), faults=tuple(material.faults.said))
+    return FinishedParts(pages=tuple(files.values()), faults=tuple(material.faults.said))
 
 
 def _region_page(shared: RegionMaterial, group: str, around: Mapping[str, NavigationEntry | None]) -> str:
@@ -116,7 +116,7 @@ def _page_of_fault(index: str, heading: str, wrong: str) -> str:
     return render("fault.html.j2", Frame(shortened(heading), [], index=index), heading=shortened(heading), wrong=wrong)
 
 
-def people_pages(material: Material) -> Made:
+def people_pages(material: Material) -> FinishedParts:
     """Pages of all participants."""
     people, files = People(material.run), material.links.people
     for participant, file in files.items():
@@ -125,7 +125,7 @@ def people_pages(material: Material) -> Made:
         if page is None:
             page = _page_of_fault(material.links.index, participant, wrong)
         write_text(material.run.layout.root / file, page)
-    return Made(pages=tuple(files.values()), faults=tuple(material.faults.said))
+    return FinishedParts(pages=tuple(files.values()), faults=tuple(material.faults.said))
 
 
 def _person_page(material: Material, people: People, participant: str) -> str:
@@ -137,7 +137,7 @@ def _person_page(material: Material, people: People, participant: str) -> str:
 _MAPS = ("brain", "maps", "patients")
 """Sections with pictures of brains: a part of their own, since the mean maps are read for them once."""
 _OTHERS = tuple(section.id for section in SECTIONS if section.id not in _MAPS)
-PARTS: Mapping[str, Callable[[Material], Made]] = {
+PARTS: Mapping[str, Callable[[Material], FinishedParts]] = {
     "maps": lambda material: finished_sections(material, _MAPS),
     "regions": region_pages,
     "sections": lambda material: finished_sections(material, _OTHERS),
@@ -146,12 +146,12 @@ PARTS: Mapping[str, Callable[[Material], Made]] = {
 """All parts, those that take longest first."""
 
 
-def make_part(layout: RunLayout, name: str) -> Made:
+def make_part(layout: RunLayout, name: str) -> FinishedParts:
     """Make one part in a process of its own."""
     return PARTS[name](Material.of(layout))
 
 
-def make_parts(material: Material, executor: Executor | None) -> Made:
+def make_parts(material: Material, executor: Executor | None) -> FinishedParts:
     """Make all parts, in the workers where there are any.
 
     The sections are in the order of the report.
@@ -164,7 +164,7 @@ def make_parts(material: Material, executor: Executor | None) -> Made:
     sections = {section.id: section for one in made for section in one.sections}
     in_order = tuple(sections[section.id] for section in SECTIONS if section.id in sections)
     faults = dict.fromkeys(fault for one in made for fault in one.faults)
-    return Made(in_order, tuple(page for one in made for page in one.pages), tuple(faults))
+    return FinishedParts(in_order, tuple(page for one in made for page in one.pages), tuple(faults))
 
 
 _REGION_PARTS = (("map", "Map"), ("groups", "By group"), ("volume", "Volume"))

@@ -12,7 +12,7 @@ from heatlas.atlases.regions import Region, RegionTable
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
+from heatlas.pipeline.evaluation.bench.cohorts import RUN, JudgedCohort, Truth
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.networks import FoundingConfig
@@ -60,7 +60,7 @@ def split(count: int = 24) -> Split:
     )
 
 
-def block_cohort(layout: EvaluationLayout, config: Config = CONFIG) -> Judged:
+def block_cohort(layout: EvaluationLayout, config: Config = CONFIG) -> JudgedCohort:
     """Write the scans. The range of intensities, by which networks scale them, is the same in every scan."""
     labels = atlas().labels
     for number, scan in enumerate(scans()):
@@ -72,12 +72,12 @@ def block_cohort(layout: EvaluationLayout, config: Config = CONFIG) -> Judged:
         files.t1w.parent.mkdir(parents=True, exist_ok=True)
         nib.save(nib.Nifti1Image((volume * (labels > 0)).astype(np.float32), GRID.affine), files.t1w)
         nib.save(nib.Nifti1Image((labels > 0).astype(np.uint8), GRID.affine), files.brain_mask)
-    return Judged(
+    return JudgedCohort(
         RUN, layout, scans(), split(), config, PackedAtlas.of(atlas()), Truth((INFORMATIVE,)), scans(), scans()
     )
 
 
-def train_run(cohort: Judged) -> None:
+def train_run(cohort: JudgedCohort) -> None:
     """Train the networks of the run."""
     digests = DigestCache(cohort.layout.digests)
     versions = registered_versions(cohort.layout, cohort.scans, cohort.config, digests)

@@ -15,7 +15,7 @@ import pytest
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.answers import LEVEL, UNKNOWN
-from heatlas.pipeline.evaluation.bench.cohorts import RUN, Judged, Truth
+from heatlas.pipeline.evaluation.bench.cohorts import RUN, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD, Rows, density_ratio
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, those_judged
@@ -47,10 +47,10 @@ def scan(name: str, label: str | None) -> Scan:
     return Scan(participant_id=f"sub-{name}", session_id=None, scan_id=name, image=None, label=label)
 
 
-def cohort(n: int = 6, truth: Truth | None = None) -> Judged:
+def cohort(n: int = 6, truth: Truth | None = None) -> JudgedCohort:
     scans = tuple(scan(f"{place:02}", ("CN", "AD")[place % 2]) for place in range(n))
     split = Split((Fold(0, (), (), tuple(one.participant_id for one in scans)),))
-    return Judged(RUN, EvaluationLayout(Path("out")), scans, split, CONFIG, None, truth, scans, scans)  # type: ignore[arg-type]
+    return JudgedCohort(RUN, EvaluationLayout(Path("out")), scans, split, CONFIG, None, truth, scans, scans)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3, 1.0])
@@ -182,7 +182,7 @@ def test_only_what_compares_with_controls_needs_them(
     scans = tuple(scan(f"{place:02}", ("CN", "AD")[place % 2]) for place in range(12))
     names = [one.participant_id for one in scans]
     split = Split((Fold(0, tuple(names[5::2]), (), tuple(names[:4])),))
-    judged = Judged(
+    judged = JudgedCohort(
         RUN, EvaluationLayout(tmp_path), scans[:4], split, CONFIG, None, None, scans, scans  # type: ignore[arg-type]
     )  # fmt: skip
     explanations = explanations_of_run(with_methods(CONFIG, methods))
@@ -203,7 +203,7 @@ def test_a_network_that_could_not_be_trained_is_missing_from_the_nulls(tmp_path:
     layout, truth = EvaluationLayout(tmp_path), Truth(("a", "b"))
     packed = SimpleNamespace(regions=SimpleNamespace(groups={"a": (1,), "b": (2,)}), version="")
     failed = dataclasses.replace(layout, networks=f"run_{shuffled_name(1)}").fold(1).weights
-    judged = Judged(RUN, layout, scans, split, CONFIG, packed, truth, scans, scans, frozenset({failed}))  # type: ignore[arg-type]
+    judged = JudgedCohort(RUN, layout, scans, split, CONFIG, packed, truth, scans, scans, frozenset({failed}))  # type: ignore[arg-type]
     judge = Judge(judged, (), Extent(2, False, False), DigestCache(tmp_path / "digests"))
     asked = {one.scan_id: [n.name for n in judge._job(one, ()).arguments[0].networks] for one in scans}
     assert asked == {

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import Distractor, Judged, Truth
+from heatlas.pipeline.evaluation.bench.cohorts import Distractor, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.bench.densities import Rows, class_difference, densities
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
@@ -31,14 +31,14 @@ UNUSED = GROUPS[2]
 PEOPLE = tuple((f"sub-{i:02d}", "AD" if i % 2 else "CN", i // 6) for i in range(12))
 
 
-def cohort(truth: Truth | None) -> Judged:
+def cohort(truth: Truth | None) -> JudgedCohort:
     scans = tuple(Scan(name, None, f"I{name[4:]}", None, label=label) for name, label, _ in PEOPLE)
     folds = []
     for index in (0, 1):
         test = tuple(name for name, _, fold in PEOPLE if fold == index)
         folds.append(Fold(index, tuple(name for name, _, fold in PEOPLE if fold != index), (), test))
     layout = EvaluationLayout(Path("run"))
-    return Judged("run", layout, scans, Split(tuple(folds)), load_config(), None, truth, scans, scans)  # type: ignore[arg-type]
+    return JudgedCohort("run", layout, scans, Split(tuple(folds)), load_config(), None, truth, scans, scans)  # type: ignore[arg-type]
 
 
 def rows(values: dict[tuple[str, str], dict[str, np.ndarray]], **columns: float) -> Rows:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
@@ -27,7 +27,7 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from heatlas.pipeline.evaluation.grids.composition import Grid
 from heatlas.pipeline.evaluation.grids.directions import SUMMARY_COLUMNS, summary_of_grids
-from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
+from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, GridMethod, grid_scores
 from heatlas.pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
 from heatlas.pipeline.evaluation.grids.job import picture
 from heatlas.pipeline.evaluation.grids.studies import (
@@ -75,7 +75,11 @@ class Painted:
 
 
 def test_a_map_of_the_target_is_perfect_and_an_even_one_is_chance() -> None:
-    asked = [Asked("oracle", Painted((0, 6))), Asked("even", Painted(elsewhere=2.0)), Asked("wrong", Painted((3, 4)))]
+    asked = [
+        GridMethod("oracle", Painted((0, 6))),
+        GridMethod("even", Painted(elsewhere=2.0)),
+        GridMethod("wrong", Painted((3, 4))),
+    ]
     table = grid_scores(pooled(), read, LAYOUT, GRIDS[:2], asked, ["DiFull", "GridPG"])
     assert list(table.columns) == list(GRID_COLUMNS)
     assert len(table) == 2 * 3 * 2
@@ -87,7 +91,7 @@ def test_a_map_of_the_target_is_perfect_and_an_even_one_is_chance() -> None:
 
 
 def test_the_repeated_corner_counts_in_the_class_and_not_in_the_cell() -> None:
-    table = grid_scores(pooled(), read, LAYOUT, GRIDS[2:], [Asked("both", Painted((0, 7)))], ["DiFull"])
+    table = grid_scores(pooled(), read, LAYOUT, GRIDS[2:], [GridMethod("both", Painted((0, 7)))], ["DiFull"])
     row = table.iloc[0]
     assert (row["share"], row["class_share"], row["chance"], row["class_chance"]) == (0.5, 1, 0.25, 0.5)
     assert summary_of_grids(table, PEOPLE)["class_excess"].iloc[0] == 0.5
@@ -95,7 +99,9 @@ def test_the_repeated_corner_counts_in_the_class_and_not_in_the_cell() -> None:
 
 @pytest.mark.parametrize("level", [0.0, np.nan, np.inf])
 def test_undefined_maps_stay_in_the_table_and_count_as_nothing(level: float) -> None:
-    asked = [Asked("undefined", Painted((0,), elsewhere=level) if np.isfinite(level) else Painted(elsewhere=level))]
+    asked = [
+        GridMethod("undefined", Painted((0,), elsewhere=level) if np.isfinite(level) else Painted(elsewhere=level))
+    ]
     table = grid_scores(pooled(), read, LAYOUT, GRIDS[:2], asked, ["DiFull"])
     broken = table["undefined"] == 1
     assert broken.tolist() == ([False, True] if level == 0 else [True, True])
@@ -111,7 +117,7 @@ def test_undefined_maps_stay_in_the_table_and_count_as_nothing(level: float) -> 
     [(flattened, "DiPart", "DiFull"), (lambda: pooled(norm=nn.InstanceNorm3d), "DiPart", "InstanceNorm3d")],
 )
 def test_what_is_not_defined_is_one_row_that_says_so(model: object, setting: str, words: str) -> None:
-    asked = [Asked("gradient", Gradient()), Asked("lrp", Lrp())]
+    asked = [GridMethod("gradient", Gradient()), GridMethod("lrp", Lrp())]
     table = grid_scores(model(), read, LAYOUT, GRIDS[:2], asked, [setting])  # type: ignore[operator, list-item]
     assert len(table) == len(asked)
     assert table["grid"].isna().all()
@@ -125,7 +131,8 @@ def test_what_is_not_defined_is_one_row_that_says_so(model: object, setting: str
 def test_maps_are_handed_on_with_their_grid() -> None:
     kept: list[tuple[str, str, int, float]] = []
     table = grid_scores(
-        pooled(), read, LAYOUT, GRIDS[:2], [Asked("ixg", InputTimesGradient(), one.stage) for one in depths(pooled())],
+        pooled(), read, LAYOUT, GRIDS[:2],
+        [GridMethod("ixg", InputTimesGradient(), one.stage) for one in depths(pooled())],
         keep=lambda setting, name, stage, grid, values: kept.append((setting, stage, grid, float(values.sum()))),
     )  # fmt: skip
     assert len(kept) == len(table) == 3 * 3 * 2
@@ -219,7 +226,7 @@ CONFIG = load_config(overrides={"attribution": {"methods": [
 ]}})  # fmt: skip
 EXPLANATIONS = explanations_of_run(CONFIG)
 USABLE = [one for one in EXPLANATIONS if not regional(one)]
-CONTROLS = Surroundings(None, None, Reference(scans(2, seed=8), ("a", "b")))  # type: ignore[arg-type]
+CONTROLS = RunContext(None, None, Reference(scans(2, seed=8), ("a", "b")))  # type: ignore[arg-type]
 
 
 def test_methods_that_hide_regions_of_one_brain_are_told() -> None:
@@ -282,7 +289,7 @@ def test_settings_of_the_literature_come_first_and_ours_name_themselves() -> Non
 
 def test_a_share_of_1_by_construction_says_so() -> None:
     """LRP and guided backpropagation in DiFull: the map is made of one cell alone, and its note says that."""
-    asked = [Asked("lrp", Lrp()), Asked("guided", GuidedBackprop()), Asked("gradient", Gradient())]
+    asked = [GridMethod("lrp", Lrp()), GridMethod("guided", GuidedBackprop()), GridMethod("gradient", Gradient())]
     table = grid_scores(pooled(), read, LAYOUT, GRIDS[:1], asked, ["DiFull", "GridPG"])
     said = table["note"].fillna("").str.contains("by construction")
     assert table.loc[said, ["setting", "method"]].to_numpy().tolist() == [["DiFull", "lrp"], ["DiFull", "guided"]]
@@ -340,7 +347,7 @@ def test_methods_that_do_not_follow_the_function_are_told_from_those_that_do() -
     features = torch.rand((1, 1, 4, 3, 2), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     connected = torch.arange(24) < 6
     slopes = torch.rand((2, 24), dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    asked = [Asked("z+", Lrp()), Asked("gradient", Gradient()), Asked("grad-cam", GradCam())]
+    asked = [GridMethod("z+", Lrp()), GridMethod("gradient", Gradient()), GridMethod("grad-cam", GradCam())]
     rows = invariance_rows(features, slopes, connected, 1, asked)
     table = invariance_table([pd.DataFrame(rows)] * 2, "run").set_index("method")
     assert (table["logit_difference"] < 1e-12).all()

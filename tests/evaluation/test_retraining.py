@@ -13,7 +13,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.request import with_methods
 from heatlas.pipeline.evaluation.retraining import rankings
 from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_part
@@ -143,10 +143,10 @@ def test_only_the_replaced_voxels_change_and_they_are_alike_in_every_scan(tmp_pa
         with_tissue(np.zeros((3, 4, 5), np.float32), tmp_path / "tissue.npz")
 
 
-def whole_cohort(labels: dict[str, str], fold: Fold) -> Judged:
+def whole_cohort(labels: dict[str, str], fold: Fold) -> JudgedCohort:
     own = tuple(Scan(name, None, name, None, label=label) for name, label in labels.items())
     tested = tuple(scan for scan in own if scan.participant_id in fold.test)
-    return Judged("run", EvaluationLayout(Path("out")), tested, Split((fold,)), CONFIG, None, None, own, own)  # type: ignore[arg-type]
+    return JudgedCohort("run", EvaluationLayout(Path("out")), tested, Split((fold,)), CONFIG, None, None, own, own)  # type: ignore[arg-type]
 
 
 def test_rankings_see_the_training_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_rows_by_hand() -> None:
 
 
 @pytest.fixture(scope="module")
-def block_run(tmp_path_factory) -> Iterator[Judged]:
+def block_run(tmp_path_factory) -> Iterator[JudgedCohort]:
     cohort = block_cohort(EvaluationLayout(tmp_path_factory.mktemp("blocks")))
     train_run(cohort)
     with pytest.MonkeyPatch.context() as few:
@@ -220,11 +220,11 @@ def block_run(tmp_path_factory) -> Iterator[Judged]:
         yield cohort
 
 
-def asked(cohort: Judged):
+def asked(cohort: JudgedCohort):
     return explanations_of_run(with_methods(cohort.config, ["deeplift"]))
 
 
-def test_without_the_informative_block_accuracy_is_chance_and_without_others_it_stays(block_run: Judged) -> None:
+def test_without_the_informative_block_accuracy_is_chance_and_without_others_it_stays(block_run: JudgedCohort) -> None:
     layout = block_run.layout
     remove_and_retrain(block_run, asked(block_run), 2, Inline(), DigestCache(layout.digests), (1 / 8,))
     table = read_table(layout.retraining).set_index("map")
@@ -241,7 +241,7 @@ def test_without_the_informative_block_accuracy_is_chance_and_without_others_it_
     assert not list((layout.evaluation / "models").rglob("*.safetensors"))
 
 
-def test_a_run_without_all_predictions_is_refused_before_any_training(block_run: Judged) -> None:
+def test_a_run_without_all_predictions_is_refused_before_any_training(block_run: JudgedCohort) -> None:
     path = block_run.layout.fold(1).predictions
     kept = path.read_bytes()
     path.write_bytes(b"".join(kept.splitlines(keepends=True)[:-1]))
@@ -252,7 +252,7 @@ def test_a_run_without_all_predictions_is_refused_before_any_training(block_run:
         path.write_bytes(kept)
 
 
-def test_a_second_call_trains_nothing_and_more_draws_only_what_is_new(block_run: Judged) -> None:
+def test_a_second_call_trains_nothing_and_more_draws_only_what_is_new(block_run: JudgedCohort) -> None:
     layout = block_run.layout
     first = layout.retraining.read_bytes()
     outcomes = remove_and_retrain(block_run, asked(block_run), 2, Inline(), DigestCache(layout.digests), (1 / 8,))
@@ -262,7 +262,7 @@ def test_a_second_call_trains_nothing_and_more_draws_only_what_is_new(block_run:
     assert sum(one.status == "done" for one in more) <= 2
 
 
-def test_a_failed_training_leaves_its_row_without_scores_and_is_listed(block_run: Judged, tmp_path: Path) -> None:
+def test_a_failed_training_leaves_its_row_without_scores_and_is_listed(block_run: JudgedCohort, tmp_path: Path) -> None:
     layout = block_run.layout
     broken = layout.scan(split().folds[0].train[-1], None, 4.0).t1w
     kept = broken.read_bytes()

@@ -38,7 +38,7 @@ EVERYTHING = AugmentationConfig(
 )  # fmt: skip
 
 
-class Given(nn.Module):
+class KnownOutput(nn.Module):
     """A network whose output does not depend on its input."""
 
     def __init__(self, output):
@@ -90,7 +90,7 @@ def test_cross_entropy_of_three_classes_is_the_weighted_mean_of_minus_log_softma
     weights = class_weights(torch.tensor(targets), True, 3)[[0, 2]]
     assert weights.tolist() == pytest.approx([3 / (3 * 2), 3 / (3 * 1)])
     objective = classification(torch.tensor([0.5, 1.0, 1.0]))
-    loss, logged = objective.loss(Given(logits), batch_of(targets), Context())
+    loss, logged = objective.loss(KnownOutput(logits), batch_of(targets), Context())
     single = [-math.log(math.exp(row[k]) / sum(map(math.exp, row))) for row, k in zip(logits, targets, strict=True)]
     weighted = [single[0] * 1.0, single[1] * 0.5, single[2] * 0.5]
     assert loss.item() == pytest.approx(sum(weighted) / 3)
@@ -104,7 +104,7 @@ def test_cross_entropy_of_three_classes_is_the_weighted_mean_of_minus_log_softma
 )  # errors of 0.5, 2 and 0 standard deviations
 def test_losses_of_a_number_are_in_standard_deviations(kind, expected):
     objective = regression(kind, Scale(70.0, 10.0))
-    loss, logged = objective.loss(Given([[0.5], [3.0], [-1.0]]), batch_of([70.0, 80.0, 60.0]), Context())
+    loss, logged = objective.loss(KnownOutput([[0.5], [3.0], [-1.0]]), batch_of([70.0, 80.0, 60.0]), Context())
     assert logged["loss"].tolist() == pytest.approx(expected)
     assert loss.item() == pytest.approx(sum(expected) / 3)
     assert objective.measures(logged).score == pytest.approx((5 + 20 + 0) / 3)  # MAE in years

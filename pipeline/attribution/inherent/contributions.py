@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import channel_sum
 from heatlas.pipeline.attribution.inherent.ledger import balances, inherent_ledger
 from heatlas.pipeline.attribution.lrp.ledger import Ledger
@@ -87,7 +87,7 @@ class Inherent(CheckedSettings):
     compare: Literal["controls", "nothing"] = "controls"
 
     @staticmethod
-    def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:
+    def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
         """The controls of the network."""
         return {"reference": surroundings.reference}
 

@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, digest, masked_scores
@@ -193,7 +193,7 @@ class RegionOcclusion(CheckedSettings):
     batch: Count = 8
 
     @staticmethod
-    def from_run(surroundings: Surroundings) -> dict[str, RegionLabels]:
+    def from_run(surroundings: RunContext) -> dict[str, RegionLabels]:
         """The atlas of the run, in the part of the template that the network sees."""
         labels = torch.from_numpy(surroundings.atlas.labels_in(surroundings.box))
         return {"regions": RegionLabels("regions of the run", labels)}

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.graph.planner import boundary_value, carried, max_pool, plan_forward
 from heatlas.pipeline.attribution.graph.supported import labelled
 from heatlas.pipeline.attribution.graph.tape import Values
@@ -144,7 +144,7 @@ class DeepLift(CheckedSettings):
     compare: Literal["mean", "each"] = "mean"
 
     @staticmethod
-    def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:
+    def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
         """The controls of the network."""
         return {"reference": surroundings.reference}
 

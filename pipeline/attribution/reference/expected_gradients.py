@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
 from heatlas.pipeline.attribution.gradient.integrated_gradients import PathIntegral, path_integral, require_complete
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
@@ -166,7 +166,7 @@ class ExpectedGradients(CheckedSettings):
     tolerance: Annotated[float, between(0, math.inf)] = 0.05
 
     @staticmethod
-    def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:
+    def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
         """The controls of the network."""
         return {"reference": surroundings.reference}
 
@@ -233,7 +233,7 @@ class IntegratedGradientsFromMean(CheckedSettings):
     tolerance: Annotated[float, between(0, math.inf)] = 0.05
 
     @staticmethod
-    def from_run(surroundings: Surroundings) -> dict[str, Reference | None]:
+    def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
         """The controls of the network."""
         return {"reference": surroundings.reference}
 

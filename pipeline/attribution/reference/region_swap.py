@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
@@ -99,7 +99,7 @@ class OfRegions(CheckedSettings):
     regions: RegionLabels | None = None
 
     @staticmethod
-    def from_run(surroundings: Surroundings) -> dict[str, Reference | RegionLabels | None]:
+    def from_run(surroundings: RunContext) -> dict[str, Reference | RegionLabels | None]:
         """The controls of the network, and the atlas of the run in the part of the template that it sees."""
         labels = torch.from_numpy(surroundings.atlas.labels_in(surroundings.box))
         return {"reference": surroundings.reference, "regions": RegionLabels("regions of the run", labels)}

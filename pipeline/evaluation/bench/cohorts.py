@@ -68,7 +68,7 @@ class Truth:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedCohort:
     """A cohort on which maps are judged.
 
     Parameters

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.scores.overlap import ratio_of
 from heatlas.pipeline.regions.effect_size import hedges_g
 
@@ -46,7 +46,7 @@ class Rows:
     intensity: Mapping[str, Floats] = field(default_factory=dict)
 
 
-def densities(cohort: Judged, rows: Rows, network: str, name: str, scans: set[str]) -> pd.DataFrame:
+def densities(cohort: JudgedCohort, rows: Rows, network: str, name: str, scans: set[str]) -> pd.DataFrame:
     """Mean density per participant and outcome: index ``participant_id, outcome, fold``, a column per group.
 
     A scan without a finite map is left out; a map that is 0 everywhere counts as it is.
@@ -85,7 +85,7 @@ def class_difference(table: pd.DataFrame, paired: bool) -> Floats:
     return hedges_g(table.to_numpy(float), outcome, pd.factorize(level)[0], LEAST_SPREAD)
 
 
-def is_paired(cohort: Judged) -> bool:
+def is_paired(cohort: JudgedCohort) -> bool:
     return cohort.name.startswith(PLANTED)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import Rows, density_of, density_ratio
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from heatlas.pipeline.run.columns import Form
@@ -36,7 +36,7 @@ DISTRACTORS_TABLE = Table(
 )  # fmt: skip
 
 
-def distractor_table(cohort: Judged, rows: Rows) -> pd.DataFrame:
+def distractor_table(cohort: JudgedCohort, rows: Rows) -> pd.DataFrame:
     """One row per map by the true network (or none) and distractor."""
     made: list[list[object]] = []
     positive = {scan.scan_id: scan for scan in cohort.positive}
@@ -60,7 +60,7 @@ def distractor_table(cohort: Judged, rows: Rows) -> pd.DataFrame:
 
 
 def _row(
-    cohort: Judged, network: object, name: object, what: str, kind: str, scans: int, ratio: float, limit: float
+    cohort: JudgedCohort, network: object, name: object, what: str, kind: str, scans: int, ratio: float, limit: float
 ) -> list[object]:
     marked = None if np.isnan(ratio) else ratio > limit
     return [cohort.name, name, network, what, kind, scans, ratio, limit, marked]

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import Rows
 from heatlas.pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
 from heatlas.pipeline.evaluation.nulls.networks import (
@@ -70,14 +70,14 @@ class Judge:
 
     Parameters
     ----------
-    cohort : Judged
+    cohort : JudgedCohort
     explanations : tuple of Explanation
     extent : Extent
     digests : DigestCache
     """
 
     def __init__(
-        self, cohort: Judged, explanations: tuple[Explanation, ...], extent: Extent, digests: DigestCache
+        self, cohort: JudgedCohort, explanations: tuple[Explanation, ...], extent: Extent, digests: DigestCache
     ) -> None:
         self.cohort, self.explanations, self.extent, self.digests = cohort, explanations, extent, digests
         self._controls: Controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
@@ -166,13 +166,17 @@ class Judge:
 
 
 def judged_rows(
-    cohort: Judged, explanations: tuple[Explanation, ...], extent: Extent, executor: Executor, digests: DigestCache
-) -> tuple[Judged, Rows, list[Outcome]]:
+    cohort: JudgedCohort,
+    explanations: tuple[Explanation, ...],
+    extent: Extent,
+    executor: Executor,
+    digests: DigestCache,
+) -> tuple[JudgedCohort, Rows, list[Outcome]]:
     """Judge every scan of a cohort, and gather what was found; scans that failed are left out and listed.
 
     Returns
     -------
-    Judged
+    JudgedCohort
         The cohort without scans that failed.
     Rows
     list of Outcome
@@ -191,7 +195,7 @@ def judged_rows(
 _TITLES = {"run": "run", PLANTED: "planted copies"}
 
 
-def those_judged(cohort: Judged, outcomes: Sequence[Outcome]) -> Judged:
+def those_judged(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> JudgedCohort:
     """A cohort without the scans that failed, which must not take the rankings of all maps with them.
 
     Raises
@@ -209,7 +213,7 @@ def those_judged(cohort: Judged, outcomes: Sequence[Outcome]) -> Judged:
     return dataclasses.replace(cohort, scans=left)
 
 
-def gathered(cohort: Judged, outcomes: Sequence[Outcome], explanations: Sequence[Explanation]) -> Rows:
+def gathered(cohort: JudgedCohort, outcomes: Sequence[Outcome], explanations: Sequence[Explanation]) -> Rows:
     """Read the rows and sums of all scans, the sums pooled over both sides."""
     groups = cohort.atlas.regions.groups
     frames: list[pd.DataFrame] = []

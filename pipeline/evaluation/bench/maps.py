@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import Rows, densities
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered, those_judged
 from heatlas.pipeline.evaluation.nulls.networks import REAL
@@ -16,7 +16,9 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome
 
 
-def map_jobs(cohort: Judged, explanations: tuple[Explanation, ...], digests: DigestCache, stage: str) -> list[Job]:
+def map_jobs(
+    cohort: JudgedCohort, explanations: tuple[Explanation, ...], digests: DigestCache, stage: str
+) -> list[Job]:
     """One unit per scan: its maps by the networks of the cohort, summed over regions.
 
     Parameters
@@ -29,12 +31,14 @@ def map_jobs(cohort: Judged, explanations: tuple[Explanation, ...], digests: Dig
     return [dataclasses.replace(job, stage=stage) for job in jobs]
 
 
-def maps_of(cohort: Judged, explanations: Sequence[Explanation], outcomes: Sequence[Outcome]) -> tuple[Judged, Rows]:
+def maps_of(
+    cohort: JudgedCohort, explanations: Sequence[Explanation], outcomes: Sequence[Outcome]
+) -> tuple[JudgedCohort, Rows]:
     """The scans that were explained and their sums; raises as `those_judged`."""
     left = those_judged(cohort, outcomes)
     return left, gathered(left, [one for one in outcomes if one.ok], explanations)
 
 
-def participant_densities(cohort: Judged, rows: Rows, name: str, network: str = REAL) -> pd.DataFrame:
+def participant_densities(cohort: JudgedCohort, rows: Rows, name: str, network: str = REAL) -> pd.DataFrame:
     """Mean density per participant and class; see `pipeline.evaluation.bench.densities.densities`."""
     return densities(cohort, rows, network, name, {scan.scan_id for scan in cohort.scans})

@@ -14,7 +14,7 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
 
 if TYPE_CHECKING:
-    from heatlas.pipeline.evaluation.bench.cohorts import Judged
+    from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
     from heatlas.pipeline.evaluation.bench.densities import Rows
     from heatlas.pipeline.evaluation.bench.request import Request
     from heatlas.pipeline.evaluation.bench.stage import Bench
@@ -79,9 +79,9 @@ class Part:
     help: str
     require: Callable[[Request, Config], object] = _nothing
     extent: Collection[Literal["nulls", "faithful", "controls"]] = ()
-    cohort: Callable[[Bench], tuple[Judged, list[Outcome]]] | None = None
-    after: Callable[[Bench, Judged, Rows], list[Outcome]] | None = None
-    run: Callable[[Bench, Judged], list[Outcome]] | None = None
+    cohort: Callable[[Bench], tuple[JudgedCohort, list[Outcome]]] | None = None
+    after: Callable[[Bench, JudgedCohort, Rows], list[Outcome]] | None = None
+    run: Callable[[Bench, JudgedCohort], list[Outcome]] | None = None
     tables: Sequence[Table] = ()
     shown: Sequence[Shown] = ()
     options: Mapping[str, str] = field(default_factory=dict)

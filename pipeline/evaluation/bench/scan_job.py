@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.pipeline.attribution.entry import Surroundings
+from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.perturbation.masking import AIR
@@ -198,7 +198,7 @@ def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[O
         facts: dict[str, object] = {"fold": one.network.fold, "logit": margin(logits, target)}
         if reference is not None and one.changed:  # its logits are those of the network as it was
             reference = replace(reference, logits=None)
-        surroundings = Surroundings(task.atlas, loaded.input.box, reference)
+        surroundings = RunContext(task.atlas, loaded.input.box, reference)
         for asked in task.explanations:
             yield from _answers(one.name, asked, loaded, surroundings, volume, facts)
     reference = task.networks[0].network.reference(device)
@@ -224,7 +224,7 @@ def _answers(
     network: str,
     asked: Explanation,
     loaded: LoadedModel,
-    surroundings: Surroundings,
+    surroundings: RunContext,
     volume: Tensor,
     facts: Mapping[str, object],
 ) -> Iterator[OneMap]:
@@ -283,7 +283,7 @@ def _made_again(one: OneMap, task: ScanToJudge, device: torch.device) -> Explain
     network = task.networks[0].network
     loaded = network.load(device)
     target = loaded.classes.index(task.explanations[0].target)
-    method = asked.build(Surroundings(task.atlas, loaded.input.box, network.reference(device)))
+    method = asked.build(RunContext(task.atlas, loaded.input.box, network.reference(device)))
     stage, place = asked.stage_in(loaded.model), asked.names.index(one.name)
 
     def explain(changed: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench import distractors, table, verdicts
-from heatlas.pipeline.evaluation.bench.cohorts import RUN, Judged, truth_of_input
+from heatlas.pipeline.evaluation.bench.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
 from heatlas.pipeline.evaluation.bench.request import Request, methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.trainings import trained
@@ -80,7 +80,7 @@ class Bench:
         self._require_defined()
         for part in self.request.in_order:
             part.require(self.request, self.config)
-        cohorts: list[tuple[Judged, Extent]] = []
+        cohorts: list[tuple[JudgedCohort, Extent]] = []
         outcomes: list[Outcome] = []
         if self.split.folds:
             cohort = self._of_run(truth_json)
@@ -142,7 +142,7 @@ class Bench:
         """What is judged, by networks with these settings."""
         return explanations_of_run(with_methods(config, methods_of(self.request, config)))
 
-    def _of_run(self, truth_json: Path) -> Judged:
+    def _of_run(self, truth_json: Path) -> JudgedCohort:
         """Scans of the run that a network of the run may explain: of each participant and class the first."""
         task = task_of(self.config.cohort)
         tested: dict[tuple[str, str | None], Scan] = {}
@@ -166,11 +166,11 @@ class Bench:
         if truth is None:
             log.info("No truth is known of the scans of the run; --plant makes one from its controls.")
         labelled = tuple(scan for scan in self.scans if scan.label is not None)
-        return Judged(
+        return JudgedCohort(
             RUN, self.layout, tuple(tested.values()), self.split, self.config, packed, truth, labelled, labelled
         )
 
-    def _with_nulls(self, cohort: Judged, extent: Extent) -> tuple[Judged, list[Outcome]]:
+    def _with_nulls(self, cohort: JudgedCohort, extent: Extent) -> tuple[JudgedCohort, list[Outcome]]:
         """Train networks on labels that say nothing; a network that cannot be trained is missing from the nulls.
 
         Raises

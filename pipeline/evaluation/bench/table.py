@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import (
     Rows,
     class_difference,
@@ -116,7 +116,7 @@ EVALUATION_TABLE = Table(
 )  # fmt: skip
 
 
-def evaluation_table(cohort: Judged, rows: Rows) -> pd.DataFrame:
+def evaluation_table(cohort: JudgedCohort, rows: Rows) -> pd.DataFrame:
     """One row per map and network, and per severity where there are several; raises nothing."""
     made = []
     severities = sorted({value for value in (cohort.truth.severity.values() if cohort.truth else ()) if value})
@@ -131,14 +131,16 @@ def evaluation_table(cohort: Judged, rows: Rows) -> pd.DataFrame:
     return pd.DataFrame(made, columns=list(COLUMNS))
 
 
-def _at_severity(cohort: Judged, severity: float) -> set[str]:
+def _at_severity(cohort: JudgedCohort, severity: float) -> set[str]:
     """Scans of the people whose planted copy has this severity, both copies."""
     assert cohort.truth is not None
     people = {scan.participant_id for scan in cohort.scans if cohort.truth.severity.get(scan.scan_id) == severity}
     return {scan.scan_id for scan in cohort.scans if scan.participant_id in people}
 
 
-def _row(cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame, severity: str) -> dict[str, object]:
+def _row(
+    cohort: JudgedCohort, rows: Rows, network: str, name: str, own: pd.DataFrame, severity: str
+) -> dict[str, object]:
     positive = {scan.scan_id for scan in cohort.positive}
     of_positive = own[own["scan_id"].isin(positive)]
     found: dict[str, object] = {
@@ -166,7 +168,7 @@ def _row(cohort: Judged, rows: Rows, network: str, name: str, own: pd.DataFrame,
     return found
 
 
-def covers_folds(cohort: Judged, scans: Collection[str]) -> bool:
+def covers_folds(cohort: JudgedCohort, scans: Collection[str]) -> bool:
     """Whether scans are all those of their folds: else they were picked, and say nothing of the classes.
 
     A fold is missing where its network on shuffled labels could not be trained.
@@ -176,7 +178,7 @@ def covers_folds(cohort: Judged, scans: Collection[str]) -> bool:
 
 
 def _of_regions(
-    cohort: Judged, rows: Rows, network: str, name: str, scans: set[str], severity: str
+    cohort: JudgedCohort, rows: Rows, network: str, name: str, scans: set[str], severity: str
 ) -> dict[str, object]:
     """Columns that need every scan: rankings, dose-response, distractors, agreement of folds."""
     table = densities(cohort, rows, network, name, scans)
@@ -225,7 +227,7 @@ def _mean_of(values: Floats) -> Floats:
     return values.mean(axis=0) if len(values) else np.full(values.shape[1], np.nan)
 
 
-def _of_set(cohort: Judged, own: pd.DataFrame) -> dict[str, float]:
+def _of_set(cohort: JudgedCohort, own: pd.DataFrame) -> dict[str, float]:
     """`SET_SCORES` of the scans whose map was compared with the truth."""
     if IOU_COLUMNS[0] not in own:
         return {}
@@ -255,7 +257,7 @@ def _accuracy(own: pd.DataFrame, positive: set[str]) -> float:
     return float(balanced_accuracy(own["logit"].to_numpy(float), people, np.ones((1, len(own))))[0])
 
 
-def _seen(cohort: Judged, own: pd.DataFrame) -> dict[str, object]:
+def _seen(cohort: JudgedCohort, own: pd.DataFrame) -> dict[str, object]:
     """Participants with scores of masked recognition, and intervals of their means over participants."""
     if not {*SEEN} <= {*own.columns}:
         return {}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import networks_of
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.models.inputs import configured_input
@@ -58,7 +58,7 @@ class Networks:
     repeat: int = 1
     made: bool = False
 
-    def explaining(self, cohort: Judged) -> Judged:
+    def explaining(self, cohort: JudgedCohort) -> JudgedCohort:
         """The cohort as these networks explain it."""
         return dataclasses.replace(cohort, name=f"{cohort.name}_{self.name}", layout=self.layout, config=self.config)
 
@@ -122,7 +122,7 @@ def powers_of_two(epochs: int) -> tuple[int, ...]:
     return tuple(2**power for power in range(max(epochs - 1, 0).bit_length()) if 2**power < epochs)
 
 
-def sets_of_networks(cohort: Judged, seeds: int, families: Sequence[str], quick: bool) -> tuple[Networks, ...]:
+def sets_of_networks(cohort: JudgedCohort, seeds: int, families: Sequence[str], quick: bool) -> tuple[Networks, ...]:
     """The run's own networks first, then the others.
 
     Parameters
@@ -155,7 +155,7 @@ def sets_of_networks(cohort: Judged, seeds: int, families: Sequence[str], quick:
     return tuple(found)
 
 
-def training_jobs(cohort: Judged, networks: Networks, digests: DigestCache) -> list[Job]:
+def training_jobs(cohort: JudgedCohort, networks: Networks, digests: DigestCache) -> list[Job]:
     """Trainings of a set, one per fold; none of those that the run has."""
     if networks.made:
         return []

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import Rows, is_paired
 from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.bench.trainings import trained
@@ -37,7 +37,7 @@ STAGE = "consensus-maps"
 
 
 def agree(
-    cohort: Judged,
+    cohort: JudgedCohort,
     explanations_of: Callable[[Config], tuple[Explanation, ...]],
     seeds: int,
     families: Sequence[str],
@@ -49,7 +49,7 @@ def agree(
 
     Parameters
     ----------
-    cohort : Judged
+    cohort : JudgedCohort
     explanations_of : callable
         What is asked of networks with a recipe; methods not defined for its family are left out.
     seeds, families, quick
@@ -84,7 +84,7 @@ def agree(
     return outcomes + explained
 
 
-def _evidence(networks: Networks, cohort: Judged, rows: Rows, name: str) -> Evidence:
+def _evidence(networks: Networks, cohort: JudgedCohort, rows: Rows, name: str) -> Evidence:
     """One map by one set of networks."""
     own = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")
     margin = own.loc[[scan.scan_id for scan in cohort.scans], "logit"].to_numpy(float)
@@ -94,7 +94,7 @@ def _evidence(networks: Networks, cohort: Judged, rows: Rows, name: str) -> Evid
     return Evidence(networks.name, networks.kind, table, is_paired(cohort), accuracy, int(own["undefined"].sum()))
 
 
-def _write(cohort: Judged, evidence: dict[str, list[Evidence]]) -> None:
+def _write(cohort: JudgedCohort, evidence: dict[str, list[Evidence]]) -> None:
     """Write the tables, and print whether better classifiers give better evidence."""
     planted, seed = cohort.truth.groups if cohort.truth else (), cohort.config.seed
     pairs, networks, regions = [], [], []

@@ -44,7 +44,7 @@ GRID_COLUMNS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class GridMethod:
     """A method asked at one stage, under the names that its maps have in tables.
 
     Parameters
@@ -87,7 +87,7 @@ def grid_scores(
     read: Callable[[int], Tensor],
     layout: Layout,
     grids: Sequence[Grid],
-    asked: Sequence[Asked],
+    asked: Sequence[GridMethod],
     settings: Sequence[Setting] = SETTINGS,
     keep: Keep | None = None,
 ) -> pd.DataFrame:
@@ -101,7 +101,7 @@ def grid_scores(
         Scan number (as in `Grid.scans`) to its volume (1, D, H, W), as the network sees it.
     layout : Layout
     grids : sequence of Grid
-    asked : sequence of Asked
+    asked : sequence of GridMethod
     settings : sequence of {"GridPG", "DiFull", "DiPart"}
     keep : callable, optional
         Receives every map, for `pipeline.evaluation.grids.aggregated`.
@@ -120,7 +120,7 @@ def grid_scores(
 
 
 def _rows(
-    model: nn.Module, read: Callable[[int], Tensor], layout: Layout, grids: Sequence[Grid], asked: Asked,
+    model: nn.Module, read: Callable[[int], Tensor], layout: Layout, grids: Sequence[Grid], asked: GridMethod,
     setting: Setting, keep: Keep | None,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     for number, grid in enumerate(grids):
@@ -144,7 +144,9 @@ def _rows(
             yield {**row, "method": name, **scores, "note": (scores["note"] or note) if values is not None else note}
 
 
-def _maps(model: nn.Module, layout: Layout, cells: Tensor, grid: Grid, asked: Asked, setting: Setting) -> list[Tensor]:
+def _maps(
+    model: nn.Module, layout: Layout, cells: Tensor, grid: Grid, asked: GridMethod, setting: Setting
+) -> list[Tensor]:
     """All maps of what is asked, in the order of its names."""
     maps = grid_maps(
         model, layout, cells, grid.target, grid.cell, asked.method, asked.stage, setting, asked.start

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.methods import Method, attribute
 from heatlas.pipeline.attribution.targets import StartValue
-from heatlas.pipeline.evaluation.grids.grid_scores import Asked
+from heatlas.pipeline.evaluation.grids.grid_scores import GridMethod
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 INVARIANCE_ROW = ("method", "logit_difference", "share_plain", "share_cancelling", "note")
@@ -88,7 +88,7 @@ def share_on_disconnected(
 
 
 def invariance_rows(
-    features: Tensor, slopes: Tensor, connected: Tensor, target: int, asked: Sequence[Asked]
+    features: Tensor, slopes: Tensor, connected: Tensor, target: int, asked: Sequence[GridMethod]
 ) -> list[dict[str, object]]:
     """What methods make of a `Pair` on given features, a row per map: `INVARIANCE_ROW`.
 
@@ -101,7 +101,7 @@ def invariance_rows(
     connected : Tensor
         (F,), bool: features that the head reads.
     target : int
-    asked : sequence of Asked
+    asked : sequence of GridMethod
         Their controls, if any, are features too.
     """
     pair = cancelling_pair(slopes, slopes.new_zeros(len(slopes)), connected)

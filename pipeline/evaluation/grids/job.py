@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatlas.pipeline.attribution.entry import Surroundings, last_spatial_stage
+from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.evaluation.grids.composition import Grid, Kind
 from heatlas.pipeline.evaluation.grids.directions import KIND_OF
-from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, Asked, grid_scores
+from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, GridMethod, grid_scores
 from heatlas.pipeline.evaluation.grids.invariance import INVARIANCE_ROW, invariance_rows
 from heatlas.pipeline.evaluation.grids.layout import Layout, Shape
 from heatlas.pipeline.evaluation.grids.locality import filled_up
@@ -104,7 +104,7 @@ def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, A
     reference = task.network.reference(device)
     if reference is not None and reference.volumes.shape[1:] != cells.shape[1:]:  # the logits are of other volumes then
         reference = Reference(filled_up(reference.volumes, loaded.model), reference.people)
-    surroundings = Surroundings(task.atlas, loaded.input.box, reference)
+    surroundings = RunContext(task.atlas, loaded.input.box, reference)
     usable = [one for one in task.explanations if not regional(one)]
     a, b, c = cells.shape[-3:]
     asked = asked_in_grids(usable, surroundings, loaded.model, (a, b, c), grid.kind, task.every, task.settings)
@@ -164,7 +164,7 @@ def picture(values: Tensor, layout: Layout, cell: int) -> NDArray[np.float32]:
 
 
 def _invariance(
-    model: StagedModel, layout: Layout, cells: Tensor, surroundings: Surroundings,
+    model: StagedModel, layout: Layout, cells: Tensor, surroundings: RunContext,
     explanations: Sequence[Explanation], grid: Grid, settings: GridsConfig,
 ) -> list[dict[str, object]]:  # fmt: skip
     """The construction of A.8 on the last features of a grid, summed over channels.
@@ -195,12 +195,12 @@ def _invariance(
         sums = torch.split(controls.double().sum(1, keepdim=True), 1)
         reference = Reference(torch.cat([layout.join([one] * layout.cells) for one in sums]), reference.people)
     surroundings = dataclasses.replace(surroundings, reference=reference)
-    asked: list[Asked] = []
+    asked: list[GridMethod] = []
     sides = tuple(places.shape[-3:])
     for explanation in explanations:
         if explanation.entry.name == "lrp":
             asked += [dataclasses.replace(one, more=()) for one in lrp_study(Depth(0, 0.0), gammas=())]
             continue
         method = fitted(explanation.build(surroundings), sides, settings=settings)
-        asked.append(Asked(explanation.entry.name, method, start=explanation.start))
+        asked.append(GridMethod(explanation.entry.name, method, start=explanation.start))
     return invariance_rows(whole, torch.stack(own), connected.flatten(), grid.target, asked)

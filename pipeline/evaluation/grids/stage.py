@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
 from heatlas.pipeline.evaluation.grids.directions import (
@@ -104,10 +104,10 @@ class GridJobs(Judge):
         return Job(STAGE, unit, key, outputs, score_grid, (task,), on_gpu=True)
 
 
-def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:
+def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:
     """Grids of every fold: of each class the most confident scans are explained, as many as the settings say.
 
-    With `quick` half as many, and no pairs. A fold, kind and class of which no grid can be made has a
+    With `quick` half as many, and no pairs. Where no grid can be made for a fold, kind and class, there is a
     note instead.
     """
     found: list[Planned] = []
@@ -135,7 +135,7 @@ def planned_grids(cohort: Judged, quick: bool) -> list[Planned]:
     return found
 
 
-def _said(cohort: Judged, fold: int, error: BadInputError) -> str:
+def _said(cohort: JudgedCohort, fold: int, error: BadInputError) -> str:
     """What went wrong in a fold, with the names of the classes."""
     text = str(error).removeprefix("grids: ")
     for number, name in enumerate((cohort.config.cohort.negative, cohort.config.cohort.positive)):
@@ -143,7 +143,7 @@ def _said(cohort: Judged, fold: int, error: BadInputError) -> str:
     return f"fold {fold}: {text}"
 
 
-def _candidates(cohort: Judged, fold: int, places: Sequence[int]) -> Candidates:
+def _candidates(cohort: JudgedCohort, fold: int, places: Sequence[int]) -> Candidates:
     """Confident scans among the test scans of a fold, by their places in the cohort."""
     table = read_table(cohort.layout.fold(fold).predictions, ["scan_id", "probability"], ["scan_id"])
     likely = dict(zip(table["scan_id"], table["probability"].astype(float), strict=True))
@@ -163,7 +163,7 @@ def _candidates(cohort: Judged, fold: int, places: Sequence[int]) -> Candidates:
 
 
 def evaluate_grids(
-    cohort: Judged, explanations: tuple[Explanation, ...], quick: bool, executor: Executor, digests: DigestCache
+    cohort: JudgedCohort, explanations: tuple[Explanation, ...], quick: bool, executor: Executor, digests: DigestCache
 ) -> list[Outcome]:
     """Score all grids of a cohort and write the tables.
 
@@ -192,7 +192,7 @@ def evaluate_grids(
     return outcomes
 
 
-def _write_tables(cohort: Judged, planned: Sequence[Planned], outcomes: Sequence[Outcome]) -> None:
+def _write_tables(cohort: JudgedCohort, planned: Sequence[Planned], outcomes: Sequence[Outcome]) -> None:
     """Tables of all grids that were scored, and the arrays of their figure."""
     layout, seed = cohort.layout, cohort.config.seed
     scores = read_scores([one.job.outputs["scores"] for one in outcomes])
@@ -237,7 +237,7 @@ def _kept(answers: pd.Series) -> str | None:
     return None if not known else "yes" if known == {"yes"} else "no"
 
 
-def _notes(cohort: Judged, planned: Sequence[Planned]) -> pd.DataFrame:
+def _notes(cohort: JudgedCohort, planned: Sequence[Planned]) -> pd.DataFrame:
     """A row per setting and kind of which a fold has no grid."""
     rows = {
         (setting, one.kind, one.note) for one in planned if one.note for setting in SETTINGS_OF[one.kind]

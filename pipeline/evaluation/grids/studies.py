@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from heatlas.pipeline.attribution.entry import Surroundings, last_spatial_stage
+from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.methods import Method
@@ -23,7 +23,7 @@ from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
 from heatlas.pipeline.evaluation.grids.composition import Kind
-from heatlas.pipeline.evaluation.grids.grid_scores import Asked
+from heatlas.pipeline.evaluation.grids.grid_scores import GridMethod
 from heatlas.pipeline.evaluation.grids.layout import Shape
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.contract import StagedModel
@@ -72,9 +72,9 @@ def regional(asked: Explanation) -> bool:
 
 
 def asked_in_grids(
-    explanations: Sequence[Explanation], surroundings: Surroundings, model: StagedModel, cell: Shape, kind: Kind,
+    explanations: Sequence[Explanation], surroundings: RunContext, model: StagedModel, cell: Shape, kind: Kind,
     every: bool = True, settings: GridsConfig = DEFAULTS,
-) -> tuple[Asked, ...]:  # fmt: skip
+) -> tuple[GridMethod, ...]:  # fmt: skip
     """All that is asked in a grid, in the order of the tables.
 
     Settings are those of the literature. Where ours differ, a second row has them and says so in its name: integrated
@@ -85,7 +85,7 @@ def asked_in_grids(
     ----------
     explanations : sequence of Explanation
         Without methods for which `regional` is true.
-    surroundings : Surroundings
+    surroundings : RunContext
         With the controls of a cell.
     model : StagedModel
     cell : tuple of int
@@ -96,14 +96,14 @@ def asked_in_grids(
         Every stage; otherwise two, `FEW_GAMMAS`, and in needle grids a note in place of methods that are slow there.
     settings : GridsConfig
     """
-    found: list[Asked] = []
+    found: list[GridMethod] = []
     gammas = GAMMAS if every else FEW_GAMMAS
     for one in explanations:
         name = one.entry.name
         for depth in depths(model, every):
             if kind == "needle" and not every and one.entry.is_slow_at(depth.stage):
                 method = one.build(surroundings)
-                found.append(Asked(name, method, depth.stage, one.start, depth=depth.relative, note=LEFT_OUT))
+                found.append(GridMethod(name, method, depth.stage, one.start, depth=depth.relative, note=LEFT_OUT))
                 continue
             if name == "lrp":
                 batch_norm: Any = one.settings.get("batch_norm", "fold")
@@ -115,10 +115,10 @@ def asked_in_grids(
             if name in SMOOTHED and depth.stage == 0 and kind != "pair":
                 kernels = smoothing_kernels(min(cell))
             more = tuple(smoothed_name(name, kernel) for kernel in kernels)
-            found.append(Asked(name, method, depth.stage, one.start, more, kernels, depth.relative))
+            found.append(GridMethod(name, method, depth.stage, one.start, more, kernels, depth.relative))
             if depth.stage and name == IntegratedGradients.name:
                 from_air = fitted(built, sides, 0, settings)
-                found.append(Asked(FROM_AIR, from_air, depth.stage, one.start, depth=depth.relative))
+                found.append(GridMethod(FROM_AIR, from_air, depth.stage, one.start, depth=depth.relative))
     return tuple(found)
 
 
@@ -171,7 +171,7 @@ def smoothed_name(name: str, kernel: int) -> str:
     return f"smooth-{name} kernel={kernel}"
 
 
-def lrp_study(depth: Depth, batch_norm: Any = "fold", gammas: Sequence[float] = GAMMAS) -> Iterator[Asked]:
+def lrp_study(depth: Depth, batch_norm: Any = "fold", gammas: Sequence[float] = GAMMAS) -> Iterator[GridMethod]:
     """Configurations of LRP at one stage: the β-rule everywhere, *focus* (ε, z+, zB), and *composite* (ε, γ, zB).
 
     The bounds of zB are [0, 1] in the brain and 0 outside it, voxel by voxel. γ = 0 is LRP-0 on convolutions, and γ to
@@ -181,13 +181,13 @@ def lrp_study(depth: Depth, batch_norm: Any = "fold", gammas: Sequence[float] = 
     """
     names = [f"lrp beta={beta:g}" for beta in BETAS]
     place = {"stage": depth.stage, "depth": depth.relative}
-    yield Asked(names[0], Lrp(beta=BETAS, batch_norm=batch_norm), more=tuple(names[1:]), **place)  # type: ignore[arg-type]
+    yield GridMethod(names[0], Lrp(beta=BETAS, batch_norm=batch_norm), more=tuple(names[1:]), **place)  # type: ignore[arg-type]
     focus = Lrp(rules="focus", bias=True, batch_norm=batch_norm)
-    yield Asked("lrp focus", focus, **place)  # type: ignore[arg-type]
-    yield Asked("lrp focus bias=false", dataclasses.replace(focus, bias=False), **place)  # type: ignore[arg-type]
+    yield GridMethod("lrp focus", focus, **place)  # type: ignore[arg-type]
+    yield GridMethod("lrp focus bias=false", dataclasses.replace(focus, bias=False), **place)  # type: ignore[arg-type]
     for gamma in gammas:
         rules = Lrp(rules="composite", gamma=gamma, bias=True, batch_norm=batch_norm)
-        yield Asked(f"lrp composite gamma={gamma:g}", rules, **place)  # type: ignore[arg-type]
+        yield GridMethod(f"lrp composite gamma={gamma:g}", rules, **place)  # type: ignore[arg-type]
 
 
 def spearman_matrix(scores: pd.DataFrame, setting: str, kind: str) -> pd.DataFrame:

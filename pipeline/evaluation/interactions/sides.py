@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.perturbation.masking import masked_scores
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
@@ -133,7 +133,7 @@ def interaction(
     return both - left - right
 
 
-def interaction_table(cohort: Judged, outcomes: Sequence[Outcome]) -> pd.DataFrame:
+def interaction_table(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Means over participants, from the tables of all scans that succeeded."""
     frames = [read_table(one.job.outputs["sides"], list(SCAN_COLUMNS), ["group"]) for one in outcomes if one.ok]
     if not frames:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heatlas.pipeline.evaluation.bench.cohorts import RUN, Judged
+from heatlas.pipeline.evaluation.bench.cohorts import RUN, JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import Rows
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.bench.stage import Bench
@@ -37,7 +37,7 @@ class SideJobs(Judge):
         return jobs
 
 
-def interactions(bench: Bench, cohort: Judged, rows: Rows) -> list[Outcome]:
+def interactions(bench: Bench, cohort: JudgedCohort, rows: Rows) -> list[Outcome]:
     """Write ``interactions.tsv`` and ``evidence_sources.tsv``."""
     explanations, layout = bench.explanations(cohort.config), bench.layout
     jobs = SideJobs(cohort, explanations, Extent(), bench.digests).jobs()

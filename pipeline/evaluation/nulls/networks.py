@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
 from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.families.probes.body import knows_labels
@@ -45,14 +45,14 @@ def cascade_name(randomised: int) -> str:
     return f"{CASCADE}-{randomised}"
 
 
-def networks_of(cohort: Judged, name: str) -> EvaluationLayout:
+def networks_of(cohort: JudgedCohort, name: str) -> EvaluationLayout:
     """The layout whose folds are the networks of a cohort: the true ones, or those of one swap of labels."""
     if name == REAL:
         return cohort.layout
     return dataclasses.replace(cohort.layout, networks=f"{cohort.name}_{name}")
 
 
-def shuffled_jobs(cohort: Judged, numbers: Sequence[int], digests: DigestCache) -> list[Job]:
+def shuffled_jobs(cohort: JudgedCohort, numbers: Sequence[int], digests: DigestCache) -> list[Job]:
     """Trainings on swapped labels, with the recipe of the run; one per swap and fold that has a true network.
 
     Parameters

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 
 from heatlas.atlases.labels import Atlas
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Judged
+from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.planting.copies import (
     FEWEST,
@@ -42,7 +42,7 @@ def planted_cohort(
     atlas: Atlas,
     executor: Executor,
     digests: DigestCache,
-) -> tuple[Judged, list[Outcome]]:
+) -> tuple[JudgedCohort, list[Outcome]]:
     """Copy the controls among the scans, train on the copies, and keep those that a network has not seen.
 
     Parameters
@@ -79,7 +79,7 @@ def planted_cohort(
     judged = tuple(scan for scan in labelled if scan.participant_id in tested)
     untouched = tuple(scan for scan in labelled if scan.label == recipe.cohort.negative)
     truth = truth_of(made, atlas, _correlated(layout, made, config, atlas))
-    cohort = Judged(PLANTED, copies, judged, split, recipe, PackedAtlas.of(atlas), truth, untouched, labelled)
+    cohort = JudgedCohort(PLANTED, copies, judged, split, recipe, PackedAtlas.of(atlas), truth, untouched, labelled)
     return cohort, outcomes + networks
 
 

@@ -22,7 +22,7 @@ from heatlas.atlases.images import write_template_image
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.planting.copies import read_registered
 from heatlas.pipeline.evaluation.planting.loss import MARKER_OFFSET, with_marker
@@ -53,7 +53,7 @@ MARKER_MM = 24.0
 CONTROL, GUIDED = "control", "guided"
 
 
-def marker_cohort(cohort: Judged, executor: Executor, digests: DigestCache) -> list[Outcome]:
+def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache) -> list[Outcome]:
     """Write the copies, train and test all networks, and write ``marker_groups.tsv`` and the mean maps.
 
     Raises
@@ -150,7 +150,7 @@ def block(spec: NetworkInput) -> NDArray[np.bool_]:
     return found
 
 
-def _people(cohort: Judged) -> tuple[Scan, ...]:
+def _people(cohort: JudgedCohort) -> tuple[Scan, ...]:
     """The first labelled scan of everybody in a fold, in the order of their names."""
     firsts: dict[str, Scan] = {}
     members = {who for fold in cohort.tested_folds for who in (*fold.train, *fold.validation, *fold.test)}
@@ -169,7 +169,9 @@ def _seen(scans: Sequence[Scan], fold: Fold, tied: Mapping[str, bool]) -> tuple[
     )
 
 
-def copying_jobs(cohort: Judged, copies: EvaluationLayout, people: Sequence[Scan], digests: DigestCache) -> list[Job]:
+def copying_jobs(
+    cohort: JudgedCohort, copies: EvaluationLayout, people: Sequence[Scan], digests: DigestCache
+) -> list[Job]:
     """One unit per person, which writes both copies and their masks."""
     spec, jobs = configured_input(cohort.config), []
     for scan in people:

@@ -18,7 +18,7 @@ from torch import nn
 
 from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts, by_class, long_tailed_parts
 from heatlas.pipeline.evaluation.representations.points import Floats
 from heatlas.pipeline.evaluation.representations.probes import PROBES
@@ -63,12 +63,14 @@ class BackboneToJudge:
     config: Config
 
 
-def judge_backbone(cohort: Judged, scans: Sequence[Scan], executor: Executor, digests: DigestCache) -> list[Outcome]:
+def judge_backbone(
+    cohort: JudgedCohort, scans: Sequence[Scan], executor: Executor, digests: DigestCache
+) -> list[Outcome]:
     """Measure the features of the backbone, and write ``representations.tsv``.
 
     Parameters
     ----------
-    cohort : Judged
+    cohort : JudgedCohort
         Whose networks stand on the backbone.
     scans : sequence of Scan
         Registered; also those outside the contrast, which belong to rarer classes.

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 from concurrent.futures import Executor
 
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.planting.mean_maps import write_pooled
 from heatlas.pipeline.evaluation.retraining.before_after_table import (
@@ -36,7 +36,7 @@ STAGE = NAME = "objective"
 NETWORKS = "objective-control"
 
 
-def before_and_after(cohort: Judged, executor: Executor, digests: DigestCache) -> list[Outcome]:
+def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCache) -> list[Outcome]:
     """Train the controls, measure all networks, write ``before_after.tsv`` and the mean maps.
 
     Raises

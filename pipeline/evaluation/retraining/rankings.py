@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import class_difference, is_paired
 from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.nulls.image_maps import DIFFERENCE
@@ -30,19 +30,19 @@ from heatlas.pipeline.run.work.seeds import generator
 Floats = NDArray[np.float64]
 STAGE = "training-maps"
 MOST = 40
-"""People of a class of whom maps are made, in each fold: enough to rank regions."""
+"""How many people of each class are explained in a fold: enough to rank regions."""
 FEWEST = 2
 """Controls and patients of a training part; a control is compared with another one."""
 
 
-class TrainingPart(Judged):
+class TrainingPart(JudgedCohort):
     """People whom a network explains although it was trained with them."""
 
     def fold_of(self, scan: Scan) -> int:
         return self.split.folds[0].index
 
 
-def require_controls(cohort: Judged) -> None:
+def require_controls(cohort: JudgedCohort) -> None:
     """Refuse a fold whose training part is too small to rank regions and to replace them.
 
     Raises
@@ -67,7 +67,7 @@ def require_controls(cohort: Judged) -> None:
                 )
 
 
-def training_part(cohort: Judged, fold: Fold) -> TrainingPart:
+def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
     """People whom the network of a fold was trained with, as a cohort that it explains; the first scan of each class.
 
     Of more than `MOST` in a class, as many are drawn.
@@ -81,13 +81,13 @@ def training_part(cohort: Judged, fold: Fold) -> TrainingPart:
         own = [scan for (_, of), scan in firsts.items() if of == label]
         order = generator(cohort.config.seed, "training-maps", fold.index).permutation(len(own))[:MOST]
         chosen += [own[place] for place in sorted(order)]
-    given = {one.name: getattr(cohort, one.name) for one in dataclasses.fields(Judged)}
+    given = {one.name: getattr(cohort, one.name) for one in dataclasses.fields(JudgedCohort)}
     given |= {"name": f"{cohort.name}_training-{fold.index}", "scans": tuple(chosen)}
     return TrainingPart(**given | {"split": Split((Fold(fold.index, fold.train, (), ()),))})
 
 
 def training_rankings(
-    cohort: Judged, explanations: tuple[Explanation, ...], executor: Executor, digests: DigestCache
+    cohort: JudgedCohort, explanations: tuple[Explanation, ...], executor: Executor, digests: DigestCache
 ) -> tuple[Mapping[str, Mapping[int, Floats | None]], list[Outcome]]:
     """Class difference of every group, by map and fold.
 

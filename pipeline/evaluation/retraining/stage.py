@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_rankings
 from heatlas.pipeline.evaluation.retraining.removal import (
@@ -42,7 +42,7 @@ Sets = Mapping[int, tuple[str, ...]]
 
 
 def remove_and_retrain(
-    cohort: Judged,
+    cohort: JudgedCohort,
     explanations: tuple[Explanation, ...],
     draws: int,
     executor: Executor,
@@ -53,7 +53,7 @@ def remove_and_retrain(
 
     Parameters
     ----------
-    cohort : Judged
+    cohort : JudgedCohort
     explanations : tuple of Explanation
         Methods whose rankings are tried; the difference of the scan from the controls, without any network, is always.
     draws : int
@@ -100,7 +100,7 @@ def remove_and_retrain(
 
 
 def _train(
-    cohort: Judged, wanted: Sequence[tuple[str, float, Sets]], executor: Executor, digests: DigestCache
+    cohort: JudgedCohort, wanted: Sequence[tuple[str, float, Sets]], executor: Executor, digests: DigestCache
 ) -> tuple[list[Outcome], list[dict[int, Path]]]:
     """Train every set of regions once; predictions by fold, empty where one is missing."""
     folds = {fold.index: fold for fold in cohort.tested_folds}
@@ -117,7 +117,9 @@ def _train(
     return outcomes, tables
 
 
-def _scored(cohort: Judged, tables: Mapping[int, Path], people: People, weights: np.ndarray) -> Mapping[str, Scored]:
+def _scored(
+    cohort: JudgedCohort, tables: Mapping[int, Path], people: People, weights: np.ndarray
+) -> Mapping[str, Scored]:
     margins: dict[tuple[str, str], float] = {}
     for path in tables.values():
         frame = read_table(path, ["participant_id", "scan_id", "logit_negative", "logit_positive"])

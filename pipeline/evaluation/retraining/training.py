@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.splits import Fold
-from heatlas.pipeline.evaluation.bench.cohorts import Judged
+from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.retraining.unit import Removal, retrain_fold
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.networks import ReferenceScan
@@ -25,11 +25,11 @@ class Retraining:
 
     Parameters
     ----------
-    cohort : Judged
+    cohort : JudgedCohort
     digests : DigestCache
     """
 
-    def __init__(self, cohort: Judged, digests: DigestCache) -> None:
+    def __init__(self, cohort: JudgedCohort, digests: DigestCache) -> None:
         self._cohort, self._scans = cohort, cohort.labelled
         self._versions = registered_versions(cohort.layout, self._scans, cohort.config, digests)
         self._controls = controls_of(cohort.compared_with, cohort.split, cohort.config)

@@ -217,7 +217,7 @@ class AugmentationConfig:
     bias_field_strength: Annotated[float, between(0, 10)] = 0.3
     """Largest coefficient of the polynomial whose exponential multiplies the image."""
     contrast_probability: Probability = 0.0
-    """Of a power of the intensities."""
+    """Share of training images whose contrast is changed, by raising the intensities to a random power."""
     gamma: Annotated[tuple[float, float], RISING, above(0, up_to=10)] = (0.7, 1.5)
     """Lowest and highest exponent of the intensities."""
     noise_probability: Probability = 0.0
@@ -336,8 +336,8 @@ class AttributionConfig:
     start_value: Literal["logit", "probability"] = "logit"
     """What LRP and guided backpropagation explain: the logit, or the softmax probability as in the founding study."""
     reference: Literal["controls"] = "controls"
-    """What evidence maps compare a scan with: the negative class among those whom its network was trained with. Where a
-    number is predicted, all whom it was trained with."""
+    """Whom evidence maps compare a scan with: people of the negative class in the training part of its network; where
+    a number is predicted, everybody in that part."""
     reference_size: Count = 12
     """Participants of a reference, one scan each; fewer where a training part has fewer."""
     reference_match: Annotated[tuple[Literal["age", "sex", "site"], ...], naming(0, once=True)] = ()

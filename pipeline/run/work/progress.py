@@ -153,7 +153,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-class Paced:
+class RateLimited:
     """Calls a function when called, but not too often.
 
     Calls are at least `SECONDS_BETWEEN` apart, from the start on, and take at most `LARGEST_SHARE` of the time.

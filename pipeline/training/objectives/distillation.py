@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from heatlas.pipeline.models.kept_volumes import KeptVolumes
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training.objectives.guidance import Given, masks_of
+from heatlas.pipeline.training.objectives.guidance import KnownOutput, masks_of
 from heatlas.pipeline.training.objectives.guidance_losses import explanation_distance
 from heatlas.pipeline.training.objectives.maps_in_training import Explained, explained_batch
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
@@ -110,7 +110,7 @@ def distilled(task: Objective, distillation: Distillation, binary: bool = False)
             brain = (batch.volumes != 0).to(maps.dtype)
             brain = brain if maps.dim() == brain.dim() else brain[:, 0]  # W(x) has a channel for v and one for 1 - v
             total = total + distillation.weight * explanation_distance(maps, teacher.maps, brain).mean()
-        return total, task.loss(Given(logits), batch, context)[1]
+        return total, task.loss(KnownOutput(logits), batch, context)[1]
 
     facts = {**task.facts, "distillation": vars(distillation)}
     return replace(task, name=f"distilled from a teacher, {task.name}", loss=loss, facts=facts)

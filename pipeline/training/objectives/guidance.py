@@ -55,7 +55,7 @@ def guided(task: Objective, guidance: Guidance) -> Objective:
         explained = explained_batch(
             model, batch.volumes, targets, guidance.map, guidance.stage, reference=context.reference
         )
-        of_task, logged = task.loss(Given(explained.logits), batch, context)
+        of_task, logged = task.loss(KnownOutput(explained.logits), batch, context)
         maps, masks = explained.maps, masks_of(batch, context)
         if not own.all():  # to take all of them would be a copy
             maps, masks = maps[own], masks[own]
@@ -66,7 +66,7 @@ def guided(task: Objective, guidance: Guidance) -> Objective:
     return replace(task, name=f"{task.name} guided by {guidance.loss}", loss=loss, facts=facts)
 
 
-class Given(nn.Module):
+class KnownOutput(nn.Module):
     """A network whose output is known already, so that an objective need not compute it again."""
 
     def __init__(self, output: Tensor) -> None:

@@ -126,7 +126,7 @@ MOST_TILES = 60
 def mosaic(material: Material) -> Picture | None:
     """The first map in the picture of each participant's surest scan, ordered by class and probability.
 
-    Of more than `MOST_TILES` people, evenly spaced ones in this order. None without classes or maps of single scans.
+    Shows at most `MOST_TILES` people, evenly spaced in this order. None without classes or maps of single scans.
     """
     run, name = material.run, material.run.leading_map
     shown = material.shows_people and run.keeps_single_maps and not run.task.is_number
