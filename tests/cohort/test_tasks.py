@@ -119,8 +119,8 @@ def test_a_part_in_which_all_have_one_number_is_refused() -> None:
         ({"cohort": {"target": "age"}, "attribution": {"start_value": "probability"}}, "not defined for a number"),
         ({"cohort": {"target": "age", "split": "single"}}, "counts participants per class"),
         ({"training": {"devices": 5}}, "training.devices must lie in 1..batch_size"),
-        ({"training": {"augmentation": {"noise_probability": 2.0}}}, "noise_probability must lie in"),
-        ({"training": {"augmentation": {"gamma": [1.5, 0.5]}}}, "gamma must be two numbers"),
+        ({"training": {"augmentation": {"noise_probability": 2.0}}}, "noise_probability must lie between"),
+        ({"training": {"augmentation": {"gamma": [1.5, 0.5]}}}, "gamma must be in rising order"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, object], said: str) -> None:

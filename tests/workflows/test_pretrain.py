@@ -202,7 +202,7 @@ def test_people_of_a_run_can_be_left_out(folder, capsys):
     ("section", "message"),
     [
         ('[pretraining]\nmethod = "moco"\nqueue = 9\n', "pretraining.queue = 9"),
-        ("[pretraining]\ntemperature = 0.0\n", "pretraining.temperature must be above 0"),
+        ("[pretraining]\ntemperature = 0.0\n", "pretraining.temperature must lie above 0"),
         ("[pretraining]\ntemperature = 2.0\n", "pretraining.highest_temperature"),
         ('[pretraining]\nmethod = "clip"\n', "clip"),
         ('[pretraining]\nmethod = "masked"\n', 'Set it to "vit"'),

@@ -111,10 +111,11 @@ def test_tables_of_the_group_grow_while_scans_are_registered(
     seen = []
 
     def seen_at_first(path: Path, frame: pd.DataFrame, columns: Any) -> None:
-        seen.append((path.name, frame["participant_id"].unique().tolist()))
+        if path.name == "registration.tsv":
+            seen.append((path.name, frame["participant_id"].unique().tolist()))
         write_table(path, frame, columns)
 
-    monkeypatch.setattr("heatlas.pipeline.registration.stage.write_table", seen_at_first)
+    monkeypatch.setattr("heatlas.pipeline.run.declared.write_table", seen_at_first)
     run(tmp_path / "out", scans)
     assert seen[0] == ("registration.tsv", ["sub-1"])
     assert seen[-1] == ("registration.tsv", ["sub-1", "sub-2", "sub-3"])
