@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.part import Part, Shown
 from heatlas.pipeline.evaluation.bench.request import few_methods, methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.stage import VERDICT_TABLES, Bench
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.networks import require_different
 from heatlas.pipeline.evaluation.consensus.stage import agree
 from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLES

@@ -12,7 +12,7 @@ from heatlas.atlases.regions import Region, RegionTable
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import RUN, JudgedCohort, Truth
+from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, Truth
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.networks import FoundingConfig

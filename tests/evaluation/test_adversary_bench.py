@@ -15,7 +15,6 @@ import pytest
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.answers import LEVEL, UNKNOWN
-from heatlas.pipeline.evaluation.bench.cohorts import RUN, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD, Rows, density_ratio
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, those_judged
@@ -24,6 +23,7 @@ from heatlas.pipeline.evaluation.bench.request import Request, few_methods, with
 from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns
 from heatlas.pipeline.evaluation.bench.verdicts import COLUMNS, numbers_of, sentence, verdict_table
+from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
 from heatlas.pipeline.evaluation.nulls.networks import shuffled_name
 from heatlas.pipeline.evaluation.planting.copies import paired_folds, people_to_plant

@@ -12,13 +12,13 @@ from scipy.stats import spearmanr
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import Distractor, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.bench.densities import Rows, class_difference, densities
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.bench.map_row import Places, map_row
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.bench.verdicts import verdict_table
+from heatlas.pipeline.evaluation.cohorts import Distractor, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.scores.map_scores import score_map, set_scores
 from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
 from heatlas.pipeline.regions.effect_size import hedges_g

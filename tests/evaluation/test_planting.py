@@ -11,6 +11,7 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.marker import marker, with_marker
 from heatlas.pipeline.evaluation.planting.copies import (
     BOTH_CLASSES,
     FEWEST,
@@ -23,7 +24,7 @@ from heatlas.pipeline.evaluation.planting.copies import (
     truth_of,
 )
 from heatlas.pipeline.evaluation.planting.correlated import strongest
-from heatlas.pipeline.evaluation.planting.loss import PlantingSite, marker, planted_copy, planting_site, with_marker
+from heatlas.pipeline.evaluation.planting.loss import PlantingSite, planted_copy, planting_site
 from heatlas.pipeline.run.errors import BadInputError
 
 ATLAS = "neuromorphometrics-cat12"

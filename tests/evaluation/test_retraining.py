@@ -13,8 +13,8 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.request import with_methods
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.retraining import rankings
 from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_part
 from heatlas.pipeline.evaluation.retraining.removal import FULL, by_value, random_orders, removed, require_fillable

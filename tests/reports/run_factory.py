@@ -30,7 +30,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json, write_table, write_text
 from heatlas.pipeline.run.work.jobs import FAILURE_COLUMNS
 from heatlas.pipeline.run.work.provenance import write_provenance
-from heatlas.pipeline.statistics.images.measures import COLUMNS as IMAGE_COLUMNS
+from heatlas.pipeline.statistics.data.image_measures import COLUMNS as IMAGE_COLUMNS
 from heatlas.pipeline.statistics.stage import analyse
 from heatlas.pipeline.training.metrics import outcome
 from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS

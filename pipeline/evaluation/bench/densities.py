@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, JudgedCohort
+from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.scores.overlap import ratio_of
 from heatlas.pipeline.regions.effect_size import hedges_g
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import Rows, density_of, density_ratio
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.declared import Table

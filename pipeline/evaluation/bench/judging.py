@@ -13,9 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import Rows
 from heatlas.pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
+from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import (
     REAL,
     UNTRAINED,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import Rows, densities
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered, those_judged
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.run.work.digests import DigestCache

@@ -14,10 +14,10 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
 
 if TYPE_CHECKING:
-    from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
     from heatlas.pipeline.evaluation.bench.densities import Rows
     from heatlas.pipeline.evaluation.bench.request import Request
     from heatlas.pipeline.evaluation.bench.stage import Bench
+    from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 
 
 def _nothing(*_: Any) -> None:

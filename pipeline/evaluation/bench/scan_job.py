@@ -25,9 +25,9 @@ from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.map_row import Places, map_row
+from heatlas.pipeline.evaluation.marker import marker
 from heatlas.pipeline.evaluation.nulls.image_maps import image_maps
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
-from heatlas.pipeline.evaluation.planting.loss import marker
 from heatlas.pipeline.evaluation.scores.boxes import attended_box
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
 from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, score_map
@@ -98,7 +98,7 @@ class ScanToJudge:
     truth : tuple of int
         Label numbers of the regions in which the scan differs from controls; empty where nobody knows, or nothing is.
     marked : bool
-        Whether the scan has the bright spot outside the brain (`pipeline.evaluation.planting.loss.marker`).
+        Whether the scan has the bright spot outside the brain (`pipeline.evaluation.marker`).
     seen : bool
         Whether the scan is recognised through its maps (two forward passes each).
     faithful : bool

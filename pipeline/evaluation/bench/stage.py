@@ -16,10 +16,10 @@ from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench import distractors, table, verdicts
-from heatlas.pipeline.evaluation.bench.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
 from heatlas.pipeline.evaluation.bench.request import Request, methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.nulls.networks import shuffled_jobs
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run

@@ -15,7 +15,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import (
     Rows,
     class_difference,
@@ -26,6 +25,7 @@ from heatlas.pipeline.evaluation.bench.densities import (
 )
 from heatlas.pipeline.evaluation.bench.map_row import MAP_ROW
 from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
+from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.accuracy import People, balanced_accuracy
 from heatlas.pipeline.evaluation.scores.dose_response import DRAWS, dose_response

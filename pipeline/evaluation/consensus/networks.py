@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import networks_of
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.models.inputs import configured_input

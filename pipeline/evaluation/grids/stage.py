@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
 from heatlas.pipeline.evaluation.grids.directions import (
     BY_CONSTRUCTION,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.perturbation.masking import masked_scores
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume

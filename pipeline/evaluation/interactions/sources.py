@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import Rows, density_of
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.regions.effect_size import NO_SPREAD
 from heatlas.pipeline.run.columns import Form

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from heatlas.pipeline.evaluation.bench.cohorts import RUN, JudgedCohort
 from heatlas.pipeline.evaluation.bench.densities import Rows
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.bench.stage import Bench
+from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort
 from heatlas.pipeline.evaluation.interactions import sides, sources
 from heatlas.pipeline.evaluation.interactions.sides import ScanOfSides, score_sides
 from heatlas.pipeline.evaluation.nulls.networks import REAL

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
 from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.families.probes.body import knows_labels

@@ -9,8 +9,8 @@ from concurrent.futures import Executor
 
 from heatlas.atlases.labels import Atlas
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.planting.copies import (
     FEWEST,
     Person,

@@ -24,8 +24,9 @@ from heatlas.pipeline.cohort.demo.disease import CHANGES, PlantedChange
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import PLANTED, Distractor, Truth
-from heatlas.pipeline.evaluation.planting.loss import marker, planted_copy, planting_site, with_marker
+from heatlas.pipeline.evaluation.cohorts import PLANTED, Distractor, Truth
+from heatlas.pipeline.evaluation.marker import marker, with_marker
+from heatlas.pipeline.evaluation.planting.loss import planted_copy, planting_site
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.audit import read_brain
 from heatlas.pipeline.run.config.settings import Config

@@ -25,9 +25,6 @@ from heatlas.pipeline.run.errors import BadInputError
 JITTER_RMS_MM, JITTER_SMOOTHNESS_MM = 0.5, 16.0
 """Random deformation of every copy, so that no copy can be told by having been interpolated."""
 SHARE_SMOOTHING_MM = 1.0
-MARKER_VOXELS = 3
-MARKER_OFFSET = 2
-"""A cube of bright voxels this far from the corner of what networks see."""
 FLUID_GROUP = "Lateral ventricle"
 FLUID_PERCENTILE = 10.0
 """Of the intensities where the atlas has ventricles: where they are slits, most of its voxels hold tissue."""
@@ -154,31 +151,3 @@ def fluid_level(volume: Array, brain: NDArray[np.bool_], fluid: NDArray[np.bool_
     return np.float32(
         np.percentile(inside, FLUID_PERCENTILE) if inside.size else np.percentile(volume[brain], BRAIN_PERCENTILE)
     )
-
-
-def marker(shape: tuple[int, ...], start: tuple[int, int, int]) -> NDArray[np.bool_]:
-    """A cube near the first corner of what networks see.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Of the grid.
-    start : tuple of int
-        First voxel that networks see.
-    """
-    cube = np.zeros(shape, bool)
-    cube[tuple(slice(first + MARKER_OFFSET, first + MARKER_OFFSET + MARKER_VOXELS) for first in start)] = True
-    return cube
-
-
-def with_marker(volume: Array, brain: NDArray[np.bool_], cube: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
-    """Volume and mask with a marker as bright as the brightest voxel of the brain.
-
-    Raises
-    ------
-    BadInputError
-        If the brain reaches into it.
-    """
-    if (cube & brain).any():
-        raise BadInputError("the corner of what the networks see lies inside the brain: no marker can be put there.")
-    return np.where(cube, volume[brain].max(), volume).astype(np.float32), brain | cube

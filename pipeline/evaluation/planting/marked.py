@@ -22,10 +22,10 @@ from heatlas.atlases.images import write_template_image
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.marker import MARKER_OFFSET, with_marker
 from heatlas.pipeline.evaluation.planting.copies import read_registered
-from heatlas.pipeline.evaluation.planting.loss import MARKER_OFFSET, with_marker
 from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, REVERSED, Places, map_measures, tied_marks
 from heatlas.pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row, read_answers
 from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled

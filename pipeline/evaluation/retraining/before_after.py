@@ -11,8 +11,8 @@ import dataclasses
 import logging
 from concurrent.futures import Executor
 
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.planting.mean_maps import write_pooled
 from heatlas.pipeline.evaluation.retraining.before_after_table import (
     AFTER,

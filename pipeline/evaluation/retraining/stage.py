@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_rankings
 from heatlas.pipeline.evaluation.retraining.removal import (
     SHARES,

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.splits import Fold
-from heatlas.pipeline.evaluation.bench.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.retraining.unit import Removal, retrain_fold
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.networks import ReferenceScan

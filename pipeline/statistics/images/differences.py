@@ -21,12 +21,12 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.data.image_measures import MEASURES
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.groups.comparisons import MIN_PER_GROUP
 from heatlas.pipeline.statistics.images.adjusted import Adjusted, rank_correlation
-from heatlas.pipeline.statistics.images.measures import MEASURES
 from heatlas.pipeline.statistics.linear.exchangeability import TIE_TOLERANCE, Permutations, p_value
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane

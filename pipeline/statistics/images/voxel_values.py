@@ -18,7 +18,7 @@ from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.statistics.arrays import Flags
-from heatlas.pipeline.statistics.images.measures import INTENSITY, LOG_JACOBIAN, volume_change
+from heatlas.pipeline.statistics.data.image_measures import INTENSITY, LOG_JACOBIAN, volume_change
 from heatlas.pipeline.training.baselines.images import standardised
 
 FWHM_PER_SD = float(np.sqrt(8 * np.log(2)))

@@ -32,13 +32,13 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.run.work.steps import run_step
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
+from heatlas.pipeline.statistics.data.image_measures import INTENSITY, LOG_JACOBIAN
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, files_read, read_inputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.images.adjusted import Adjusted
 from heatlas.pipeline.statistics.images.clusters import cluster_table
 from heatlas.pipeline.statistics.images.differences import class_model
-from heatlas.pipeline.statistics.images.measures import INTENSITY, LOG_JACOBIAN
 from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, voxel_test
 from heatlas.pipeline.statistics.images.voxel_values import Voxels, voxels_of_scan
 
