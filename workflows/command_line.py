@@ -19,6 +19,7 @@ import heatlas
 from heatlas.pipeline.run.errors import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
+    EXIT_OK,
     EXIT_RESUMABLE,
     EXIT_USAGE,
     HeatlasError,
@@ -79,6 +80,14 @@ class _Parser(argparse.ArgumentParser):
         super()._print_message(plain(message), file)
 
 
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"heatlas {heatlas.__version__}")
+        parser.exit(EXIT_OK)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = _Parser(
@@ -88,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
         "70 internal error; 75 stopped, or another program works there: run again to continue; 130 Ctrl-C; "
         "143 terminated from outside.",
     )
-    parser.add_argument("--version", action="version", version=f"heatlas {heatlas.__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="make the synthetic demo cohort and run everything on it")

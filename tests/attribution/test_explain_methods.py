@@ -18,7 +18,7 @@ import heatlas.pipeline.attribution
 from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.attribution.entry import Surroundings, last_spatial_stage
+from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.method_settings import build_record, read_settings
 from heatlas.pipeline.attribution.perturbation.masking import Masking
 from heatlas.pipeline.attribution.perturbation.occlusion import RegionOcclusion
@@ -152,7 +152,7 @@ def test_last_spatial_stage_is_the_one_before_flattening() -> None:
 def test_regions_are_given_by_the_run_on_the_grid_of_the_network() -> None:
     atlas = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
     box = Box((5, 7, 3), (29, 31, 33))
-    method = find_method("region-occlusion").build({"batch": 2}, Surroundings(PackedAtlas.of(atlas), box))
+    method = find_method("region-occlusion").build({"batch": 2}, RunContext(PackedAtlas.of(atlas), box))
     assert isinstance(method, RegionOcclusion)
     assert method.batch == 2
     assert torch.equal(method.regions.labels, torch.from_numpy(box.crop(atlas.labels).astype("int64")))
