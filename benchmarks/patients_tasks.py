@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from patients import call
+from patients import baseline_table, call, region_table
 from scipy.stats import spearmanr
 
 EVIDENCE = "expectedGradients"
@@ -121,8 +121,6 @@ def age_table(run: Path) -> list[str]:
 
 def sex_table(run: Path) -> list[str]:
     """Areas beside the baselines, and the regions that differ most."""
-    from patients import baseline_table, region_table
-
     return [*baseline_table([run]), "", *region_table([run], [EVIDENCE])]
 
 

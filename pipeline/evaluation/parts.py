@@ -48,7 +48,7 @@ def _planted(bench: Bench) -> tuple[JudgedCohort, list[Outcome]]:
 
 
 def _grids(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
-    """By the usual methods, also those of `GRID_METHODS`."""
+    """Judge the usual methods and those of `GRID_METHODS`."""
     methods = methods_of(bench.request, cohort.config)
     if not bench.request.methods:
         refused = family_of(cohort.config.model).refused

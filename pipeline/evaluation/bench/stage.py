@@ -37,7 +37,7 @@ from heatlas.pipeline.run.work.jobs import Outcome, record_failures
 log = logging.getLogger("heatlas")
 
 VERDICT_TABLES = (table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE)
-"""Those of the bench itself, whatever parts are asked."""
+"""Tables that the bench writes whatever parts are asked for."""
 
 
 @dataclass(frozen=True)

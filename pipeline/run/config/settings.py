@@ -368,7 +368,7 @@ class ReportConfig:
     title: str = "Region-relevance report"
     """Heading of the report."""
     people: bool = True
-    """Pages, rows, pictures and names of single people. Without, the pages show groups only and may be passed on."""
+    """Whether single people are shown: their pages, rows, pictures and names. If not, the pages show groups only."""
 
 
 @dataclass(frozen=True)

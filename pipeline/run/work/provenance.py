@@ -79,7 +79,7 @@ _NOT_BIDS = (
 )  # fmt: skip
 """Files and folders that BIDS has no names for. The pattern of a folder must not end with a slash: the validator
 would look into it."""
-_README = """This folder is a run of Heatlas: {input} was the input.
+_README = """This folder holds a run of Heatlas on {input}.
 
 Open report.html in a browser. Tables of the group are in group/, each with a data dictionary (.json) beside it;
 networks in models/; scans in the space of {space} and their maps in sub-*/. logs/provenance.json says how it was made.

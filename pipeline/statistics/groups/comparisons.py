@@ -117,7 +117,7 @@ def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     for pair in settings.group_comparisons.comparisons:
         first, second = pair.split("/")
         name = f"{label_of(inputs, first)}/{label_of(inputs, second)}"
-        compared = compare(inputs, columns, first, second, settings)
+        compared = compare(inputs, columns, first, second)
         table = compared.table
         if compared.tested:
             rng = generator(inputs.seed, "statistics", "group_comparisons", first, second, "gain")
@@ -141,14 +141,12 @@ class Compared:
     tested: bool
 
 
-def compare(
-    inputs: StatisticsInputs, columns: RelevanceColumns, first: str, second: str, settings: StatisticsConfig
-) -> Compared:
+def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, second: str) -> Compared:
     """Differences, their tests and intervals between two groups (positive, negative, TP, FP, TN or FN).
 
     Without covariates in the settings there is no adjusted test.
     """
-    two = TwoGroups.of(inputs, first, second)
+    two, settings = TwoGroups.of(inputs, first, second), inputs.config.statistics
     frame = inputs.frame.iloc[two.rows].assign(_first=two.is_first.astype(float)).reset_index(drop=True)
     table = columns.table.assign(**dict.fromkeys(_NUMBERS, np.nan), interval=NO_INTERVAL, covariates=None)
     table = table.assign(family="none", n_both=two.n_both, n_permutations=0, exact=False, fold_held=False)

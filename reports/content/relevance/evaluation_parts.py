@@ -255,4 +255,4 @@ _VIEWS: Mapping[str, Callable[[RunRecord, pd.DataFrame], tuple[str, tuple[PageTa
     "grid_directions": _claims, "invariance": invariance, "retraining": retraining, "consensus": consensus,
     "representations": representations,
 }  # fmt: skip
-"""Tables that are shown otherwise than as they are."""
+"""Tables with a view of their own."""
