@@ -22,9 +22,9 @@ from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
 from heatlas.pipeline.models.attention import PoolsByAttention
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.graph.boundary import Layers, split_at
 from heatlas.pipeline.run.errors import UsageError
 
-Layers = tuple[tuple[str, nn.Module], ...]
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -173,8 +173,8 @@ def split_layers(model: nn.Module, stage: int | str) -> tuple[Layers, Layers]:
     parts = open_parts(model)
     if isinstance(stage, str):
         ends = [place for place, (name, _) in enumerate(parts, 1) if name == stage or name.startswith(stage + ".")]
-        if not ends:
-            raise UsageError(f"stage {stage!r}: no such layer; the model has {', '.join(name for name, _ in parts)}.")
+        if not ends:  # a layer inside of a part
+            return split_at(model, stage)
         place = ends[-1]
     elif stage == 0:
         place = 0

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.planner import carried
 from heatlas.pipeline.attribution.graph.pooling import triple
-from heatlas.pipeline.attribution.graph.tracing import Concatenate, Gate, Sum, trace
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
+from heatlas.pipeline.models.graph.tracing import Concatenate, Gate, Sum, trace
 from heatlas.pipeline.run.errors import UsageError
 
 POINTWISE = (

@@ -22,7 +22,11 @@ from heatlas.pipeline.attribution.graph.supported import (
     require_known,
     require_private_in_place,
 )
-from heatlas.pipeline.attribution.graph.tracing import (
+from heatlas.pipeline.attribution.network_view import split_layers
+from heatlas.pipeline.models.graph.boundary import is_in
+from heatlas.pipeline.models.graph.tracing import (
+    ACTIVATIONS,
+    NORMALISATIONS,
     PASSED,
     POOLINGS,
     Concatenate,
@@ -32,12 +36,18 @@ from heatlas.pipeline.attribution.graph.tracing import (
     Sum,
     trace,
 )
-from heatlas.pipeline.attribution.network_view import split_layers
 from heatlas.pipeline.run.errors import UsageError
 
 BatchNormMode = Literal["fold", "identity"]
 
-FOLLOWERS = (nn.BatchNorm3d, *(kind for kind in PASSED if kind is not nn.Flatten), nn.MaxPool3d, nn.AdaptiveMaxPool3d)
+UNCHANGED = (*ACTIVATIONS, *NORMALISATIONS, nn.ConstantPad3d)
+"""Layers that relevance passes as it is: activations, each value of which comes from one (Bach et al. 2015), and
+normalisations by the spread of the values themselves, by the identity rule of AttnLRP (Achtibat et al. 2024, eq. 14).
+What was padded is cut off."""
+FOLLOWERS = (
+    nn.BatchNorm3d, *(kind for kind in PASSED if kind is not nn.Flatten), *ACTIVATIONS, *NORMALISATIONS, nn.MaxPool3d,
+    nn.AdaptiveMaxPool3d,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,14 +122,14 @@ class Plan:
     boundary: str
 
 
-def plan_forward(model: nn.Module, activations: tuple[type[nn.Module], ...] = ()) -> Program:
+def plan_forward(model: nn.Module, others: tuple[type[nn.Module], ...] = ()) -> Program:
     """Operations of a model, checked to be supported where they can carry relevance or a gradient.
 
     Parameters
     ----------
     model : nn.Module
-    activations : tuple of type
-        Activations that the method supports besides ReLU.
+    others : tuple of type
+        Modules that the method supports besides those that all do.
 
     Raises
     ------
@@ -127,16 +137,22 @@ def plan_forward(model: nn.Module, activations: tuple[type[nn.Module], ...] = ()
         For a model that cannot be traced, an unknown operation or option, or a layer in training mode; the message
         names it.
     """
+    program, carrying = traced(model)
+    for operation in carrying.values():
+        require_known(operation, others)
+    return program
+
+
+def traced(model: nn.Module) -> tuple[Program, dict[str, Operation]]:
+    """Operations of a model, and those that carry relevance; raises as `plan_forward`, but not for unknown ones."""
     program = trace(model)
     carrying = carried(program)
     if not any(isinstance(operation.module, nn.Conv3d | nn.Linear) for operation in carrying.values()):
         raise UsageError(f"model ({type(model).__name__}) has no layer with weights between volumes and output.")
     for operation in program.operations:
-        if operation.value in carrying:
-            require_known(operation, activations)
         require_private_in_place(operation, program)
         require_evaluation_mode(operation)
-    return program
+    return program, carrying
 
 
 def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str = 0) -> Plan:
@@ -158,7 +174,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     """
     if batch_norm not in ("fold", "identity"):
         raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'fold' and 'identity'.")
-    program = plan_forward(model)
+    program = plan_forward(model, UNCHANGED)
     boundary = boundary_value(model, program, stage)
     if batch_norm == "fold":
         boundary = _past_normalisation(program, boundary)
@@ -268,7 +284,7 @@ def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
     name = stage
     if isinstance(stage, int):
         name = split_layers(model, stage)[0][-1][0]
-    found = [o.value for o in program.operations if o.name == name or o.name.startswith(f"{name}.")]
+    found = [operation.value for operation in program.operations if is_in(operation, name)]
     if not found:
         names = ", ".join(operation.name for operation in program.operations)
         raise UsageError(f"stage {stage!r}: no such layer; the model has {names}.")

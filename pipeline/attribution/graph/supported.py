@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 
+import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
-from heatlas.pipeline.attribution.graph.tracing import KNOWN, Concatenate, Gate, Operation, Program, Reshape, Sum
+from heatlas.pipeline.models.graph.tracing import (
+    KNOWN,
+    Concatenate,
+    Gate,
+    Operation,
+    Product,
+    Program,
+    Reshape,
+    Sum,
+)
 from heatlas.pipeline.run.errors import UsageError
 
 MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
@@ -24,14 +36,43 @@ def labelled(operation: Operation) -> str:
     return f"{operation.name} ({getattr(kind, '__name__', kind)})"
 
 
-def require_known(operation: Operation, activations: tuple[type[nn.Module], ...] = ()) -> None:
+LINEAR = (
+    "mean", "sum", "permute", "transpose", "unsqueeze", "expand", "expand_as", "repeat", "chunk", "split", operator.neg,
+    operator.sub, operator.add, operator.getitem, torch.mean, torch.sum, torch.sub, torch.unsqueeze, torch.permute,
+    torch.transpose, torch.chunk, torch.split, F.interpolate,
+)  # fmt: skip
+"""Functions and methods of tensors that are linear in all values together."""
+SCALINGS = (operator.mul, torch.mul, "mul", operator.truediv, torch.div, "div")
+"""Linear if all factors but one are numbers or weights."""
+
+
+def is_linear(operation: Operation, numbers: Collection[str]) -> bool:
+    """Whether a function or a method of a tensor is linear in what relevance may go to.
+
+    Parameters
+    ----------
+    operation : Operation
+    numbers : collection of str
+        Values that do not depend on the volume other than by its shape.
+    """
+    node = operation.node
+    if operation.module is not None or node.op not in ("call_function", "call_method"):
+        return isinstance(operation.module, nn.Upsample) and operation.module.mode in ("nearest", "trilinear")
+    if node.target in LINEAR:
+        return True
+    free = [other for other in node.all_input_nodes if other.name not in numbers]
+    divides = node.target in SCALINGS[3:]
+    return node.target in SCALINGS and len(free) == 1 and (not divides or free[0] is node.args[0])
+
+
+def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()) -> None:
     """Refuse an operation that relevance cannot be propagated through correctly.
 
     Parameters
     ----------
     operation : Operation
-    activations : tuple of type
-        Activations that the method supports besides ReLU.
+    others : tuple of type
+        Modules that the method supports besides `KNOWN`.
 
     Raises
     ------
@@ -39,14 +80,15 @@ def require_known(operation: Operation, activations: tuple[type[nn.Module], ...]
         Naming the operation.
     """
     module = operation.module
-    known: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in activations if kind not in KNOWN))
+    known: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in others if kind not in KNOWN))
     kinds: tuple[type[nn.Module], ...] = (*known, Sum, Concatenate, Gate, Reshape)
     kind = next((kind for kind in kinds if isinstance(module, kind)), None)
     if module is None or kind is None or type(module).forward is not kind.forward:
         raise UsageError(
-            f"layer {labelled(operation)} is not supported by attribution; known are "
-            f"{', '.join(kind.__name__ for kind in known)}, sums, concatenation of channels, gates, "
-            "and changes of shape."
+            f"layer {labelled(operation)} has no rule in this method; known are "
+            f"{', '.join(kind.__name__ for kind in known if kind is not Product)}, sums, concatenation of channels, "
+            "gates, and changes of shape. Methods that use only outputs and gradients take any network, such as "
+            "expected-gradients and integrated-gradients."
         )
     if module._forward_hooks or module._forward_pre_hooks:
         raise UsageError(
@@ -105,6 +147,8 @@ def _unsupported_option(module: nn.Module) -> str:
             dilation * (size - 1) % 2 for dilation, size in zip(module.dilation, module.kernel_size, strict=True)
         ):
             return "padding 'same' with an even kernel is asymmetric and not supported; use an odd kernel"
+    if isinstance(module, nn.ConstantPad3d) and module.value != 0:
+        return "pads with another value than 0, which no relevance goes to; pad with 0"
     if isinstance(module, nn.BatchNorm3d) and module.running_mean is None:
         return "has no running statistics and normalises by the batch; train it with track_running_stats=True"
     if isinstance(module, nn.MaxPool3d | nn.AdaptiveMaxPool3d) and module.return_indices:

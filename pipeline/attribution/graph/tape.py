@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from heatlas.pipeline.attribution.graph.linear_maps import run_layer
 from heatlas.pipeline.attribution.graph.planner import Plan, Step
 from heatlas.pipeline.attribution.graph.pooling import MaxPool
-from heatlas.pipeline.attribution.graph.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
+from heatlas.pipeline.models.graph.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 

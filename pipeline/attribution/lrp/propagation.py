@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.linear_maps import Averaging, Convolution, paired
 from heatlas.pipeline.attribution.graph.planner import Plan, Weights
 from heatlas.pipeline.attribution.graph.pooling import MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.tape import Record, Tape
-from heatlas.pipeline.attribution.graph.tracing import Concatenate, Sum
 from heatlas.pipeline.attribution.lrp.composites import Composite
 from heatlas.pipeline.attribution.lrp.contributions import Contributors, Messages, Rule, merge_copies, products
 from heatlas.pipeline.attribution.lrp.ledger import LedgerEntry, Losses, sum_per_volume
 from heatlas.pipeline.attribution.lrp.winners import sparse_pays, winner_messages, winner_sums
+from heatlas.pipeline.models.graph.tracing import Concatenate, Sum
 from heatlas.pipeline.run.errors import UsageError
 
 Relevance = list[Tensor]
@@ -92,6 +93,8 @@ def _step_back(
         sizes = [a.shape[1] for a in record.inputs]
         split = [torch.split(r, sizes, dim=1) for r in relevance]
         return [[parts[place] for parts in split] for place in range(len(sizes))], []
+    if isinstance(step.head, nn.ConstantPad3d):
+        return [[F.pad(r, [-side for side in step.head.padding]) for r in relevance]], []
     return [[r.reshape(record.inputs[0].shape) for r in relevance]], []
 
 

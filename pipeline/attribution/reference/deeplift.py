@@ -2,8 +2,9 @@
 
 The map is ``multiplier * (x - r)`` and sums to ``score(x) - score(r)`` up to rounding; see
 `pipeline.attribution.reference.rescale`. The network's operations run one after the other for the volume and for the
-reference, so no hook is set and the model is not touched. What the rule is not defined for is refused by name: a
-product of two activations (squeeze and excitation) has no chord of one variable.
+reference, so no hook is set and the model is not touched. A product of two values (squeeze and excitation, a
+normalisation by the spread of the values themselves) has no chord of one variable: each factor gets its Shapley value,
+and the sum stays exact. What no rule is defined for is refused by name.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.graph.planner import boundary_value, carried, max_pool, plan_forward
-from heatlas.pipeline.attribution.graph.supported import labelled
+from heatlas.pipeline.attribution.graph.planner import boundary_value, max_pool, traced
+from heatlas.pipeline.attribution.graph.supported import is_linear, require_known
 from heatlas.pipeline.attribution.graph.tape import Values
-from heatlas.pipeline.attribution.graph.tracing import Gate, Operation, Program
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described, one_channel
 from heatlas.pipeline.attribution.network_view import NetworkView, require_unchanging
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.reference.references import Reference, fitting
-from heatlas.pipeline.attribution.reference.rescale import ACTIVATIONS, Rescaled, RescaledMaxPool
+from heatlas.pipeline.attribution.reference.rescale import Multiplied, Rescaled, RescaledMaxPool, normalised
 from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
+from heatlas.pipeline.models.graph.tracing import ACTIVATIONS, NORMALISATIONS, Gate, Operation, Product, Program
 from heatlas.pipeline.run.errors import UsageError
+
+OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, nn.ConstantPad3d, nn.Upsample)
+"""Modules that DeepLIFT has a rule for, besides those that all methods know."""
 
 
 def plan_deeplift(model: nn.Module) -> Program:
@@ -40,13 +44,18 @@ def plan_deeplift(model: nn.Module) -> Program:
         Naming the operation.
     """
     require_unchanging(model)
-    program = plan_forward(model, ACTIVATIONS)
-    for operation in carried(program).values():
-        if isinstance(operation.module, Gate):
-            raise UsageError(
-                f"layer {labelled(operation)} multiplies two activations, as squeeze and excitation does; the rescale "
-                "rule of deeplift is not defined for that. Use expected-gradients."
-            )
+    program = traced(model)[0]
+    needed, numbers = {program.result}, set[str]()
+    for operation in program.operations:
+        if operation.node.target in ("size", "dim", getattr) or (
+            operation.module is None and {node.name for node in operation.node.all_input_nodes} <= numbers
+        ):
+            numbers.add(operation.value)  # a shape, or what is computed of shapes and of weights alone
+    for operation in reversed(program.operations):
+        if operation.value in needed and operation.value not in numbers:
+            needed |= {node.name for node in operation.node.all_input_nodes}
+            if not is_linear(operation, numbers):
+                require_known(operation, OTHERS)
     return program
 
 
@@ -110,6 +119,12 @@ def _run(operation: Operation, own: Values, theirs: Values) -> tuple[Tensor, Ten
     """Run one operation for the volumes and for the reference; that of the volumes by the rescale rule."""
     module = operation.module
     pool = None if module is None else max_pool(module)
+    if isinstance(module, Gate | Product):
+        (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (own, theirs))
+        return _given(operation, own, theirs, Multiplied.apply(a, b, a_r, b_r), a_r * b_r)  # type: ignore[no-untyped-call]
+    if isinstance(module, NORMALISATIONS) and getattr(module, "running_mean", None) is None:
+        (name,) = operation.inputs
+        return _given(operation, own, theirs, *normalised(module, own[name], theirs[name]))
     if pool is None and not isinstance(module, ACTIVATIONS):
         value = own.run(operation)
         with torch.no_grad():
@@ -120,9 +135,14 @@ def _run(operation: Operation, own: Values, theirs: Values) -> tuple[Tensor, Ten
         s, *of_r = [torch.as_tensor(module(r))] if pool is None else pool.apply(r)  # type: ignore[misc]
     rule, settings = (Rescaled, module) if pool is None else (RescaledMaxPool, pool)
     value = rule.apply(x, r, s, *of_r, settings)  # type: ignore[no-untyped-call]
+    return _given(operation, own, theirs, value, s)
+
+
+def _given(operation: Operation, own: Values, theirs: Values, value: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     for values, given in ((own, value), (theirs, s)):
         values.give(operation.value, given)
-        values.used(name)
+        for node in operation.node.all_input_nodes:
+            values.used(node.name)
     return value, s
 
 

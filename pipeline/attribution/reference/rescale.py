@@ -18,12 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, gather, scatter
+from heatlas.pipeline.models.graph.tracing import SMOOTH
 
-PIECEWISE_LINEAR = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
-"""Activations whose chord has no slope that rounding could hurt."""
-SMOOTH = (nn.ELU, nn.CELU, nn.SELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Tanh, nn.Sigmoid)
-ACTIVATIONS = (*PIECEWISE_LINEAR, *SMOOTH)
-"""Element-wise activations that the rule is defined for."""
 SPARSE = 4
 """Slopes are computed one by one if fewer than this part of the units have a multiplier."""
 
@@ -70,7 +66,8 @@ class Rescaled(torch.autograd.Function):
         x, r, y, s = ctx.saved_tensors
         shortest = torch.finfo(x.dtype).eps ** 0.5 if isinstance(ctx.module, SMOOTH) else 0.0
         there = torch.nonzero(multiplier.reshape(-1)).squeeze(1)
-        if len(there) > x.numel() // SPARSE:
+        by_channel = isinstance(ctx.module, nn.PReLU) and ctx.module.num_parameters > 1
+        if by_channel or len(there) > x.numel() // SPARSE:
             return multiplier * chord_slope(ctx.module, x, r, y, s, shortest), None, None, None
         few, x_few, r_few, y_few, s_few = (one.reshape(-1)[there] for one in (multiplier, x, r, y, s))
         answer = torch.zeros_like(x).view(-1)
@@ -107,3 +104,82 @@ class RescaledMaxPool(torch.autograd.Function):
         moved = scatter(added, of_x, ctx.shape)
         moved.view(*ctx.shape[:2], -1).scatter_add_(2, of_r.flatten(2), taken.flatten(2))
         return moved, None, None, None, None
+
+
+class Multiplied(torch.autograd.Function):
+    """``a * b``, given what the factors are in the reference, ``a_r`` and ``b_r``; shapes may broadcast.
+
+    Each factor gets its Shapley value of the difference of the product, the mean of its share when it changes first and
+    when it changes second: the multiplier of a is ``(b + b_r) / 2``, that of b is ``(a + a_r) / 2`` (Lundberg & Lee
+    2017). They add up to ``a b - a_r b_r``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, a_r: Tensor, b_r: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b, a_r, b_r)
+        return a * b
+
+    @staticmethod
+    def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        a, b, a_r, b_r = ctx.saved_tensors
+        of_a, of_b = multiplier * (b + b_r) / 2, multiplier * (a + a_r) / 2
+        return of_a.sum_to_size(a.shape), of_b.sum_to_size(b.shape), None, None
+
+
+class Sloped(torch.autograd.Function):
+    """A function of x whose value `y` and slope, that of the chord from the reference, are known."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, multiplier: Tensor) -> tuple[Tensor, None, None]:
+        return multiplier * ctx.saved_tensors[0], None, None
+
+
+def normalised(module: nn.Module, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    """A normalisation by the mean and spread of the values themselves, of x and of the reference r.
+
+    Subtracting the mean is linear; the variance is a mean of squares, whose chord has the slope ``c + c_r``; the chord
+    of ``1 / sqrt(v)`` has ``-1 / (sqrt(v) sqrt(v_r) (sqrt(v) + sqrt(v_r)))``; and the result is a product
+    (`Multiplied`). So multipliers of x add up to the difference of the results.
+
+    Parameters
+    ----------
+    module : InstanceNorm3d, GroupNorm or LayerNorm
+        Without running statistics.
+    x, r : Tensor
+        (B, C, ...) and (1, C, ...).
+
+    Returns
+    -------
+    Tensor, Tensor
+        Of the shapes of x and r; derivatives of the first are those multipliers.
+    """
+    (centred, centred_r), eps = (_centred(module, one) for one in (x, r)), float(module.eps)  # type: ignore[arg-type]
+    squares = Multiplied.apply(centred, centred, centred_r, centred_r)  # type: ignore[no-untyped-call]
+    v, v_r = squares.mean(-1, keepdim=True), centred_r.square().mean(-1, keepdim=True)
+    root, root_r = (v.detach() + eps).sqrt(), (v_r + eps).sqrt()
+    inverse = Sloped.apply(v, 1 / root, -1 / (root * root_r * (root + root_r)))  # type: ignore[no-untyped-call]
+    scaled = Multiplied.apply(centred, inverse, centred_r, 1 / root_r)  # type: ignore[no-untyped-call]
+    return _with_weights(module, scaled.view_as(x)), _with_weights(module, (centred_r / root_r).view_as(r))
+
+
+def _centred(module: nn.Module, x: Tensor) -> Tensor:
+    """Values less the mean of those that are normalised together, which are in the last axis."""
+    if isinstance(module, nn.LayerNorm):
+        together = x.flatten(-len(module.normalized_shape))
+    else:
+        groups = module.num_groups if isinstance(module, nn.GroupNorm) else x.shape[1]
+        together = x.reshape(len(x), groups, -1)
+    return together - together.mean(-1, keepdim=True)
+
+
+def _with_weights(module: nn.Module, x: Tensor) -> Tensor:
+    weight, bias = module.weight, module.bias
+    if not isinstance(module, nn.LayerNorm):
+        weight, bias = (None if w is None else w.view(-1, *[1] * (x.dim() - 2)) for w in (weight, bias))  # type: ignore[operator]
+    scaled = x if weight is None else x * weight
+    return scaled if bias is None else scaled + bias

@@ -28,7 +28,23 @@ GATES = (nn.Sigmoid, nn.Softmax, nn.Hardsigmoid)
 """Modules whose output is a gate when multiplied with features; gates get no relevance (Arras et al. 2017)."""
 DYNAMIC = (DynamicLinear, LogitLayer)
 """Layers of dynamic linear networks, which no rule looks into."""
+PIECEWISE_LINEAR = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardtanh)
+"""Activations whose chord has no slope that rounding could hurt."""
+SMOOTH = (nn.ELU, nn.CELU, nn.SELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Tanh, nn.Sigmoid)
+ACTIVATIONS = (*PIECEWISE_LINEAR, *SMOOTH)
+"""Activations that change each value by itself."""
+NORMALISATIONS = (nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm)
+"""Divide by the spread of the values themselves, unlike batch normalisation in evaluation mode."""
 KNOWN = (nn.Conv3d, nn.Linear, nn.BatchNorm3d, nn.MaxPool3d, nn.AdaptiveMaxPool3d, *POOLINGS, *PASSED)
+
+
+FUNCTIONS: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
+    F.relu6: (nn.ReLU6, ()), F.leaky_relu: (nn.LeakyReLU, ("negative_slope",)), F.elu: (nn.ELU, ("alpha",)),
+    F.selu: (nn.SELU, ()), F.silu: (nn.SiLU, ()), F.gelu: (nn.GELU, ("approximate",)),
+    F.softplus: (nn.Softplus, ("beta", "threshold")), F.tanh: (nn.Tanh, ()), torch.tanh: (nn.Tanh, ()),
+    "tanh": (nn.Tanh, ()), F.sigmoid: (nn.Sigmoid, ()), torch.sigmoid: (nn.Sigmoid, ()), "sigmoid": (nn.Sigmoid, ()),
+}  # fmt: skip
+"""Activations called as functions, the equivalent modules, and their arguments by place."""
 
 
 class Sum(nn.Module):
@@ -50,6 +66,13 @@ class Gate(nn.Module):
 
     def forward(self, a: Tensor, gate: Tensor) -> Tensor:
         return a * gate
+
+
+class Product(nn.Module):
+    """``a * b``, neither of which is a gate."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
 
 
 class Reshape(nn.Module):
@@ -103,12 +126,12 @@ class Program:
     graph: fx.GraphModule
 
 
-class _Tracer(fx.Tracer):
+class LayerTracer(fx.Tracer):
     """Traces into everything except single layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        whole = isinstance(m, KNOWN + GATES + DYNAMIC) or getattr(m, "keeps_places", False)
-        return whole or super().is_leaf_module(m, module_qualified_name)
+        whole = isinstance(m, KNOWN + ACTIVATIONS + NORMALISATIONS + GATES + DYNAMIC)
+        return whole or getattr(m, "keeps_places", False) or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(model: nn.Module) -> Program:
@@ -128,7 +151,7 @@ def trace(model: nn.Module) -> Program:
     if isinstance(model, KNOWN):
         model = nn.Sequential(model)
     try:
-        tracer = _Tracer()
+        tracer = LayerTracer()
         graph = tracer.trace(model)
     except Exception as error:  # fx passes on any error of the model's code
         raise UsageError(
@@ -154,7 +177,7 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
     name = f"{_place(node)}{node.name}"
     if isinstance(module, Gate):
         tensors = tuple(argument.name for argument in _gated(node, modules))
-    elif isinstance(module, Sum | Concatenate):
+    elif isinstance(module, Sum | Concatenate | Product):
         tensors = tuple(argument.name for argument in _tensor_arguments(node))
     else:
         tensors = tensors[:1]
@@ -179,12 +202,22 @@ def _function(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
     if target in ("relu", F.relu, torch.relu):
         return nn.ReLU()
     if target in (operator.add, operator.iadd, torch.add, "add") and len(_tensor_arguments(node)) == 2:
-        return None if node.kwargs else Sum()
+        return None if node.kwargs or _has_weights(node) else Sum()
     if target in (torch.cat, torch.concat):
         dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
         return Concatenate() if dim == 1 and set(node.kwargs) <= {"dim", "tensors"} else None
     if target in (operator.mul, torch.mul, "mul") and _gated(node, modules):
         return Gate()
+    if target in (operator.mul, torch.mul, "mul") and len(_tensor_arguments(node)) == 2:
+        return None if node.kwargs or _has_weights(node) else Product()
+    if target in FUNCTIONS:
+        kind, names = FUNCTIONS[target]
+        settings = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
+        return kind(**{name: value for name, value in settings.items() if name in names})
+    if target is F.pad and node.args[2:3] in ((), ("constant",)) and not node.kwargs.get("value"):
+        sides = node.args[1]
+        plain = isinstance(sides, Sequence) and len(sides) == 6 and not any(isinstance(n, fx.Node) for n in sides)
+        return nn.ConstantPad3d(tuple(sides), 0.0) if plain else None  # type: ignore[arg-type]
     if target in ("view", "reshape", "flatten", "contiguous", "squeeze", torch.flatten, torch.reshape, torch.squeeze):
         return Reshape()
     return _pooling_function(node)
@@ -207,6 +240,11 @@ def _pooling_function(node: fx.Node) -> nn.Module | None:
     if any(isinstance(value, fx.Node) for name, value in settings.items() if name in names):
         return None  # a window as large as the volume is unknown without a volume
     return kind(**{name: value for name, value in settings.items() if name in names})
+
+
+def _has_weights(node: fx.Node) -> bool:
+    """Whether an argument is a parameter or a buffer of the model, which no relevance goes to."""
+    return any(argument.op == "get_attr" for argument in node.all_input_nodes)
 
 
 def _tensor_arguments(node: fx.Node) -> list[fx.Node]:

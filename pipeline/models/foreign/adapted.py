@@ -1,0 +1,255 @@
+"""A network that somebody else made, as one that can be explained: a copy in evaluation mode that gives logits.
+
+The copy is changed, never the network: in-place operations are switched off, and what the network answers is made into
+one row of logits, or one number, per volume. A softmax or log-softmax at the end is taken off, so that the logits are
+explained and not what is left of them near 0 and 1.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.graph.boundary import staged
+from heatlas.pipeline.models.graph.tracing import LayerTracer
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+
+Meaning = Literal["auto", "logits", "softmax", "log-softmax", "sigmoid"]
+SOFTMAX = (nn.Softmax, nn.LogSoftmax, torch.softmax, torch.log_softmax, F.softmax, F.log_softmax, "softmax",
+           "log_softmax")  # fmt: skip
+SIGMOID = (nn.Sigmoid, torch.sigmoid, F.sigmoid, "sigmoid")
+SHAPES = ("view", "reshape", "flatten", "squeeze", torch.flatten, torch.reshape, torch.squeeze, nn.Flatten)
+SMALLEST = 1e-30
+"""Probability that stands for 0 where a softmax cannot be taken off."""
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a network answers.
+
+    Parameters
+    ----------
+    meaning : {"auto", "logits", "softmax", "log-softmax", "sigmoid"}
+        ``auto``: probabilities that sum to 1 are a softmax, their logarithms a log-softmax, all else logits. A sigmoid
+        is never guessed, since a number may lie between 0 and 1 too.
+    item : str
+        Of a tuple or list, the place of the answer; of a dict, its key.
+    bins : tuple of float
+        Centres of the bins of a number, as of ages: their expected value under the softmax is explained.
+    """
+
+    meaning: Meaning = "auto"
+    item: str = ""
+    bins: tuple[float, ...] = ()
+
+
+class ForeignNetwork(StagedModel):
+    """A foreign network as two stages, up to its last value with voxels and from there; it may share layers."""
+
+    def __init__(self, stages: Sequence[nn.Module]) -> None:
+        nn.Module.__init__(self)
+        self._stages = nn.ModuleList(stages)
+
+
+def adapted(
+    network: nn.Module, volume: Tensor, outputs: int | None = None, answer: Answer | None = None
+) -> StagedModel:
+    """A copy of any network that can be explained.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Not changed.
+    volume : Tensor
+        (1, C, D, H, W), one that it takes; on the device of the network.
+    outputs : int or None
+        Classes that are told apart. For 2, a network with one logit gets 0 as the other.
+    answer : Answer, optional
+
+    Raises
+    ------
+    BadInputError
+        If the network cannot be copied or does not take the volume, or answers with what is not finite.
+    UsageError
+        If it is random in evaluation mode, changes its input, or answers with anything but one row of numbers.
+    """
+    answer = answer or Answer()
+    try:
+        copied = copy.deepcopy(network).eval().requires_grad_(False)
+    except Exception as error:  # the code of others can raise anything
+        raise BadInputError(f"network ({type(network).__name__}): cannot be copied ({_said(error)}).") from error
+    for module in copied.modules():
+        if getattr(module, "inplace", False):
+            module.inplace = False
+    given = _asked(copied, volume)
+    item = _item_of(given, answer.item)
+    first = given if item is None else given[item]
+    if item is not None or first.dim() != 2:
+        copied = _OneRow(copied, item, flat=first.dim() > 2, lone=first.dim() == 1)
+    values = _asked(copied, volume)
+    if values.dim() != 2 or len(values) != 1:
+        raise UsageError(f"network: answers {tuple(first.shape)} to one volume; it must be one row of numbers.")
+    if not bool(torch.isfinite(values).all()):
+        raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
+    copied = _with_logits(copied, answer.meaning, values, volume)
+    copied = _with_outputs(copied, values.shape[1], outputs, answer.bins, volume)
+    return ForeignNetwork(staged(copied.eval(), volume)).eval()
+
+
+class _OneRow(nn.Module):
+    """A network of whose answer one item counts, as one row per volume."""
+
+    def __init__(self, network: nn.Module, item: Any, flat: bool, lone: bool) -> None:
+        super().__init__()
+        self.network, self.item, self.flat, self.lone = network, item, flat, lone
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.network(x)
+        row: Tensor = found if self.item is None else found[self.item]
+        if self.lone:
+            return row.unsqueeze(1)
+        return row.flatten(1) if self.flat else row
+
+
+class _Logarithm(nn.Module):
+    """Log-probabilities, or log odds of a sigmoid, where what made the probabilities cannot be taken off."""
+
+    def __init__(self, odds: bool) -> None:
+        super().__init__()
+        self.odds = odds
+
+    def forward(self, p: Tensor) -> Tensor:
+        p = p.clamp_min(SMALLEST)
+        return torch.log(p) - torch.log((1 - p).clamp_min(SMALLEST)) if self.odds else torch.log(p)
+
+
+def _asked(network: nn.Module, volume: Tensor) -> Any:
+    """What a network answers to a volume, checked to be the same twice."""
+    before, answers = volume.clone(), []
+    with torch.no_grad():
+        for _ in range(2):
+            try:
+                answers.append(network(volume))
+            except Exception as error:  # as above
+                weights = f"{type(network).__name__}: does not take a volume of {tuple(volume.shape)}"
+                raise BadInputError(
+                    f"network {weights} ({_said(error)}). Check channels, grid and spacing of the images."
+                ) from error
+            if not torch.equal(before, volume):
+                raise UsageError(
+                    f"network {type(network).__name__}: changes its input in place; let it work on a copy (x.clone())."
+                )
+    if not _same(*answers):
+        raise UsageError(
+            f"network {type(network).__name__}: answers differently to the same volume in evaluation mode, so a map "
+            "would be one of chance; switch off what draws at random."
+        )
+    return answers[0]
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return torch.equal(a.nan_to_num(), b.nan_to_num())
+    if isinstance(a, Mapping):
+        return all(_same(a[key], b[key]) for key in a)
+    return all(map(_same, a, b)) if isinstance(a, Sequence) and not isinstance(a, str) else True
+
+
+def _item_of(given: Any, item: str) -> Any:
+    """Key or place of the answer in what a network gives; None if it is the answer itself."""
+    if isinstance(given, Tensor):
+        if item:
+            raise UsageError(f"output_item = {item!r}: the network gives one tensor; leave output_item empty.")
+        return None
+    if isinstance(given, Mapping):
+        shown = {str(key): value for key, value in given.items()}
+    elif isinstance(given, Sequence):
+        shown = {str(place): value for place, value in enumerate(given)}
+    else:
+        raise UsageError(f"network: gives a {type(given).__name__}; it must give a tensor, or a tuple or dict of them.")
+    tensors = {key: value for key, value in shown.items() if isinstance(value, Tensor)}
+    if item not in tensors:
+        listed = ", ".join(f"{key} {tuple(value.shape)}" for key, value in tensors.items())
+        raise UsageError(
+            f"network: gives a {type(given).__name__} of {listed or 'no tensors'}; say which is the answer, as "
+            f"output_item = {next(iter(tensors), '0')!r}."
+        )
+    return item if isinstance(given, Mapping) else int(item)
+
+
+def _with_logits(network: nn.Module, meaning: Meaning, values: Tensor, volume: Tensor) -> nn.Module:
+    """The network without a softmax, log-softmax or sigmoid at its end."""
+    sums = values.exp().sum().item(), values.sum().item()
+    if meaning == "auto":
+        several = values.shape[1] > 1
+        is_log = several and bool((values <= 0).all()) and abs(sums[0] - 1) < TOLERANCE
+        is_softmax = several and bool((values >= 0).all()) and abs(sums[1] - 1) < TOLERANCE
+        meaning = "log-softmax" if is_log else "softmax" if is_softmax else "logits"
+    if meaning == "logits":
+        return network
+    if meaning == "sigmoid" and not bool(((values >= 0) & (values <= 1)).all()):
+        raise UsageError('network: output = "sigmoid", but its answers do not lie between 0 and 1; leave it "auto".')
+    found = _without_last(network, SIGMOID if meaning == "sigmoid" else SOFTMAX)
+    if found is not None:
+        return found
+    if meaning == "log-softmax":
+        return network  # log-probabilities are logits up to a constant, which the evidence does not see
+    return nn.Sequential(OrderedDict(network=network, logarithm=_Logarithm(odds=meaning == "sigmoid")))
+
+
+def _without_last(network: nn.Module, kinds: Sequence[Any]) -> nn.Module | None:
+    """The network without a function at its end, changes of shape after it aside; None if there is none to be found."""
+    tracer = LayerTracer()
+    try:
+        graph = tracer.trace(network)
+    except Exception:  # control flow on values; such a network is explained as it is
+        return None
+    modules = dict(tracer.root.named_modules()) if isinstance(tracer.root, nn.Module) else {}
+    node = next(one for one in graph.nodes if one.op == "output").args[0]
+
+    def is_a(node: fx.Node, kinds: Sequence[Any]) -> bool:
+        if node.op == "call_module":
+            return isinstance(modules[str(node.target)], tuple(kind for kind in kinds if isinstance(kind, type)))
+        return node.target in kinds
+
+    while isinstance(node, fx.Node) and is_a(node, SHAPES):
+        node = node.args[0]
+    if not isinstance(node, fx.Node) or not is_a(node, kinds):
+        return None
+    node.replace_all_uses_with(node.all_input_nodes[0])
+    graph.erase_node(node)
+    return fx.GraphModule(tracer.root, graph)
+
+
+def _with_outputs(
+    network: nn.Module, given: int, wanted: int | None, bins: tuple[float, ...], volume: Tensor
+) -> nn.Module:
+    """The network with the outputs that are wanted: the expected value of bins, or two logits of one."""
+    weight = next(network.parameters(), torch.zeros(()))
+    if bins:
+        if len(bins) != given:
+            raise UsageError(f"bins: {len(bins)} centres, but the network has {given} outputs; give one centre each.")
+        mean = nn.Linear(given, 1, bias=False, device=weight.device, dtype=weight.dtype)
+        mean.weight.data = torch.tensor([bins], device=weight.device, dtype=weight.dtype)
+        network = nn.Sequential(OrderedDict(network=network, shares=nn.Softmax(1), expected=mean))
+        given = 1
+    if wanted == 2 and given == 1:
+        both = nn.Linear(1, 2, bias=False, device=weight.device, dtype=weight.dtype)
+        both.weight.data = torch.tensor([[0.0], [1.0]], device=weight.device, dtype=weight.dtype)
+        return nn.Sequential(OrderedDict(network=network, both=both)).requires_grad_(False)
+    if wanted is not None and wanted != given:
+        raise UsageError(f"network: has {given} outputs, and {wanted} are wanted; name as many classes as it has.")
+    return network.requires_grad_(False)
+
+
+def _said(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
