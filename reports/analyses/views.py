@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.charts import Intervals, chart_of
 from heatlas.reports.analyses.columns import columns_of, correction
 from heatlas.reports.analyses.verdicts import Verdict
