@@ -15,9 +15,9 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of, is_solved
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.run.config.networks import ProbeConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import map_names, names_of, settings_for
 from heatlas.pipeline.run.plain_text import counted
