@@ -35,8 +35,8 @@ from heatlas.pipeline.evaluation.scores.masked_recognition import average_drop, 
 from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.probes.network import build
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
-from heatlas.pipeline.run.config.networks import ProbeConfig
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.checkpoints import remove_checkpoint

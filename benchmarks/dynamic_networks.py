@@ -37,8 +37,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.coda.dau import CodaConv3d
+from heatlas.pipeline.models.families.coda.settings import CodaConfig, CodaSConfig, CodaSWbConfig
 from heatlas.pipeline.models.families.registry import build_network
-from heatlas.pipeline.run.config.networks import CodaConfig, CodaSConfig, CodaSWbConfig
 
 LAYER_GRID = (97, 115, 97)
 CHANNELS = (8, 16)

@@ -24,7 +24,7 @@ from inherent_runs import Recipe, Workplace, collected, networks, scored, traine
 
 from heatlas.pipeline.evaluation.grids.stage import evaluate_grids
 from heatlas.pipeline.models.families.probes.body import with_body
-from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.executors import open_executor
 

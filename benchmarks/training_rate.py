@@ -30,9 +30,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput, covering_box, read_network_volume
-from heatlas.pipeline.run.config.networks import FoundingConfig
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.memory import kept_memory

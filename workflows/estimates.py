@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of, is_solved
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.run.config.networks import ProbeConfig
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.map_names import map_names, names_of, settings_for
 from heatlas.pipeline.run.plain_text import counted
 
 _QUICK = (2.0, 137.0)
@@ -28,8 +30,6 @@ REGISTRATION_SECONDS = {
 }  # fmt: skip
 """Seconds of a core for a scan: a part that does not depend on the grid, and a part for a grid of 1 mm."""
 N4_SECONDS = 20.0
-STEPS_OF_MAPS = {"lrp": 2.0, "guided-backpropagation": 1.5, "expected-gradients": 15.0, "deeplift": 3.0}
-"""Steps (forward and backward) that a map costs; LRP for each beta. Methods not listed are not estimated."""
 LARGEST_TIMED = 500_000
 """Voxels of the volume on which a step is timed; larger grids are estimated from a smaller one."""
 SMALL_COHORT = 500
@@ -117,21 +117,22 @@ def registration_seconds(config: Config) -> float:
 
 
 def steps_of_maps(config: Config) -> float:
-    """Steps that the maps of a scan cost, of the methods that are listed."""
-    betas = len(config.attribution.betas)
-    return sum(STEPS_OF_MAPS.get(name, 0.0) * (betas if name == "lrp" else 1) for name in config.attribution.methods)
+    """Forward and backward passes that the maps of a scan cost, of the methods whose cost is known."""
+    asked = config.attribution
+    maps = {name: len(names_of(name, settings_for(name, asked.settings), asked.betas)) for name in asked.methods}
+    return sum((find_method(name).steps or 0.0) * count for name, count in maps.items())
 
 
 def not_estimated(config: Config) -> list[str]:
     """Methods whose time is not known beforehand."""
-    return [name for name in config.attribution.methods if name not in STEPS_OF_MAPS]
+    return [name for name in config.attribution.methods if find_method(name).steps is None]
 
 
 def bytes_kept(config: Config, voxels: int, with_maps: bool) -> float:
     """On disk for a scan when the run is done (measured on the demo and on OASIS-1)."""
     of_registration = 1.0 + (0.0 if config.registration.transform == "affine" else 16.7)
     kept = with_maps and config.attribution.keep_maps == "all"
-    names = len(config.attribution.methods) - 1 + len(config.attribution.betas)
+    names = len(map_names(config.attribution))
     return 1e6 + voxels * (of_registration + (1.2 * names + 1.5 if kept else 0.0))
 
 

@@ -25,12 +25,12 @@ from heatlas.pipeline.cohort.people.splits import (
 )
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import family_of, is_solved
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.registration.images.given_masks import mask_path
 from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
 from heatlas.pipeline.registration.settled import COARSEST_MM, not_measured
-from heatlas.pipeline.run.config.networks import ProbeConfig
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.private_paths import without_home

@@ -13,8 +13,8 @@ from heatlas.pipeline.cohort.reading import Selection
 from heatlas.pipeline.cohort.sharing.anonymise import open_disguise
 from heatlas.pipeline.cohort.sharing.manifest import Manifest
 from heatlas.pipeline.models.families.probes.body import with_body
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.networks import ProbeConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
 

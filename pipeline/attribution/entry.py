@@ -54,6 +54,10 @@ class Entry:
     slow : {"", "input", "anywhere"}
         Where it shows the network a hundred changed volumes and more: nowhere; at the input alone, since what it
         changes as often behind the last stage costs little; or at whatever stage it is asked.
+    spelling : str
+        Title, where it is not the name in words.
+    steps : float or None
+        Forward and backward passes that a map costs; None where that is not known before the run.
     """
 
     record: type[Any]
@@ -61,10 +65,17 @@ class Entry:
     usual_stage: Literal["input", "last", "tokens"] = "input"
     usual_start: Literal["run", "logit", "evidence"] = "logit"
     slow: Literal["", "input", "anywhere"] = ""
+    spelling: str = ""
+    steps: float | None = None
 
     @property
     def name(self) -> str:
         return str(self.record.name)
+
+    @property
+    def title(self) -> str:
+        """Name as readers see it."""
+        return self.spelling or title_of(self.name)
 
     @property
     def has_ledger(self) -> bool:
@@ -91,6 +102,16 @@ class Entry:
         if self.usual_stage == "tokens":
             return token_stage(model)
         return last_spatial_stage(model) if self.usual_stage == "last" else 0
+
+
+def title_of(name: str) -> str:
+    """The words of a name, as a title.
+
+    >>> title_of("region-swap")
+    'Region swap'
+    """
+    words = name.replace("-", " ")
+    return words[:1].upper() + words[1:]
 
 
 def last_spatial_stage(model: nn.Module) -> int:

@@ -34,39 +34,59 @@ from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, Re
 from heatlas.pipeline.run.errors import UsageError
 
 ENTRIES: Sequence[Entry] = (
-    Entry(Lrp, "share of the score attributed to each voxel, layer by layer", usual_start="run"),
-    Entry(GuidedBackprop, "sensitivity of the score through units that increase it; without sign", usual_start="run"),
+    Entry(
+        Lrp, "share of the score attributed to each voxel, layer by layer",
+        usual_start="run", spelling="LRP", steps=2.0,
+    ),
+    Entry(
+        GuidedBackprop, "sensitivity of the score through units that increase it; without sign",
+        usual_start="run", steps=1.5,
+    ),
     Entry(Gradient, "sensitivity of the score to small changes, without sign"),
-    Entry(InputTimesGradient, "value times gradient: share of the score for a linear network; signed"),
+    Entry(
+        InputTimesGradient, "value times gradient: share of the score for a linear network; signed",
+        spelling="Input × gradient",
+    ),
     Entry(IntegratedGradients, "share of the difference in score to air; signed"),
-    Entry(SmoothGrad, "mean gradient over noisy copies of the volume"),
-    Entry(SmoothInputTimesGradient, "value times gradient, smoothed"),
+    Entry(SmoothGrad, "mean gradient over noisy copies of the volume", spelling="SmoothGrad"),
+    Entry(SmoothInputTimesGradient, "value times gradient, smoothed", spelling="Input × gradient, smoothed"),
     Entry(SmoothIntegratedGradients, "integrated gradients, smoothed"),
-    Entry(Cam, "channels weighted by a linear head after global pooling (refuses other heads)", "last"),
-    Entry(GradCam, "channels weighted by their mean gradient", "last"),
-    Entry(GradCamPlusPlus, "channels weighted by their positive gradients", "last"),
-    Entry(XGradCam, "channels weighted by gradient times activation", "last"),
-    Entry(LayerCam, "positive gradient times activation, voxel by voxel", "last"),
-    Entry(HiResCam, "gradient times activation, voxel by voxel", "last"),
+    Entry(Cam, "channels weighted by a linear head after global pooling (refuses other heads)", "last", spelling="CAM"),
+    Entry(GradCam, "channels weighted by their mean gradient", "last", spelling="Grad-CAM"),
+    Entry(GradCamPlusPlus, "channels weighted by their positive gradients", "last", spelling="Grad-CAM++"),
+    Entry(XGradCam, "channels weighted by gradient times activation", "last", spelling="XGrad-CAM"),
+    Entry(LayerCam, "positive gradient times activation, voxel by voxel", "last", spelling="LayerCAM"),
+    Entry(HiResCam, "gradient times activation, voxel by voxel", "last", spelling="HiResCAM"),
     Entry(
-        ScoreCam, "channels weighted by the score of the volume masked with them; no gradient", "last", slow="anywhere",
+        ScoreCam, "channels weighted by the score of the volume masked with them; no gradient",
+        "last", slow="anywhere", spelling="Score-CAM",
     ),
-    Entry(AblationCam, "channels weighted by the drop of the score without them; no gradient", "last", slow="input"),
     Entry(
-        OptiCam, "channel weights that maximise the score of the volume masked with the map", "last", slow="anywhere",
+        AblationCam, "channels weighted by the drop of the score without them; no gradient",
+        "last", slow="input", spelling="Ablation-CAM",
     ),
-    Entry(FakeCam, "constant map: a control for metrics, not an explanation"),
+    Entry(
+        OptiCam, "channel weights that maximise the score of the volume masked with the map",
+        "last", slow="anywhere", spelling="Opti-CAM",
+    ),
+    Entry(FakeCam, "constant map: a control for metrics, not an explanation", spelling="Fake-CAM"),
     Entry(RawAttention, "attention that each token receives in the last block; the same for every class", "tokens"),
-    Entry(Rollout, "attention followed through all blocks; the same for every class", "tokens"),
-    Entry(Cgw1, "relevance times gradient of attention, followed through all blocks", "tokens"),
-    Entry(ViTCX, "masks made of tokens, weighted by the score of what they show", "last", slow="anywhere"),
+    Entry(
+        Rollout, "attention followed through all blocks; the same for every class",
+        "tokens", spelling="Attention rollout",
+    ),
+    Entry(Cgw1, "relevance times gradient of attention, followed through all blocks", "tokens", spelling="CGW1"),
+    Entry(
+        ViTCX, "masks made of tokens, weighted by the score of what they show",
+        "last", slow="anywhere", spelling="ViT-CX",
+    ),
     Entry(Occlusion, "drop of the score when a box is hidden", slow="input"),
     Entry(RegionOcclusion, "drop of the score when an atlas region is hidden"),
-    Entry(Rise, "mean score of random masks that show a voxel", slow="input"),
-    Entry(Lime, "local linear model of the score in supervoxels of the brain", slow="anywhere"),
+    Entry(Rise, "mean score of random masks that show a voxel", slow="input", spelling="RISE"),
+    Entry(Lime, "local linear model of the score in supervoxels of the brain", slow="anywhere", spelling="LIME"),
     Entry(
         ExpectedGradients, "share of the evidence of each voxel relative to controls; signed, in logits",
-        usual_start="evidence",
+        usual_start="evidence", steps=15.0,
     ),
     Entry(
         IntegratedGradientsFromMean, "share of the difference in evidence to the mean control; signed, in logits",
@@ -74,7 +94,7 @@ ENTRIES: Sequence[Entry] = (
     ),
     Entry(
         DeepLift, "share of the difference in evidence to the mean control, in one backward pass; signed, in logits",
-        usual_start="evidence",
+        usual_start="evidence", spelling="DeepLIFT", steps=3.0,
     ),
     Entry(
         RegionSwap, "evidence lost when an atlas region is replaced by the mean control; in logits",
@@ -82,7 +102,7 @@ ENTRIES: Sequence[Entry] = (
     ),
     Entry(
         RegionShapley, "Shapley value of each atlas region, of the evidence relative to the mean control; in logits",
-        usual_start="evidence",
+        usual_start="evidence", spelling="Region Shapley",
     ),
     Entry(
         Inherent, "contributions of a network that is one linear map for each scan, less those of controls; exact, in "

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heatlas.pipeline.models.families.probes.body import backbone_files
-from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache

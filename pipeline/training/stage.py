@@ -21,11 +21,11 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.ensembles import ensemble_of
 from heatlas.pipeline.models.families.probes.body import with_body
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of, is_solved
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model, save_model
 from heatlas.pipeline.run.cells import REMEDY
-from heatlas.pipeline.run.config.networks import ProbeConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.audit import NO_REGION
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.verdicts import CLEAR, Verdict, rows_where, survivors
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.codes import worded

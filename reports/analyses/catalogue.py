@@ -1,15 +1,14 @@
-"""The sections about analyses of the statistics stage: what each asks, and which rows and columns answer it.
-
-A new analysis is one entry here and one in `reports.page.sections`.
-"""
+"""The sections about analyses of the statistics stage: what each asks, and which rows and columns answer it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
 from heatlas.reports.analyses import audit_verdicts, baselines, planted_verdict, verdicts
 from heatlas.reports.analyses.charts import Intervals
-from heatlas.reports.analyses.views import Analysis, View
+from heatlas.reports.analyses.views import ANY_TASK, CLASSES, Analysis, View
+from heatlas.reports.frame import chapters
 from heatlas.reports.read.run_record import OUTCOMES
 
 _N = ("n_participants", "n_scans")
@@ -21,7 +20,7 @@ _CORRELATION = (
 )  # fmt: skip
 
 PRIMARY = Analysis(
-    "primary", "The primary outcome", "Primary outcome",
+    "primary", "The primary outcome", "Primary outcome", chapters.PERFORMANCE,
     "The one question that this run named before any result ([statistics.primary] of its configuration), so its p "
     "needs no correction. All other tests are secondary (a question of the study, corrected over all of its tests) or "
     "exploratory (several questions or audits side by side, not corrected for each other); the caption of each table "
@@ -34,10 +33,11 @@ PRIMARY = Analysis(
         ),
     ),
     verdicts.primary,
+    CLASSES,
 )  # fmt: skip
 
 ASSOCIATIONS = Analysis(
-    "associations", "Does relevance follow clinical measures?", "Clinical measures",
+    "associations", "Does relevance follow clinical measures?", "Clinical measures", chapters.CLINICAL,
     "Correlation over participants of regional relevance with volumes, scores and further measures at the visit of "
     "the scan; each person's scans are averaged first and participants are permuted. Corrected p values take account "
     "of all regions and maps of a question at once. A correlation over both classes together also reflects "
@@ -60,6 +60,7 @@ ASSOCIATIONS = Analysis(
         ),
     ),
     verdicts.associations,
+    CLASSES,
 )  # fmt: skip
 
 _MEASURED = ("fold", "metric", "estimate", *_CI, *_N)
@@ -68,6 +69,7 @@ NUMBER_PERFORMANCE = Analysis(
     "number-performance",
     "How well is the number predicted?",
     "Performance",
+    chapters.PERFORMANCE,
     "Each scan was predicted by a network that had seen neither the scan nor any other scan of the same participant. "
     "A network should do better than the mean of the target. The gap (predicted minus true) falls with the target "
     "wherever prediction is imperfect; the corrected gap is the gap minus this trend, a line fitted to the other folds "
@@ -78,9 +80,10 @@ NUMBER_PERFORMANCE = Analysis(
         ),
         View("performance_number", "Test participants of each fold.", _MEASURED, shown=40),
     ),
+    tasks=frozenset({NUMBER}),
 )
 CLASSES_PERFORMANCE = Analysis(
-    "classes-performance", "How well are the classes distinguished?", "Performance",
+    "classes-performance", "How well are the classes distinguished?", "Performance", chapters.PERFORMANCE,
     "Each scan was predicted by a network that had seen neither the scan nor any other scan of the same participant. "
     "The balanced accuracy is the mean over classes of the share of their scans that are recognised.",
     (
@@ -90,9 +93,10 @@ CLASSES_PERFORMANCE = Analysis(
             ("label", "predicted", "n_scans", "n_participants", "share"), where={"fold": ["all"]}, shown=100,
         ),
     ),
+    tasks=frozenset({SEVERAL_CLASSES}),
 )  # fmt: skip
 BASELINES = Analysis(
-    "baselines", "Do the networks add anything to simple predictors?", "Simple predictors",
+    "baselines", "Do the networks add anything to simple predictors?", "Simple predictors", chapters.PERFORMANCE,
     "Ridge regression (logistic for classes) learned from the same people as the network of each fold, and was tested "
     "on the same people. Each predictor sees one thing: age and sex; volumes, where they are known; the mean and the "
     "spread of intensity in each region; the smoothed image. Maps of a network that adds nothing to them may still be "
@@ -105,9 +109,10 @@ BASELINES = Analysis(
         ),
     ),
     baselines.verdict,
+    ANY_TASK,
 )  # fmt: skip
 REPEATS = Analysis(
-    "repeats", "Does the performance depend on the seed of the training?", "Repeats",
+    "repeats", "Does the performance depend on the seed of the training?", "Repeats", chapters.PERFORMANCE,
     "Each fold was trained several times with other seeds, on the same registration and the same split. Heatmaps are "
     "those of the first training.",
     (
@@ -115,9 +120,10 @@ REPEATS = Analysis(
              "mean of folds with an interval that includes training again.",
              ("repeat", "metric", "estimate", *_CI, "interval", *_N, "note"), shown=40),
     ),
+    tasks=ANY_TASK,
 )  # fmt: skip
 NUMBER_ASSOCIATIONS = Analysis(
-    "number-associations", "Does relevance follow the number?", "Relevance and the number",
+    "number-associations", "Does relevance follow the number?", "Relevance and the number", chapters.CLINICAL,
     "Correlation over participants of regional relevance with the target, with the corrected gap and with further "
     "measures; each person's scans are averaged first and participants are permuted. Corrected p values take account "
     "of all regions and maps of a question at once. Maps explain the predicted number, so regions whose relevance "
@@ -126,6 +132,7 @@ NUMBER_ASSOCIATIONS = Analysis(
         View("associations", "Density against the target and further measures, clearest first.", _CORRELATION,
              where={"metric": ["density"]}, order=("p_fwe", "-r"), shown=20, finding="p_fwe"),
     ),
+    tasks=frozenset({NUMBER}),
 )  # fmt: skip
 
 _COMPARED = (
@@ -134,7 +141,7 @@ _COMPARED = (
 )  # fmt: skip
 
 COMPARISONS = Analysis(
-    "comparisons", "Where do groups differ?", "Group comparisons",
+    "comparisons", "Where do groups differ?", "Group comparisons", chapters.REGIONS,
     "Classes, and right and wrong predictions, compared region by region over participants, with the test fold held. "
     "Outcomes (true and false positives and negatives) are defined by the network's output, which LRP and evidence "
     "maps divide among voxels; a difference between outcomes is therefore partly one of the output itself. "
@@ -170,7 +177,7 @@ COMPARISONS = Analysis(
 )  # fmt: skip
 
 EFFECTS = Analysis(
-    "effects", "Regions that tell the classes apart", "Region effects",
+    "effects", "Regions that tell the classes apart", "Region effects", chapters.REGIONS,
     "Density of relevance in each region, compared between the classes. Read this with care, and the share of the map "
     "first: densities are not divided by the map's total, which is nearly the {start} of {positive}. A difference in "
     "almost every region therefore repeats the prediction and is no finding about the region. The corrected p is "
@@ -184,10 +191,11 @@ EFFECTS = Analysis(
         ),
     ),
     verdicts.effects,
+    absent="Differences between the classes have not been tested yet.",
 )  # fmt: skip
 
 REGION_MEANS = Analysis(
-    "region-means", "All regions", "Region table",
+    "region-means", "All regions", "Region table", chapters.REGIONS,
     "Means over participants (each person's scans averaged first); gain is that of true positives against {negative} "
     "of the same test fold. Values of each scan and side are in group/relevance.tsv.",
     (
@@ -198,7 +206,7 @@ REGION_MEANS = Analysis(
 )  # fmt: skip
 
 PLANTED = Analysis(
-    "planted", "Are the planted regions found?", "Planted truth",
+    "planted", "Are the planted regions found?", "Planted truth", chapters.EVALUATION,
     "The regions in which disease was planted are known. The table shows how many of them lead the ranking of regions "
     "in true positives, and how much of the positive relevance lies in them.",
     (
@@ -210,7 +218,7 @@ PLANTED = Analysis(
 )  # fmt: skip
 
 SUBGROUPS = Analysis(
-    "subgroups", "For whom does it work? Performance and relevance in subgroups", "Subgroups",
+    "subgroups", "For whom does it work? Performance and relevance in subgroups", "Subgroups", chapters.FAIRNESS,
     "Performance and relevance in women and men, at different ages and at different sites. Subgroups with too few "
     "participants have no values. A small p in one subgroup and a large one in another do not show a difference "
     "between them; this is tested by the interaction.",
@@ -241,7 +249,7 @@ SUBGROUPS = Analysis(
 )  # fmt: skip
 
 PROGRESSION = Analysis(
-    "progression", "Does it predict who converts?", "Progression",
+    "progression", "Does it predict who converts?", "Progression", chapters.CLINICAL,
     "People with MCI, predicted by networks that were trained on {positive} and {negative} and never on them. "
     "Concordance is the chance that, of two people, the one with the higher score converts first; 0.5 is guessing. "
     "Concordance and Cox models use all conversions to AD at any later visit; the area under the curve, sensitivity "
@@ -272,7 +280,7 @@ PROGRESSION = Analysis(
 )  # fmt: skip
 
 NORMS = Analysis(
-    "norms", "Against the norm: w-scores and subtypes", "Norms",
+    "norms", "Against the norm: w-scores and subtypes", "Norms", chapters.CLINICAL,
     "A w-score is the distance of a person from the value expected for {negative} of the same age, sex and further "
     "covariates, in standard deviations; the norm of each fold comes from its own training participants of {negative}. "
     "Subtypes are clusters of fingerprints; they are reported only if they are stable and the gap statistic prefers "
@@ -298,7 +306,7 @@ NORMS = Analysis(
 )  # fmt: skip
 
 MAIN_EFFECTS = Analysis(
-    "main-effects", "What else influences relevance and volume?", "Other influences",
+    "main-effects", "What else influences relevance and volume?", "Other influences", chapters.FAIRNESS,
     "Sex, age, education, field strength and site, each adjusted for the others and the class. Influences that have "
     "nothing to do with the disease may change volumes but should change relevance little.",
     (
@@ -312,7 +320,7 @@ MAIN_EFFECTS = Analysis(
 )  # fmt: skip
 
 HARMONISATION = Analysis(
-    "harmonisation", "Do results depend on the site? Before and after harmonisation", "Sites",
+    "harmonisation", "Do results depend on the site? Before and after harmonisation", "Sites", chapters.FAIRNESS,
     "Effect of the site on relevance and volumes, adjusted for the covariates, before and after ComBat. Parameters "
     "are estimated from the training participants of each fold and applied to its test participants. Covariates of "
     "the training participants (the class, unless [statistics.harmonisation] training_covariates says otherwise) keep "
@@ -335,7 +343,7 @@ HARMONISATION = Analysis(
 )  # fmt: skip
 
 SHORTCUTS = Analysis(
-    "shortcuts", "Does it use shortcuts?", "Shortcut audit",
+    "shortcuts", "Does it use shortcuts?", "Shortcut audit", chapters.FAIRNESS,
     "A network can be right for reasons that have nothing to do with the disease: the edge of the brain mask, fluid, "
     "the scanner. An enrichment of 1 means that relevance is spread evenly; site and field strength should not be "
     "predictable from relevance. Relevance in fluid need not be a shortcut: ventricles widen in Alzheimer's.",
@@ -358,7 +366,7 @@ SHORTCUTS = Analysis(
 )  # fmt: skip
 
 AGREEMENT = Analysis(
-    "agreement", "Do networks, values of β and methods agree?", "Agreement",
+    "agreement", "Do networks, values of β and methods agree?", "Agreement", chapters.MAPS,
     "Agreement of rankings of regions. Kendall's W is 1 if all rankings are the same, and 1 divided by their number "
     "by chance. Networks of different folds share most of their training participants, so their agreement is an upper "
     "bound.",
@@ -373,7 +381,7 @@ AGREEMENT = Analysis(
 )  # fmt: skip
 
 EFFECTS_FOUND = Analysis(
-    "planted-effects", "Are planted effects found, and only these?", "Planted effects",
+    "planted-effects", "Are planted effects found, and only these?", "Planted effects", chapters.EVALUATION,
     "Planted effects are the disease in the planted regions and everything else that was put into the data of a "
     "synthetic cohort; they should be found. Null effects were not planted and should not be found.",
     (
@@ -387,6 +395,7 @@ EFFECTS_FOUND = Analysis(
 )  # fmt: skip
 
 ANALYSES: Sequence[Analysis] = (
-    ASSOCIATIONS, COMPARISONS, SUBGROUPS, PROGRESSION, NORMS, MAIN_EFFECTS, HARMONISATION,
-    SHORTCUTS, AGREEMENT, EFFECTS_FOUND,
+    NUMBER_PERFORMANCE, CLASSES_PERFORMANCE, BASELINES, REPEATS, AGREEMENT, COMPARISONS, EFFECTS, ASSOCIATIONS,
+    NUMBER_ASSOCIATIONS, PROGRESSION, NORMS, SUBGROUPS, MAIN_EFFECTS, SHORTCUTS, HARMONISATION, PLANTED, EFFECTS_FOUND,
 )  # fmt: skip
+"""All but the primary outcome, which leads its page; on each page in this order, after the sections of the page."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.verdicts import Verdict, rows_where
 from heatlas.reports.read.leading_map import has_passed
 from heatlas.reports.read.run_record import RunRecord

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation.planted import TOP
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.evidence import place_of
 from heatlas.reports.analyses.verdicts import CLEAR, Verdict, rows_where
 from heatlas.reports.read.run_record import RunRecord

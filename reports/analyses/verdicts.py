@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.columns import correction
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.codes import worded

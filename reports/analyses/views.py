@@ -14,10 +14,12 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.cohort.people.tasks import KINDS, SEVERAL_CLASSES, TWO_CLASSES, KindName
 from heatlas.reports.analyses.charts import Intervals, chart_of
 from heatlas.reports.analyses.columns import columns_of, correction
 from heatlas.reports.analyses.verdicts import Verdict
+from heatlas.reports.frame.chapters import Chapter
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import PageTable, page_table
 from heatlas.reports.read.run_record import RunRecord
@@ -35,6 +37,9 @@ from heatlas.reports.words.wording import (
     without_codes,
 )
 
+TWO = frozenset({TWO_CLASSES})
+CLASSES = frozenset({TWO_CLASSES, SEVERAL_CLASSES})
+ANY_TASK = frozenset(KINDS)
 SHOWN = 12  # rows of a table on the page, unless its view says otherwise
 
 
@@ -220,10 +225,18 @@ class Analysis:
     id: str
     title: str
     short: str
+    page: Chapter
     # Question and method in plain words; ``{horizon}``: the months within which MCI may convert
     lead: str
     views: Sequence[View]
     verdict: Callable[[RunRecord], Verdict | None] | None = None  # answer in a sentence or two
+    tasks: frozenset[KindName] = TWO
+    # Shown where a table is missing; without it the section is left out where no table is there and nothing says why
+    absent: str = ""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(view.table for view in self.views))
 
     def build(self, material: Material) -> Mapping[str, Any]:
         """Variables of ``analysis.html.j2``."""
@@ -237,17 +250,16 @@ class Analysis:
 
     def undone(self, run: RunRecord) -> list[str]:
         """Why tables of this section are missing: they cannot be used, or the statistics stage has noted it."""
-        names = dict.fromkeys(view.table for view in self.views)
-        unusable = [run.unreadable[name] for name in names if name in run.unreadable]
+        unusable = [run.unreadable[name] for name in self.tables if name in run.unreadable]
         if not run.has("notes"):
             return unusable
         rows = run.tables["notes"]
         rows = rows[rows["tables"].notna()]
-        there = rows[[bool(names.keys() & set(str(tables).split(", "))) for tables in rows["tables"]]]
+        there = rows[[bool(set(self.tables) & set(str(tables).split(", "))) for tables in rows["tables"]]]
         return unusable + [
             f"Not done: {row['analysis']}: {shortened(row['reason'], LONGEST_TEXT)}" for row in there.to_dict("records")
         ]
 
     def applies(self, run: RunRecord) -> bool:
         """Whether any of the tables is there, or the statistics stage has noted why none is."""
-        return any(run.has(view.table) for view in self.views) or bool(self.undone(run))
+        return any(run.has(table) for table in self.tables) or bool(self.undone(run))

@@ -12,8 +12,8 @@ from functools import partial
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.pipeline.statistics.performance.baselines import BETTER, WORSE
 from heatlas.reports.analyses.baselines import best_baseline, comparison
 from heatlas.reports.analyses.findings import in_words, performance_estimate

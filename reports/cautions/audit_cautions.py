@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.audit import NO_REGION
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.audit_verdicts import gathered
 from heatlas.reports.cautions.records import Caution, Check
 from heatlas.reports.read.run_record import RunRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 
 LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from heatlas.atlases.templates import load_template
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evaluation_verdict import lines_on
 from heatlas.reports.analyses.evidence import sum_error
 from heatlas.reports.analyses.findings import small_regions

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.cells import require_numbers, require_whole
 from heatlas.pipeline.run.columns import Form, column_of
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.pipeline.run.tables import MISSING, unguarded, write_table
 from heatlas.pipeline.statistics.groups.region_explorer import (
     BILATERAL,

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.figures import slices
 from heatlas.reports.figures.pictures import NIGHT
 from heatlas.reports.figures.style import new_figure

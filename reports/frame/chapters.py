@@ -1,4 +1,4 @@
-"""The pages of a report and its menu: which section stands on which page, and how links between pages are found.
+"""The pages of a report, its menu, and how links between pages are found.
 
 All pages of this list are written for every run, so that the menu of each page is the same and no line of it leads
 nowhere. A page of which no section applies to the run says so.
@@ -11,51 +11,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-INDEX = "report.html"
-PROVENANCE = "report-provenance.html"
-PARTICIPANTS = f"{INDEX}#participants"
-REGIONS = "report-regions.html"
-
 
 @dataclass(frozen=True)
 class Chapter:
-    """A page of the report: a list of sections."""
+    """A page of the report; every section names its own."""
 
     file: str  # in the run folder, beside the pages of participants, so that links of a section are the same anywhere
     title: str
     topic: str  # of the menu; pages of one topic follow each other
-    sections: tuple[str, ...]  # anchors, in the order of the page
 
+
+SUMMARY = Chapter("report.html", "Summary", "Summary")
+PERFORMANCE = Chapter("report-performance.html", "How good is the prediction?", "Statistics")
+MAPS = Chapter("report-maps.html", "Where does it look?", "Statistics")
+REGIONS = Chapter("report-regions.html", "Which regions?", "Statistics")
+CLINICAL = Chapter("report-clinical.html", "Does it follow the disease?", "Statistics")
+FAIRNESS = Chapter("report-fairness.html", "Age, sex, site and subgroups", "Statistics")
+COHORT = Chapter("report-cohort.html", "Participants and scans", "Quality")
+REGISTRATION = Chapter("report-registration.html", "Registration", "Quality")
+TRAINING = Chapter("report-training.html", "Training and heatmaps", "Quality")
+METHODS = Chapter("report-methods.html", "Methods", "Methods")
+EVALUATION = Chapter("report-evaluation.html", "Evaluation", "Evaluation")
+PROVENANCE = Chapter("report-provenance.html", "Provenance", "Provenance")
 
 CHAPTERS: Sequence[Chapter] = (
-    Chapter(INDEX, "Summary", "Summary", ("brain", "ranking", "in-short", "participants")),
-    Chapter(
-        "report-performance.html", "How good is the prediction?", "Statistics",
-        ("primary", "number-performance", "classes-performance", "performance", "baselines", "repeats"),
-    ),
-    Chapter("report-maps.html", "Where does it look?", "Statistics", ("maps", "patients", "beta", "agreement")),
-    Chapter(
-        REGIONS, "Which regions?", "Statistics",
-        ("regions", "region-table", "image-differences", "voxelwise", "comparisons", "effects"),
-    ),
-    Chapter(
-        "report-clinical.html", "Does it follow the disease?", "Statistics",
-        ("volume", "associations", "number-associations", "progression", "norms"),
-    ),
-    Chapter(
-        "report-fairness.html", "Age, sex, site and subgroups", "Statistics",
-        ("subgroups", "main-effects", "shortcuts", "harmonisation"),
-    ),
-    Chapter("report-cohort.html", "Participants and scans", "Quality", ("cohort",)),
-    Chapter("report-registration.html", "Registration", "Quality", ("registration",)),
-    Chapter("report-training.html", "Training and heatmaps", "Quality", ("training", "conservation")),
-    Chapter("report-methods.html", "Methods", "Methods", ("methods", "undefined", "glossary")),
-    Chapter(
-        "report-evaluation.html", "Evaluation", "Evaluation",
-        ("evaluation", "before-after", "evaluation-parts", "planted", "planted-effects"),
-    ),
-    Chapter(PROVENANCE, "Provenance", "Provenance", ("provenance", "credits")),
+    SUMMARY, PERFORMANCE, MAPS, REGIONS, CLINICAL, FAIRNESS, COHORT, REGISTRATION, TRAINING, METHODS, EVALUATION,
+    PROVENANCE,
 )  # fmt: skip
+"""All pages, in the order of the menu."""
+INDEX = SUMMARY.file
+PARTICIPANTS = f"{INDEX}#participants"
 
 
 def menu(index: str) -> list[tuple[str, list[tuple[str, str]]]]:

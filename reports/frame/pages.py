@@ -45,7 +45,7 @@ class Frame:
     @property
     def cited(self) -> str:
         """Address of how to cite the program and the run."""
-        return f"{self.index.removesuffix(INDEX)}{PROVENANCE}#credits"
+        return f"{self.index.removesuffix(INDEX)}{PROVENANCE.file}#credits"
 
     @property
     def menu(self) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -41,6 +41,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Frame, NavigationEntry, render, template_files
 from heatlas.reports.page.machine_readable import report_json
 from heatlas.reports.page.parts import FinishedSection, make_parts
+from heatlas.reports.page.sections import SECTIONS, sections_of
 from heatlas.reports.viewer.component import shared_data
 from heatlas.reports.words.numbers import is_missing, listing, shortened
 
@@ -157,7 +158,7 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
     summary, cautions = summarise(material.run, faults), find_cautions(material.run, faults)
     for file, page in _chapters(material, made.sections, summary, cautions).items():
         write_text(layout.root / file, page)
-    page_of = {name: chapter.file for chapter in CHAPTERS for name in chapter.sections}
+    page_of = {section.id: section.page.file for section in SECTIONS}
     facts = [(page_of[section.id], section.facts) for section in made.sections]
     write_text(layout.root / JSON, report_json(shortened(material.run.config.report.title), summary, cautions, facts))
     said = tuple(dict.fromkeys([*material.run.unreadable.values(), *faults.said]))
@@ -173,10 +174,10 @@ def _chapters(
 ) -> dict[str, str]:
     """Every page that is a list of sections, by its file."""
     by_id = {section.id: section for section in made}
-    chosen = {one.file: [by_id[name] for name in one.sections if name in by_id] for one in CHAPTERS}
     report, data, pages = shortened(material.run.config.report.title), None, {}
     for chapter in CHAPTERS:
-        sections = chosen[chapter.file]
+        names = sections_of(chapter)
+        sections = [by_id[name] for name in names if name in by_id]
         figures = numbered([section.html for section in sections])
         sections = [replace(section, html=html) for section, html in zip(sections, figures, strict=True)]
         interactive = [component for section in sections for component in section.components]
@@ -186,7 +187,7 @@ def _chapters(
         anchors = [NavigationEntry(section.short, f"#{section.id}", section.absent) for section in sections]
         title = report if first else f"{chapter.title} · {report}"
         frame = Frame(title, [] if first else anchors, [*shared, *interactive], "" if first else INDEX, chapter.file)
-        about = [one for one in cautions if one.section in chapter.sections or one.level == "serious"]
+        about = [one for one in cautions if one.section in names or one.level == "serious"]
         pages[chapter.file] = render(
             "report.html.j2" if first else "chapter.html.j2", frame, title=report if first else chapter.title,
             report=report, summary=summary, cautions=cautions if first else about, sections=sections, shared=shared,

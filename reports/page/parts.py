@@ -101,7 +101,7 @@ def _region_page(shared: RegionMaterial, group: str, around: Mapping[str, Naviga
     parts = [*_REGION_PARTS, ("tests", "Tests")] if content["tables"] else _REGION_PARTS
     frame = Frame(
         f"{shortened(group)} · {shortened(material.run.config.report.title)}", _anchors(parts), viewer, links.index,
-        within=_beside(links.index, REGIONS),
+        within=_beside(links.index, REGIONS.file),
     )  # fmt: skip
     return render("region.html.j2", frame, **content, **around)
 

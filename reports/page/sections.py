@@ -1,6 +1,4 @@
-"""The sections of the report.
-
-Adding one is adding an entry here, its name to a page of `reports.frame.chapters`, and, if need be, a template.
+"""The sections of the report, each with its page.
 
 The title, the warnings and the summary stand above the sections and are made by `reports.cautions.all_cautions` and
 `reports.content.run.summary`.
@@ -13,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from heatlas.pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName
+from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, KindName
 from heatlas.reports.analyses import catalogue
 from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED
 from heatlas.reports.analyses.evaluation_verdict import evaluation as passed_maps
 from heatlas.reports.analyses.verdicts import Verdict
-from heatlas.reports.analyses.views import Analysis
+from heatlas.reports.analyses.views import ANY_TASK, CLASSES, TWO, Analysis
 from heatlas.reports.content.relevance import (
     before_after,
     beta,
@@ -35,13 +33,11 @@ from heatlas.reports.content.relevance import (
     voxelwise,
 )
 from heatlas.reports.content.run import cohort, colophon, participants, performance, registration, training
+from heatlas.reports.frame import chapters
 from heatlas.reports.frame.components import Component
 from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import listing
-
-ANY_TASK = frozenset(KINDS)
-CLASSES = frozenset({TWO_CLASSES, SEVERAL_CLASSES})
 
 
 @dataclass(frozen=True)
@@ -51,13 +47,18 @@ class Section:
     id: str  # anchor; stable, since warnings and readers link to it
     title: str
     short: str  # name in the table of contents
-    template: str  # file in ``reports/templates/sections``
+    page: chapters.Chapter
     build: Callable[[Material], Mapping[str, Any]]  # gives the variables of the template
     requires: tuple[str, ...] = ()  # tables without which the section cannot be made
     absent: str = ""  # shown in place of the section when one of them is missing; without it the section is left out
     applies: Callable[[RunRecord], bool] | None = None  # whether the section has anything to say
-    tasks: frozenset[KindName] = frozenset({TWO_CLASSES})  # kinds of tasks that the section is made for
+    tasks: frozenset[KindName] = TWO  # kinds of tasks that the section is made for
     verdict: Callable[[RunRecord], Verdict | None] | None = None  # its answer, for the list of the index
+    template_file: str = ""  # in ``reports/templates/sections``; that of its anchor if there is no other
+
+    @property
+    def template(self) -> str:
+        return self.template_file or f"{self.id}.html.j2"
 
     def applies_to(self, run: RunRecord) -> bool:
         """Whether it is made for the task of the run, and has anything to say."""
@@ -94,7 +95,7 @@ def build_section(section: Section, material: Material) -> BuiltSection | None:
 def _undefined(material: Material) -> Mapping[str, Any]:
     """The sections that a run of another task does not have, in one sentence."""
     number = material.run.task.is_number
-    names = [section.short for section in SECTIONS if section.tasks == {TWO_CLASSES} and section.id not in _SYNTHETIC]
+    names = [section.short for section in SECTIONS if section.tasks == TWO and section.id not in _SYNTHETIC]
     names += ["Region table"] * number
     this = "predicts a number" if number else "has several classes"
     return {"text": f"Not defined for a run that {this}, as they compare two classes: {listing(names)}."}
@@ -117,126 +118,120 @@ def _in_short(material: Material) -> Mapping[str, Any]:
 _SYNTHETIC = (catalogue.PLANTED.id, catalogue.EFFECTS_FOUND.id)
 
 
-def _analysis(analysis: Analysis, tasks: frozenset[KindName] = frozenset({TWO_CLASSES}), absent: str = "") -> Section:
-    """Section of an analysis; without `absent` left out where none of its tables is there and nothing says why."""
-    tables = tuple(dict.fromkeys(view.table for view in analysis.views)) if absent else ()
+def section_of(analysis: Analysis) -> Section:
+    """The section of an analysis; without `absent` left out where none of its tables is there and nothing says why."""
     return Section(
-        analysis.id, analysis.title, analysis.short, "analysis.html.j2", analysis.build, tables, absent,
-        None if absent else analysis.applies, tasks, analysis.verdict,
+        analysis.id, analysis.title, analysis.short, analysis.page, analysis.build,
+        analysis.tables if analysis.absent else (), analysis.absent, None if analysis.absent else analysis.applies,
+        analysis.tasks, analysis.verdict, "analysis.html.j2",
     )  # fmt: skip
 
 
-SECTIONS: Sequence[Section] = (
+OWN: Sequence[Section] = (
     Section(
-        "brain", "Where does it look?", "Brain", "brain.html.j2", headline.build_brain, ("relevance_bilateral",),
+        "brain", "Where does it look?", "Brain", chapters.SUMMARY, headline.build_brain, ("relevance_bilateral",),
         "There are no heatmaps yet.", tasks=ANY_TASK,
     ),
     Section(
-        "ranking", "Which regions differ most?", "Regions", "ranking.html.j2", headline.build_ranking,
+        "ranking", "Which regions differ most?", "Regions", chapters.SUMMARY, headline.build_ranking,
         ("group_comparisons",), "Regions have not been compared between the classes yet.",
     ),
-    Section("in-short", "Other questions, in one line each", "In short", "in-short.html.j2", _in_short, tasks=ANY_TASK),
     Section(
-        "cohort", "Who is in it", "Cohort", "cohort.html.j2", cohort.build, ("scans",),
-        "The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,
+        "in-short", "Other questions, in one line each", "In short", chapters.SUMMARY, _in_short, tasks=ANY_TASK,
     ),
-    _analysis(catalogue.PRIMARY, CLASSES),
-    _analysis(catalogue.NUMBER_PERFORMANCE, frozenset({NUMBER})),
-    _analysis(catalogue.CLASSES_PERFORMANCE, frozenset({SEVERAL_CLASSES})),
     Section(
-        "performance", "How good is the classifier?", "Performance", "performance.html.j2", performance.build,
+        "participants", "Everyone, one page each", "Participants", chapters.SUMMARY, participants.build, ("scans",),
+        "The input has not been read yet.", tasks=ANY_TASK,
+    ),
+    Section(
+        "performance", "How good is the classifier?", "Performance", chapters.PERFORMANCE, performance.build,
         ("predictions",), "There are no predictions yet.",
     ),
-    _analysis(catalogue.BASELINES, ANY_TASK),
-    _analysis(catalogue.REPEATS, ANY_TASK),
-    _analysis(catalogue.NUMBER_ASSOCIATIONS, frozenset({NUMBER})),
     Section(
-        "maps", "Where does it look? Mean maps", "Mean maps", "maps.html.j2", maps.build, ("relevance_bilateral",),
+        "maps", "Where does it look? Mean maps", "Mean maps", chapters.MAPS, maps.build, ("relevance_bilateral",),
         "There are no mean heatmaps yet.", tasks=ANY_TASK,
     ),
     Section(
-        "regions", "Which regions?", "Regions", "regions.html.j2", regions.build,
-        ("relevance_bilateral",), "Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
+        "patients", "Two individual patients", "Two patients", chapters.MAPS, patients.build, ("fingerprints",),
+        "No pair of patients has been chosen yet.", applies=lambda run: run.config.report.people,
     ),
     Section(
-        "region-table", "All regions", "Region table", "region-table.html.j2", region_table.build, ("region_summary",),
+        "beta", "Does the answer depend on β?", "Choice of β", chapters.MAPS, beta.build, ("beta_overlap",),
+        "The overlap between values of β is not known yet.",
+    ),
+    Section(
+        "regions", "Which regions?", "Regions", chapters.REGIONS, regions.build, ("relevance_bilateral",),
+        "Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
+    ),
+    Section(
+        "region-table", "All regions", "Region table", chapters.REGIONS, region_table.build, ("region_summary",),
         "The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
     ),
     Section(
         "image-differences", "What differs in the images, and what does the network use?", "Images and evidence",
-        "image-differences.html.j2", differences.build, ("image_differences",), "Images have not been compared with "
-        "the maps: notes.tsv says why, or the statistics have not run.", verdict=differences.verdict,
+        chapters.REGIONS, differences.build, ("image_differences",), "Images have not been compared with the maps: "
+        "notes.tsv says why, or the statistics have not run.", verdict=differences.verdict,
     ),
     Section(
-        "voxelwise", "Where do images and maps differ, voxel by voxel?", "Voxel by voxel", "voxelwise.html.j2",
+        "voxelwise", "Where do images and maps differ, voxel by voxel?", "Voxel by voxel", chapters.REGIONS,
         voxelwise.build, (voxelwise.TESTS,), applies=lambda run: run.has(voxelwise.TESTS), verdict=voxelwise.verdict,
     ),
-    _analysis(catalogue.COMPARISONS),
-    _analysis(catalogue.EFFECTS, absent="Differences between the classes have not been tested yet."),
     Section(
-        "volume", "Does relevance follow atrophy?", "Hippocampal volume", "volume.html.j2", volume.build,
+        "volume", "Does relevance follow atrophy?", "Hippocampal volume", chapters.CLINICAL, volume.build,
         ("volume_association",), "The association with hippocampal volume is not known: either the statistics have "
         "not run, or no scan has a volume.",
     ),
-    _analysis(catalogue.ASSOCIATIONS, CLASSES),
-    _analysis(catalogue.SUBGROUPS),
-    _analysis(catalogue.PROGRESSION),
-    _analysis(catalogue.NORMS),
-    _analysis(catalogue.MAIN_EFFECTS),
-    _analysis(catalogue.SHORTCUTS),
-    _analysis(catalogue.HARMONISATION),
-    _analysis(catalogue.PLANTED),
-    _analysis(catalogue.EFFECTS_FOUND),
     Section(
-        "evaluation", "Which map can be trusted? Evaluation of the maps", "Evaluation of the maps",
-        "evaluation.html.j2", evaluation.build, ("verdicts", "evaluation"), NOT_EVALUATED, tasks=ANY_TASK,
-        verdict=passed_maps,
+        "cohort", "Who is in it", "Cohort", chapters.COHORT, cohort.build, ("scans",),
+        "The input has not been read yet: there is no scans.tsv.", tasks=ANY_TASK,
     ),
     Section(
-        "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", "evaluation-parts.html.j2",
-        evaluation_parts.build, applies=evaluation_parts.applies, tasks=ANY_TASK,
+        "registration", "Do the scans lie on the template?", "Registration", chapters.REGISTRATION, registration.build,
+        ("registration",), "No scan has been registered yet.", tasks=ANY_TASK,
     ),
     Section(
-        "before-after", "What did training with maps change?", "Training with maps", "before-after.html.j2",
-        before_after.build, applies=before_after.applies, tasks=ANY_TASK,
-    ),
-    Section(
-        "beta", "Does the answer depend on β?", "Choice of β", "beta.html.j2", beta.build, ("beta_overlap",),
-        "The overlap between values of β is not known yet.",
-    ),
-    _analysis(catalogue.AGREEMENT),
-    Section(
-        "patients", "Two individual patients", "Two patients", "patients.html.j2", patients.build, ("fingerprints",),
-        "No pair of patients has been chosen yet.", applies=lambda run: run.config.report.people,
-    ),
-    Section(
-        "undefined", "What is not defined for this task", "Not defined", "text.html.j2", _undefined,
-        tasks=ANY_TASK - {TWO_CLASSES},
-    ),
-    Section(
-        "participants", "Everyone, one page each", "Participants", "participants.html.j2", participants.build,
-        ("scans",), "The input has not been read yet.", tasks=ANY_TASK,
-    ),
-    Section(
-        "registration", "Do the scans lie on the template?", "Registration", "registration.html.j2",
-        registration.build, ("registration",), "No scan has been registered yet.", tasks=ANY_TASK,
-    ),
-    Section(
-        "training", "Did the networks learn?", "Training", "training.html.j2", training.build, ("histories",),
+        "training", "Did the networks learn?", "Training", chapters.TRAINING, training.build, ("histories",),
         "No network has been trained yet.", tasks=ANY_TASK,
     ),
     Section(
-        "conservation", "Does the relevance add up?", "Conservation", "conservation.html.j2", conservation.build,
+        "conservation", "Does the relevance add up?", "Conservation", chapters.TRAINING, conservation.build,
         ("conservation",), "No scan has been explained yet.", tasks=ANY_TASK,
     ),
-    Section("glossary", "Glossary", "Glossary", "glossary.html.j2", colophon.build_glossary, tasks=ANY_TASK),
-    Section("methods", "Methods text", "Methods", "methods.html.j2", colophon.build_methods, tasks=ANY_TASK),
+    Section("methods", "Methods text", "Methods", chapters.METHODS, colophon.build_methods, tasks=ANY_TASK),
     Section(
-        "provenance", "How to repeat this run", "Provenance", "provenance.html.j2", colophon.build_provenance,
+        "undefined", "What is not defined for this task", "Not defined", chapters.METHODS, _undefined,
+        tasks=ANY_TASK - {TWO_CLASSES},
+    ),
+    Section("glossary", "Glossary", "Glossary", chapters.METHODS, colophon.build_glossary, tasks=ANY_TASK),
+    Section(
+        "evaluation", "Which map can be trusted? Evaluation of the maps", "Evaluation of the maps", chapters.EVALUATION,
+        evaluation.build, ("verdicts", "evaluation"), NOT_EVALUATED, tasks=ANY_TASK, verdict=passed_maps,
+    ),
+    Section(
+        "before-after", "What did training with maps change?", "Training with maps", chapters.EVALUATION,
+        before_after.build, applies=before_after.applies, tasks=ANY_TASK,
+    ),
+    Section(
+        "evaluation-parts", "Further results of the evaluation", "Parts of the evaluation", chapters.EVALUATION,
+        evaluation_parts.build, applies=evaluation_parts.applies, tasks=ANY_TASK,
+    ),
+    Section(
+        "provenance", "How to repeat this run", "Provenance", chapters.PROVENANCE, colophon.build_provenance,
         tasks=ANY_TASK,
     ),
     Section(
-        "credits", "How to cite, credits and licences", "How to cite", "credits.html.j2", colophon.build_credits,
+        "credits", "How to cite, credits and licences", "How to cite", chapters.PROVENANCE, colophon.build_credits,
         tasks=ANY_TASK,
     ),
 )  # fmt: skip
+"""Sections that are no analysis of the statistics stage."""
+SECTIONS: Sequence[Section] = sorted(
+    [section_of(catalogue.PRIMARY), *OWN, *map(section_of, catalogue.ANALYSES)],
+    key=lambda section: chapters.CHAPTERS.index(section.page),
+)
+"""All sections, page by page. A new one is an entry of `OWN` or of `reports.analyses.catalogue.ANALYSES`."""
+
+
+def sections_of(page: chapters.Chapter) -> list[str]:
+    """Anchors of the sections of a page, in order."""
+    return [section.id for section in SECTIONS if section.page == page]

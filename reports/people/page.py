@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.cautions.doubtful_scans import mostly_flagged
 from heatlas.reports.cautions.method_cautions import cautions_of_maps
 from heatlas.reports.cautions.records import Caution

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.normative.controls import Controls
 from heatlas.reports.analyses.findings import small_regions
 from heatlas.reports.figures.gallery import Picture

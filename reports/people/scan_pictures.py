@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import write_text
 from heatlas.pipeline.run.work.digests import file_digest, unit_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evidence import difference_of, evidence_differences, place_of
 from heatlas.reports.analyses.findings import map_shares, summary_means
 from heatlas.reports.analyses.verdicts import CLEAR, g_in_words, rows_where

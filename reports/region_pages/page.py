@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.data.relevance_columns import with_shares
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.findings import least_voxels

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import difference_in_words, rows_where
 from heatlas.reports.analyses.views import rows_in_words

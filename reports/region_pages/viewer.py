@@ -18,9 +18,9 @@ from PIL import Image
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.figures import slices
 from heatlas.reports.figures.gallery import Picture, inlined
 from heatlas.reports.figures.pictures import NIGHT, png, write

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, ColourScale
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.components import Component, embedded_json

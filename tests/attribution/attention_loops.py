@@ -7,8 +7,8 @@ import torch
 from scipy.special import erf
 from torch import nn
 
+from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.registry import build_network
-from heatlas.pipeline.run.config.networks import ViTConfig
 
 SETTINGS = ViTConfig(patch=2, dim=4, depth=2, heads=2)
 SHAPE = (2 * 2, 3 * 2, 2 * 2)

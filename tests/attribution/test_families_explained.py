@@ -13,8 +13,7 @@ from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.registry import FAMILIES, build_network
-from heatlas.pipeline.run.config.networks import (
+from heatlas.pipeline.models.families.bcos.settings import (
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
     BcosResNetConfig,
@@ -22,20 +21,21 @@ from heatlas.pipeline.run.config.networks import (
     BcosSimpleConfig,
     BcosVggConfig,
     BcosViTConfig,
-    CodaSConfig,
-    CodaSWbConfig,
-    Conv5FC3Config,
+)
+from heatlas.pipeline.models.families.coda.settings import CodaSConfig, CodaSWbConfig
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
+from heatlas.pipeline.models.families.halving import Conv5FC3Config, SFCNConfig
+from heatlas.pipeline.models.families.linear import LinearConfig
+from heatlas.pipeline.models.families.monai import (
     DenseNetConfig,
     EfficientNetConfig,
-    FoundingConfig,
-    LinearConfig,
-    ModelConfig,
-    ProbeConfig,
     ResNetConfig,
     SEResNetConfig,
-    SFCNConfig,
     ViTConfig,
 )
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
+from heatlas.pipeline.models.families.registry import FAMILIES, build_network
+from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.training.batch_statistics import prepare_step
 

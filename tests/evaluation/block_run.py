@@ -13,9 +13,9 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, Truth
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.config.networks import FoundingConfig
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.digests import DigestCache

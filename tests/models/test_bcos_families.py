@@ -13,9 +13,7 @@ from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, f
 from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
-from heatlas.pipeline.models.families.bcos.vit import Positions, sines_of_places
-from heatlas.pipeline.models.families.registry import build_network
-from heatlas.pipeline.run.config.networks import (
+from heatlas.pipeline.models.families.bcos.settings import (
     BcosConfig,
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
@@ -25,6 +23,8 @@ from heatlas.pipeline.run.config.networks import (
     BcosVggConfig,
     BcosViTConfig,
 )
+from heatlas.pipeline.models.families.bcos.vit import Positions, sines_of_places
+from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.training.batch_statistics import prepare_step
 
 TINY: dict[str, BcosConfig] = {

@@ -25,8 +25,8 @@ from heatlas.pipeline.attribution.upsampling import receptive_centres, to_input_
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.probes.ca_stream import attended, attention, attention_scores
 from heatlas.pipeline.models.families.probes.network import backbone_of
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
-from heatlas.pipeline.run.config.networks import ProbeConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
 

@@ -19,9 +19,9 @@ from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.families.coda.embedding import require_voxel_level
 from heatlas.pipeline.models.families.coda.network import PUBLISHED, Layers, stack
+from heatlas.pipeline.models.families.coda.settings import CodaConfig, CodaSConfig, CodaSWbConfig
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.models.families.registry import build_network
-from heatlas.pipeline.run.config.networks import CodaConfig, CodaSConfig, CodaSWbConfig
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.run.config.typed_values import problems
 from heatlas.pipeline.run.errors import BadInputError, UsageError

@@ -8,11 +8,13 @@ import safetensors.torch
 import torch
 
 from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
 from heatlas.pipeline.models.families.exchange import from_file, to_monai
+from heatlas.pipeline.models.families.monai import DenseNetConfig, ResNetConfig
 from heatlas.pipeline.models.families.probes.body import with_body
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput
-from heatlas.pipeline.run.config.networks import BcosSimpleConfig, DenseNetConfig, ProbeConfig, ResNetConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.training.objectives.known_networks import backbone_weights
 

@@ -9,9 +9,10 @@ from torch import nn
 
 from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
 from heatlas.pipeline.models.families.coda.records import CODA_FAMILIES
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.registry import FAMILIES, build_network, parameter_count
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.run.config.networks import NETWORKS, FoundingConfig
+from heatlas.pipeline.run.config.networks import NETWORKS
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.reports.content.run.methods import _CITATION

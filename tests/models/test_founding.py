@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.founding_geometry import output_shape, seen_shape, smallest_side
-from heatlas.pipeline.run.config.networks import FoundingConfig
 from heatlas.pipeline.run.errors import BadInputError
 from tests.models.explicit_matrices import matrix_of, product
 

@@ -9,8 +9,8 @@ from heatlas.pipeline.attribution.lrp.ledger import LOSSES
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.models.families.halving import Conv5FC3Config, SFCNConfig
 from heatlas.pipeline.models.families.registry import build_network, parameter_count
-from heatlas.pipeline.run.config.networks import Conv5FC3Config, SFCNConfig
 
 SMALL = {
     "sfcn": SFCNConfig(channels=(3, 4, 4, 5)),

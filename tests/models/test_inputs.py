@@ -7,6 +7,7 @@ import pytest
 from heatlas.atlases.brain_box import Box
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.founding_geometry import seen_shape
 from heatlas.pipeline.models.inputs import (
     NetworkInput,
@@ -17,7 +18,6 @@ from heatlas.pipeline.models.inputs import (
     scale_in_mask,
     to_network,
 )
-from heatlas.pipeline.run.config.networks import FoundingConfig
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles

@@ -19,13 +19,16 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.calibration import Gain, calibrate, needs_calibration
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
+from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
+from heatlas.pipeline.models.families.monai import ResNetConfig
 from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
 from heatlas.pipeline.models.families.probes.body import body_of, with_body
 from heatlas.pipeline.models.families.probes.network import UnitProjection
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import save_model
-from heatlas.pipeline.run.config.networks import BcosSimpleConfig, FoundingConfig, ProbeConfig, ResNetConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 

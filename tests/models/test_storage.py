@@ -6,11 +6,7 @@ from torch import nn
 
 from heatlas.atlases.brain_box import Box
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.founding import FoundingCNN
-from heatlas.pipeline.models.families.registry import FAMILIES, build_network
-from heatlas.pipeline.models.inputs import NetworkInput
-from heatlas.pipeline.models.storage import load_model, require_family, save_model
-from heatlas.pipeline.run.config.networks import (
+from heatlas.pipeline.models.families.bcos.settings import (
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
     BcosResNetConfig,
@@ -18,19 +14,23 @@ from heatlas.pipeline.run.config.networks import (
     BcosSimpleConfig,
     BcosVggConfig,
     BcosViTConfig,
-    CodaSConfig,
-    CodaSWbConfig,
-    Conv5FC3Config,
+)
+from heatlas.pipeline.models.families.coda.settings import CodaSConfig, CodaSWbConfig
+from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
+from heatlas.pipeline.models.families.halving import Conv5FC3Config, SFCNConfig
+from heatlas.pipeline.models.families.linear import LinearConfig
+from heatlas.pipeline.models.families.monai import (
     DenseNetConfig,
     EfficientNetConfig,
-    FoundingConfig,
-    LinearConfig,
-    ProbeConfig,
     ResNetConfig,
     SEResNetConfig,
-    SFCNConfig,
     ViTConfig,
 )
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
+from heatlas.pipeline.models.families.registry import FAMILIES, build_network
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.models.storage import load_model, require_family, save_model
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 

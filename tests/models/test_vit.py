@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from heatlas.pipeline.models.attention import attention_layers, kept_attention
+from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.registry import FAMILIES, build_network
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.networks import ViTConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 

@@ -15,6 +15,7 @@ from heatlas.reports.content.run.methods_statistics import analyses_text
 from heatlas.reports.content.run.summary import summarise
 from heatlas.reports.frame.chapters import CHAPTERS, INDEX
 from heatlas.reports.frame.material import Material
+from heatlas.reports.page.sections import sections_of
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.words.numbers import fixed, p_value
@@ -47,7 +48,7 @@ def test_the_primary_outcome_is_printed_first_with_its_numbers(run, record):
     assert f"Permutations exchange {row['exchanged']}." in answer.more
     assert answer.figure == f"r = {fixed(row['r'])}"
     assert answer.figure_caption == f"95 % interval {bounds}, {p_value(row['p'])}, n = {row['n_participants']}"
-    results = [name for chapter in CHAPTERS if chapter.file != INDEX for name in chapter.sections]
+    results = [name for chapter in CHAPTERS if chapter.file != INDEX for name in sections_of(chapter)]
     assert results[0] == "primary"
     assert "The primary outcome, named before any result, was the partial correlation of evi" in analyses_text(record)
 

@@ -14,7 +14,7 @@ import numpy as np
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.run.config.networks import FoundingConfig
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache

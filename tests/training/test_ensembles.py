@@ -22,11 +22,11 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.grids.stage import require_single
 from heatlas.pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
 from heatlas.pipeline.models.ensembles import Ensemble, ensemble_of, members_of
+from heatlas.pipeline.models.families.halving import SFCNConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.tables import SPREADS, bilateral_sums, scan_rows
-from heatlas.pipeline.run.config.networks import SFCNConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.seeds import derived_seed

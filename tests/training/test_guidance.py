@@ -17,9 +17,9 @@ from heatlas.pipeline.attribution.reference.expected_gradients import Integrated
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
+from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.networks import BcosSimpleConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.classification import classification
 from heatlas.pipeline.training.objectives.distillation import (

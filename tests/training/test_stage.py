@@ -12,9 +12,9 @@ import torch
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
-from heatlas.pipeline.run.config.networks import FoundingConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.tables import read_table

@@ -12,6 +12,7 @@ from heatlas.workflows.estimates import (
     N4_SECONDS,
     Step,
     advice,
+    bytes_kept,
     made_of,
     measured_step,
     not_estimated,
@@ -53,6 +54,17 @@ def test_lrp_counts_for_each_beta_and_slow_methods_are_named() -> None:
     assert steps_of_maps(three) == 3 * steps_of_maps(one)
     assert not_estimated(one) == []
     assert not_estimated(three) == ["occlusion"]
+
+
+def test_disk_holds_a_map_per_method_and_per_beta_of_lrp_alone() -> None:
+    """Betas count only where LRP is asked for."""
+
+    def voxel_bytes(**attribution: Any) -> float:
+        return (bytes_kept(configured(attribution=attribution), 1000, with_maps=True) - 1e6) / 1000
+
+    one = voxel_bytes(methods=["gradient"])
+    assert voxel_bytes(methods=["gradient", "rise"]) - one == pytest.approx(1.2)
+    assert voxel_bytes(methods=["gradient", "lrp"], betas=[0.0, 0.5, 1.0]) - one == pytest.approx(3 * 1.2)
 
 
 def test_disk_without_warps_or_maps_is_smaller() -> None:

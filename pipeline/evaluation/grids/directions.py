@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import method_title
 from heatlas.pipeline.evaluation.grids.composition import Kind
 from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS
 from heatlas.pipeline.evaluation.grids.settings import Setting
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.map_names import method_title
 
 BY_CONSTRUCTION = "by construction"
 NEAR = 0.1

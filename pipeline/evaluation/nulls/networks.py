@@ -17,10 +17,10 @@ from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
 from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.families.probes.body import knows_labels
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.models.storage import LoadedModel
-from heatlas.pipeline.run.config.networks import ProbeConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.work.digests import DigestCache

@@ -27,11 +27,11 @@ from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TA
 from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
 from heatlas.pipeline.models.families.probes.body import body_of, with_body
 from heatlas.pipeline.models.families.probes.network import backbone_of
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.cells import REMEDY
-from heatlas.pipeline.run.config.networks import ProbeConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, UsageError

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
+from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ class Family:
     Parameters
     ----------
     name : str
-        As in ``[model] architecture``; its settings are ``NETWORKS[name]``.
+        As in ``[model] architecture``.
+    settings : type
+        Its settings: a record that stands beside it, and whose ``architecture`` may be `name`.
     build : callable
         ``build(shape, settings, outputs)``: a network for a grid, with weights drawn by torch's generator.
     smallest_side : callable
@@ -96,6 +98,7 @@ class Family:
     """
 
     name: str
+    settings: type[ModelConfig]
     build: Callable[[Shape, Any, int], StagedModel]
     smallest_side: Callable[[Any], int]
     require_fits: Callable[[Shape, Any], None]
@@ -107,10 +110,6 @@ class Family:
     fitted_by: Literal["gradients", "ridge"] = "gradients"
     refused: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @property
-    def settings(self) -> type[ModelConfig]:
-        return NETWORKS[self.name]
 
     def require_method(self, method: str) -> None:
         """Refuse an attribution method that is not defined for this family.
@@ -132,12 +131,14 @@ class Family:
 
 def padded_family(
     name: str,
+    settings: type[ModelConfig],
     build: Callable[[Shape, Any, int], StagedModel],
     smallest: Callable[[Any], int],
     described: str | Callable[[Any], str],
     refused: Mapping[str, str] | None = None,
     needs: Mapping[str, Mapping[str, Any]] | None = None,
     step: Callable[[Any], int] = lambda _: 1,
+    has_attention: bool = False,
 ) -> Family:
     """A family that sees every voxel (or all that fill a step), on grids that leave two voxels per axis."""
 
@@ -150,16 +151,17 @@ def padded_family(
             )
 
     return Family(
-        name, build, smallest, require_fits,
+        name, settings, build, smallest, require_fits,
         described=(lambda _: described) if isinstance(described, str) else described,
         covering_side=lambda side, settings: max(-(-side // step(settings)) * step(settings), smallest(settings)),
         seen_side=lambda side, settings: side // step(settings) * step(settings),
-        refused={**({} if name == "vit" else NO_ATTENTION), **(refused or {}), **NOT_INHERENT}, needs=needs or {},
+        refused={**({} if has_attention else NO_ATTENTION), **(refused or {}), **NOT_INHERENT}, needs=needs or {},
     )  # fmt: skip
 
 
 def dynamic_family(
     name: str,
+    settings: type[ModelConfig],
     build: Callable[[Shape, Any, int], StagedModel],
     smallest: Callable[[Any], int],
     described: Callable[[Any], str],
@@ -184,5 +186,5 @@ def dynamic_family(
         **dict.fromkeys(("lrp", "guided-backpropagation", "deeplift"), rules), "cam": head, "smoothgrad": noise,
         **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), signed), **refused,
     }  # fmt: skip
-    family = padded_family(name, build, smallest, described, needs=needs, step=step)
+    family = padded_family(name, settings, build, smallest, described, needs=needs, step=step)
     return replace(family, encoding="pair", loss="off-target", refused=reasons)

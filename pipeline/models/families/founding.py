@@ -14,8 +14,8 @@ from torch import nn
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.family import Architecture
+from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.founding_geometry import KERNEL, output_shape
-from heatlas.pipeline.run.config.networks import FoundingConfig
 
 
 class FoundingCNN(StagedModel):

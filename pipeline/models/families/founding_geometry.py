@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from heatlas.pipeline.run.config.networks import FoundingConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+
+if TYPE_CHECKING:
+    from heatlas.pipeline.models.families.founding_family import FoundingConfig
 
 KERNEL = 3
 """Edge of the convolutions, which have no padding."""

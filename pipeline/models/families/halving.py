@@ -9,16 +9,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatlas.pipeline.models.families.family import HIDDEN_LAYER, Architecture, Family, Shape, padded_family
-from heatlas.pipeline.run.config.networks import Conv5FC3Config, SFCNConfig
+from heatlas.pipeline.run.config.networks import ModelConfig
+from heatlas.pipeline.run.config.ranges import Counts, Fraction, at_least, naming
 
 if TYPE_CHECKING:
     from torch import nn
 
     from heatlas.pipeline.models.contract import StagedModel
+
+
+@dataclass(frozen=True)
+class SFCNConfig(ModelConfig):
+    """The fully convolutional network of Peng et al. (2021)."""
+
+    architecture: Literal["sfcn"] = "sfcn"
+    channels: Annotated[tuple[int, ...], naming(2, "block"), at_least(1)] = (32, 64, 128, 256, 256, 64)
+    """Of each block; all but the last, which has filters of one voxel, halve the grid."""
+    dropout: Fraction = 0.5
+    """Before the last layer."""
+
+
+@dataclass(frozen=True)
+class Conv5FC3Config(ModelConfig):
+    """The network of five convolutions and three linear layers of Wen et al. (2020)."""
+
+    architecture: Literal["conv5-fc3"] = "conv5-fc3"
+    channels: Counts = (8, 16, 32, 64, 128)
+    """Of each block, which halves the grid."""
+    hidden_units: Counts = (1300, 50)
+    """Of each linear layer but the last."""
+    dropout: Fraction = 0.5
+    """Before the first linear layer."""
 
 
 def sfcn(shape: Shape, settings: SFCNConfig, outputs: int) -> StagedModel:
@@ -89,8 +115,13 @@ def _channels(channels: Sequence[int]) -> str:
 
 
 HALVING_FAMILIES: Sequence[Family] = (
-    padded_family("sfcn", sfcn, lambda settings: 2 ** (len(settings.channels) - 1) + 1, _sfcn_text),
+    padded_family("sfcn", SFCNConfig, sfcn, lambda settings: 2 ** (len(settings.channels) - 1) + 1, _sfcn_text),
     padded_family(
-        "conv5-fc3", conv5_fc3, lambda settings: 2 ** len(settings.channels) + 1, _conv5_fc3_text, refused=HIDDEN_LAYER
+        "conv5-fc3",
+        Conv5FC3Config,
+        conv5_fc3,
+        lambda settings: 2 ** len(settings.channels) + 1,
+        _conv5_fc3_text,
+        refused=HIDDEN_LAYER,
     ),
 )

@@ -7,11 +7,12 @@ maps are exact: the evidence of a voxel is its weight times its difference from 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from heatlas.pipeline.models.families.family import Architecture, Shape, padded_family
-from heatlas.pipeline.run.config.networks import LinearConfig
+from heatlas.pipeline.run.config.networks import ModelConfig
+from heatlas.pipeline.run.config.ranges import between
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,6 +25,22 @@ ONE_CHANNEL = (
     "it weights the channels of the last stage with voxels, and this network has none but the image. Its exact map is "
     "that of expected-gradients"
 )
+
+
+@dataclass(frozen=True)
+class LinearConfig(ModelConfig):
+    """Ridge regression on the voxels, logistic for classes, solved exactly."""
+
+    architecture: Literal["linear"] = "linear"
+    fwhm_voxels: Annotated[float, between(0, 64)] = 0.0
+    """Full width at half maximum of a Gaussian by which the image is smoothed first, in voxels; 0 for none."""
+    step: Annotated[int, between(1, 64)] = 1
+    """Every which voxel of the smoothed image counts. A width of 8 mm and a step of 4 mm are those of the baseline
+    `voxels`."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        fine = self.step <= max(self.fwhm_voxels, 1)
+        return [(fine, "model.step must not be larger than model.fwhm_voxels, or voxels are skipped")]
 
 
 def linear(shape: Shape, settings: LinearConfig, outputs: int) -> StagedModel:
@@ -81,6 +98,7 @@ def _text(settings: LinearConfig) -> str:
 LINEAR = replace(
     padded_family(
         "linear",
+        LinearConfig,
         linear,
         lambda settings: settings.step + 1,
         _text,

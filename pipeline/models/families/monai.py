@@ -7,18 +7,13 @@ padding, so every voxel of the grid reaches a feature; ViT leaves out what does 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from heatlas.pipeline.models.families.family import Architecture, Family, Shape, padded_family
-from heatlas.pipeline.run.config.networks import (
-    DenseNetConfig,
-    EfficientNetConfig,
-    ModelConfig,
-    ResNetConfig,
-    SEResNetConfig,
-    ViTConfig,
-)
+from heatlas.pipeline.run.config.networks import ModelConfig, Width
+from heatlas.pipeline.run.config.ranges import Count, Fraction, between
 
 if TYPE_CHECKING:
     from monai.networks.nets.resnet import ResNet
@@ -39,6 +34,76 @@ ATTENTION = (
     "its attention multiplies two activations, and GELU is negative for some inputs; the rules here are proven for "
     "ReLU networks only. Use expected-gradients, or for a whole transformer cgw1, which has rules of its own"
 )
+
+
+@dataclass(frozen=True)
+class ResNetConfig(ModelConfig):
+    """MONAI's ResNet of 10 or 18 layers."""
+
+    architecture: Literal["resnet10", "resnet18"] = "resnet10"
+    width: Width = 1.0
+    """Factor on the channels of every layer; 1 gives 64, 128, 256 and 512."""
+    stem_stride: Annotated[int, between(1, 4)] = 2
+    """Stride of the first convolution: 2 as He et al. (2016); MONAI's default of 1 takes eight times the memory."""
+
+
+@dataclass(frozen=True)
+class DenseNetConfig(ModelConfig):
+    """MONAI's DenseNet-121."""
+
+    architecture: Literal["densenet121"] = "densenet121"
+    first_channels: Annotated[int, between(1, 512)] = 64
+    """Channels of the first convolution."""
+    growth: Annotated[int, between(1, 128)] = 32
+    """Channels that each layer adds."""
+    dropout: Fraction = 0.0
+    """After each dense layer."""
+
+
+@dataclass(frozen=True)
+class SEResNetConfig(ModelConfig):
+    """MONAI's SE-ResNet-50."""
+
+    architecture: Literal["seresnet50"] = "seresnet50"
+    dropout: Fraction = 0.0
+    """Before the last layer."""
+
+
+@dataclass(frozen=True)
+class EfficientNetConfig(ModelConfig):
+    """MONAI's EfficientNet-B0."""
+
+    architecture: Literal["efficientnet-b0"] = "efficientnet-b0"
+    dropout: Fraction = 0.2
+    """Before the last layer."""
+    drop_connect: Fraction = 0.2
+    """Probability of skipping the last block during training; earlier blocks are skipped less often."""
+
+
+@dataclass(frozen=True)
+class ViTConfig(ModelConfig):
+    """MONAI's vision transformer, which classifies the mean of its tokens."""
+
+    architecture: Literal["vit"] = "vit"
+    patch: Annotated[int, between(2, 64)] = 8
+    """Voxels along each axis of a token. The default suits 2 mm; at 1 mm use 16, since attention needs memory for each
+    pair of tokens."""
+    dim: Count = 48
+    """Channels of a token, a multiple of `heads`."""
+    depth: Annotated[int, between(1, 64)] = 4
+    """Blocks of attention."""
+    heads: Count = 3
+    """Of attention."""
+    dropout: Fraction = 0.0
+    """Of tokens, attention weights and hidden units."""
+
+    @property
+    def usual(self) -> Mapping[str, Mapping[str, Any]]:
+        """Without the methods of the default, which have no rule for attention."""
+        return {"attribution": {"methods": ("expected-gradients", "cgw1")}}
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [(self.dim % self.heads == 0, "model.dim must be a multiple of model.heads")]
 
 
 def _residual_blocks(settings: ResNetConfig) -> list[int]:
@@ -139,21 +204,21 @@ def _resnet_text(layers: int) -> str:
 
 
 MONAI_FAMILIES: Sequence[Family] = (
-    padded_family("resnet10", resnet, _resnet_side, _resnet_text(10)),
-    padded_family("resnet18", resnet, _resnet_side, _resnet_text(18)),
+    padded_family("resnet10", ResNetConfig, resnet, _resnet_side, _resnet_text(10)),
+    padded_family("resnet18", ResNetConfig, resnet, _resnet_side, _resnet_text(18)),
     padded_family(
-        "densenet121", densenet, lambda _: 61,
+        "densenet121", DenseNetConfig, densenet, lambda _: 61,
         "was a DenseNet-121 [@densenet] in three dimensions, as in MONAI [@monai]",
         needs={"lrp": {"batch_norm": "identity"}},  # normalisations come before convolutions and cannot be folded
     ),
     padded_family(
-        "seresnet50", _seresnet, lambda _: 35,
+        "seresnet50", SEResNetConfig, _seresnet, lambda _: 35,
         "was an SE-ResNet-50, a residual network [@resnet] with squeeze and excitation [@senet], in three dimensions, "
         "as in MONAI [@monai]",
         refused={"deeplift": SQUEEZE},
     ),
     padded_family(
-        "efficientnet-b0", _efficientnet, lambda _: 64,
+        "efficientnet-b0", EfficientNetConfig, _efficientnet, lambda _: 64,
         "was an EfficientNet-B0 [@efficientnet] in three dimensions, as in MONAI [@monai]",
         refused={
             "lrp": SWISH, "guided-backpropagation": SWISH, "deeplift": SQUEEZE,
@@ -161,7 +226,7 @@ MONAI_FAMILIES: Sequence[Family] = (
         },
     ),
     padded_family(
-        "vit", _vit, lambda settings: 2 * settings.patch,
+        "vit", ViTConfig, _vit, lambda settings: 2 * settings.patch,
         "was a vision transformer [@vit] over tokens in three dimensions, as in MONAI [@monai], that classifies the "
         "mean of its tokens",
         refused={
@@ -169,5 +234,6 @@ MONAI_FAMILIES: Sequence[Family] = (
             **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), NEGATIVE.format("")),
         },
         step=lambda settings: settings.patch,
+        has_attention=True,
     ),
 )  # fmt: skip

@@ -1,69 +1,40 @@
-"""All families of networks by name. Adding one is adding a record here and its settings in `pipeline.run.config`."""
+"""All families of networks by name; a new one is one record in a list here.
+
+`heatlas.pipeline` imports this module, so that the settings of every family are known wherever a configuration is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from heatlas.pipeline.models.families import founding_geometry as geometry
 from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
 from heatlas.pipeline.models.families.coda.records import CODA_FAMILIES
-from heatlas.pipeline.models.families.family import HIDDEN_LAYER, NO_ATTENTION, NOT_INHERENT, Family, Shape
+from heatlas.pipeline.models.families.family import Family, Shape
+from heatlas.pipeline.models.families.founding_family import FOUNDING
 from heatlas.pipeline.models.families.halving import HALVING_FAMILIES
 from heatlas.pipeline.models.families.linear import LINEAR
 from heatlas.pipeline.models.families.monai import MONAI_FAMILIES
 from heatlas.pipeline.models.families.probes.records import probe_family, usual_probe
-from heatlas.pipeline.run.config.networks import FoundingConfig, ModelConfig, ProbeConfig
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
+from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
 
 if TYPE_CHECKING:
     from heatlas.pipeline.models.contract import StagedModel
 
 
-def _founding(shape: Shape, settings: FoundingConfig, outputs: int) -> StagedModel:
-    from heatlas.pipeline.models.families.founding import FoundingCNN
-
-    return FoundingCNN(shape, outputs=outputs, **settings.own)
+FAMILIES: dict[str, Family] = {}
+"""All families, by the name in ``[model] architecture``."""
 
 
-def _founding_text(settings: FoundingConfig) -> str:
-    published = FoundingConfig().own
-    changed = [
-        name.replace("_", " ") for name, value in settings.own.items() if value != published[name] and name != "bias"
-    ]
-    norm, none = ("batch normalisation, ", "") if settings.bias else ("", "; without biases and normalisation")
-    likeness = f"followed, with other {_and(changed)}, that of" if changed else "was that of"
-    channels, pools = (_and(list(map(str, values))) for values in (settings.channels, settings.pools))
-    return (
-        f"{likeness} the founding study [@founding]: {len(settings.channels)} blocks of a 3×3×3 convolution, "
-        f"{norm}ReLU and max-pooling (channels {channels}; pools {pools}), then {settings.hidden_units} "
-        f"hidden units, dropout {settings.dropout:g}{none}"
-    )
-
-
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
-FOUNDING = Family(
-    name="founding",
-    build=_founding,
-    smallest_side=lambda settings: geometry.smallest_side(settings.pools),
-    require_fits=geometry.require_fits,
-    described=_founding_text,
-    covering_side=lambda side, settings: geometry.covering_side(side, settings.pools),
-    seen_side=lambda side, settings: geometry.seen_side(side, settings.pools),
-    refused={**HIDDEN_LAYER, **NO_ATTENTION, **NOT_INHERENT},
-)
-
-_OWN: Mapping[str, Family] = {
-    family.name: family
-    for family in (FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES)
-}
+def add_family(family: Family) -> None:
+    """Make a family known here, and its settings to whatever reads a configuration."""
+    FAMILIES[family.name] = family
+    NETWORKS[family.name] = family.settings
 
 
 def family_of(settings: ModelConfig) -> Family:
     """The family of a network's settings; that of probes depends on the backbone."""
-    return probe_family(settings, family_of) if isinstance(settings, ProbeConfig) else _OWN[settings.architecture]
+    return probe_family(settings, family_of) if isinstance(settings, ProbeConfig) else FAMILIES[settings.architecture]
 
 
 def is_solved(settings: ModelConfig) -> bool:
@@ -71,7 +42,9 @@ def is_solved(settings: ModelConfig) -> bool:
     return family_of(settings).fitted_by == "ridge"
 
 
-FAMILIES: Mapping[str, Family] = {**_OWN, "probe": usual_probe(family_of)}
+for _family in (FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES):
+    add_family(_family)
+add_family(usual_probe(family_of))
 
 
 def build_network(settings: ModelConfig, shape: Shape, outputs: int) -> StagedModel:

@@ -18,7 +18,7 @@ from torch.nn import functional
 from heatlas.pipeline.models.attention import AttentionWeights
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.family import Architecture, Shape
-from heatlas.pipeline.run.config.networks import ViTConfig
+from heatlas.pipeline.models.families.monai import ViTConfig
 
 EXPANSION = 4
 """Hidden units of a block per channel of a token."""

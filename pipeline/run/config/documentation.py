@@ -11,7 +11,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
-from heatlas.pipeline.run.config.networks import NETWORKS, BcosConfig, CodaConfig, ModelConfig
+from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
 from heatlas.pipeline.run.config.ranges import in_words, split_kind
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.typed_values import kinds_of, options_of, said
@@ -30,7 +30,6 @@ seed = 7
 noise_probability = 0.2
 ```
 """
-_SHARED = {BcosConfig: "B-cos", CodaConfig: "CoDA"}
 
 
 def documentation() -> str:
@@ -74,12 +73,15 @@ def _sections(record: type, path: str) -> Iterator[str]:
 
 
 def _networks() -> Iterator[str]:
-    """The section of the network: what all share, what B-cos and CoDA networks share, then each architecture."""
+    """The section of the network: what all share, what relatives share, then each architecture."""
     yield f"## `[model]`\n\n{inspect.getdoc(ModelConfig)}\n\n{_table(ModelConfig, fields(ModelConfig))}"
     known = {field.name for field in fields(ModelConfig)}
-    for shared, name in _SHARED.items():
+    bases = dict.fromkeys(base for record in NETWORKS.values() for base in record.__mro__[1:])
+    for shared in bases:
+        if not issubclass(shared, ModelConfig) or "relatives" not in vars(shared) or shared is ModelConfig:
+            continue
         own = [field for field in fields(shared) if field.name not in known]
-        yield f"### All {name} networks\n\n{inspect.getdoc(shared)}\n\n{_table(shared, own)}{_usual(shared)}"
+        yield f"### All {shared.relatives} networks\n\n{inspect.getdoc(shared)}\n\n{_table(shared, own)}{_usual(shared)}"
     for record in dict.fromkeys(NETWORKS.values()):
         names = ", ".join(f"`{name}`" for name, of in NETWORKS.items() if of is record)
         inherited = {field.name: field.default for base in record.__bases__ for field in fields(base)}
@@ -88,7 +90,7 @@ def _networks() -> Iterator[str]:
             for field in fields(record)
             if field.name != "architecture" and inherited.get(field.name, MISSING) != field.default
         ]
-        more = next((of for shared, of in _SHARED.items() if issubclass(record, shared)), "")
+        more = record.relatives
         about = f"{inspect.getdoc(record)}{more and f' It also takes the settings of all {more} networks.'}"
         changed = "" if more else _usual(record)
         yield f"### {names}\n\n{about}\n\n{_table(record, own) if own else ''}{changed}"

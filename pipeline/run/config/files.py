@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from heatlas.pipeline.run.config.nearest import did_you_mean, nearest, nearest_setting
-from heatlas.pipeline.run.config.networks import NETWORKS, SHARED, ModelConfig
+from heatlas.pipeline.run.config.networks import DEFAULT_NETWORK, NETWORKS, SHARED, ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.typed_values import is_control, problems, typed_value
 from heatlas.pipeline.run.documents import read_toml, toml_document
@@ -21,7 +21,6 @@ from heatlas.pipeline.run.errors import UsageError
 Record = TypeVar("Record")
 
 PRESETS = Path(__file__).parent / "presets"
-DEFAULT_NETWORK = "founding"
 
 
 def load_config(

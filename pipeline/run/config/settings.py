@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.evaluation import EvaluationConfig
 from heatlas.pipeline.run.config.inclusion import read_rule
-from heatlas.pipeline.run.config.networks import BcosConfig, CodaConfig, FoundingConfig, ModelConfig
+from heatlas.pipeline.run.config.networks import ModelConfig, default_network
 from heatlas.pipeline.run.config.number_classes import class_names, class_problems
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.pretraining import PretrainingConfig
@@ -380,7 +380,7 @@ class Config:
     cohort: CohortConfig = field(default_factory=CohortConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
-    model: ModelConfig = field(default_factory=FoundingConfig)
+    model: ModelConfig = field(default_factory=default_network)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
@@ -404,7 +404,6 @@ class Config:
     def checks(self) -> list[tuple[bool, str]]:
         """How settings relate: whether that holds, and the message if it does not."""
         cohort, training, objective, attribution = self.cohort, self.training, self.objective, self.attribution
-        without_voxels = isinstance(self.model, CodaConfig) and self.model.embedding
         return [
             (
                 "sites" not in self.privacy.pseudonyms or cohort.contrast_column != "site",
@@ -415,11 +414,11 @@ class Config:
                 'attribution.start_value = "probability" is not defined for a number (cohort.target); set "logit"',
             ),
             (
-                not (without_voxels and "inherent" in attribution.methods),
+                self.model.maps_voxels or "inherent" not in attribution.methods,
                 'with model.embedding, "inherent" has no map of voxels: leave it out of attribution.methods',
             ),
             (
-                not training.weight_penalty or isinstance(self.model, (BcosConfig, CodaConfig)),
+                not training.weight_penalty or self.model.dynamic_linear,
                 f"training.weight_penalty needs a B-cos or CoDA network, and {self.model.architecture!r} is neither",
             ),
             (

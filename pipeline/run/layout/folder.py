@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from heatlas.pipeline.run.config.files import config_to_toml, read_config, toml_value
-from heatlas.pipeline.run.config.networks import ProbeConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.documents import known_json, read_toml
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -146,13 +145,14 @@ def read_run_config(layout: RunLayout) -> Config:
 
 def _with_own_body(layout: RunLayout, config: Config) -> Config:
     """The settings of a run of probes with the architecture of the backbone, which the networks hold in any case."""
-    if not isinstance(config.model, ProbeConfig) or config.model.body:
+    probe: Any = config.model
+    if getattr(probe, "body", None) != "":  # no probe, or one that says its backbone
         return config
     for path in sorted(layout.root.glob("models/fold-*/model.json")):
         architecture = known_json(path).get("architecture")
         body = architecture.get("body") if isinstance(architecture, dict) else None
         if isinstance(body, str) and body:
-            return dataclasses.replace(config, model=dataclasses.replace(config.model, body=body))
+            return dataclasses.replace(config, model=dataclasses.replace(probe, body=body))
     return config
 
 

@@ -1,4 +1,4 @@
-"""Names of relevance maps in files, in tables and for readers.
+"""Names of relevance maps in files and tables; `pipeline.attribution.titles` has those for readers.
 
 ``lrpB025`` is LRP with beta 0.25, ``gb`` guided backpropagation; any other map has the name of its method and of the
 settings that differ from the defaults: ``occlusionSize12``.
@@ -17,15 +17,6 @@ LRP, GUIDED = "lrp", "guided-backpropagation"
 GUIDED_MAP = "gb"
 """Name of the map of guided backpropagation in files and tables."""
 LONGEST_LABEL = 80
-TITLES: Mapping[str, str] = {
-    "lrp": "LRP", "deeplift": "DeepLIFT", "rise": "RISE", "lime": "LIME", "cam": "CAM", "grad-cam": "Grad-CAM",
-    "grad-cam++": "Grad-CAM++", "xgrad-cam": "XGrad-CAM", "layer-cam": "LayerCAM", "hires-cam": "HiResCAM",
-    "score-cam": "Score-CAM", "ablation-cam": "Ablation-CAM", "opti-cam": "Opti-CAM", "fake-cam": "Fake-CAM",
-    "smoothgrad": "SmoothGrad", "region-shapley": "Region Shapley", "input-x-gradient": "Input × gradient",
-    "smooth-input-x-gradient": "Input × gradient, smoothed", "cgw1": "CGW1", "vit-cx": "ViT-CX",
-    "rollout": "Attention rollout",
-}  # fmt: skip
-"""Names of methods that readers know in another spelling than their words give."""
 
 
 def lrp_map_name(beta: float) -> str:
@@ -129,51 +120,3 @@ def map_names(attribution: AttributionConfig) -> list[str]:
         for method in attribution.methods
         for name in names_of(method, settings_for(method, attribution.settings), attribution.betas)
     ]
-
-
-def map_title(name: str) -> str:
-    """Name of a map as a reader sees it.
-
-    Examples
-    --------
-    >>> map_title("lrpB050"), map_title("gb"), map_title("integratedGradients"), map_title("riseP0p25")
-    ('LRP β=0.5', 'Guided backpropagation', 'Integrated gradients', 'RISE p 0.25')
-    """
-    beta = beta_of(name)
-    if beta is not None:
-        return f"LRP β={beta:g}"
-    if name == GUIDED_MAP:
-        return "Guided backpropagation"
-    for label, title in _TITLES_OF_LABELS:
-        rest = name[len(label) :]
-        if name.startswith(label) and not rest[:1].islower():
-            return f"{title} {_words(rest)}".rstrip()
-    words = _words(name)
-    return words[:1].upper() + words[1:]
-
-
-_TITLES_OF_LABELS = sorted(((map_label(method, {}), title) for method, title in TITLES.items()), reverse=True)
-
-
-def _words(label: str) -> str:
-    """A label as words.
-
-    >>> _words("SizeMm12"), _words("riseP0p25")
-    ('size mm 12', 'rise p 0.25')
-    """
-    plain = re.sub(r"(?<=\d)p(?=\d)", ".", label)
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Za-z])(?=\d)", " ", plain).lower()
-
-
-def method_title(name: str) -> str:
-    """Name of a method, and the settings behind it, as a reader sees it.
-
-    Examples
-    --------
-    >>> method_title("guided-backpropagation"), method_title("lrp beta=0.25"), method_title("lrp focus")
-    ('Guided backpropagation', 'LRP β=0.25', 'LRP focus')
-    """
-    method, _, settings = name.partition(" ")
-    words = method.replace("-", " ")
-    title = TITLES.get(method, words[:1].upper() + words[1:])
-    return f"{title} {settings.replace('beta=', 'β=').replace('gamma=', 'γ=')}".rstrip()

@@ -19,13 +19,15 @@ from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.conversion import converted
+from heatlas.pipeline.models.families.bcos.settings import BcosConfig
 from heatlas.pipeline.models.families.exchange import from_file
 from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
 from heatlas.pipeline.models.families.probes.body import backbone_files, body_of, knows_labels
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import LoadedModel, load_model
-from heatlas.pipeline.run.config.networks import BcosConfig, ModelConfig, ProbeConfig
+from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.models.families.family import Shape
+from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.vit import Block
-from heatlas.pipeline.run.config.networks import ViTConfig
 from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 

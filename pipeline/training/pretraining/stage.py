@@ -18,11 +18,12 @@ from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.probes.backbone import kept_stages
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import save_model
-from heatlas.pipeline.run.config.networks import ProbeConfig, ViTConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError

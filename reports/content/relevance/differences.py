@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.statistics.images.differences import BOTH, CLEAR, DIFFERS_ONLY, USED_ONLY, VERDICTS
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import Verdict

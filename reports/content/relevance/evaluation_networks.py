@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import method_title
 from heatlas.pipeline.evaluation.consensus.tables import FOLDS, SEVERAL
 from heatlas.pipeline.evaluation.representations.long_tail import TAIL
 from heatlas.pipeline.evaluation.representations.probes import PROBES
@@ -11,7 +12,6 @@ from heatlas.pipeline.evaluation.representations.recognised import ALL
 from heatlas.pipeline.evaluation.representations.stage import BACKBONE
 from heatlas.pipeline.evaluation.representations.table import AGREEMENT, SITE
 from heatlas.pipeline.evaluation.retraining.table import AT_RANDOM, NOTHING
-from heatlas.pipeline.run.layout.map_names import method_title
 from heatlas.reports.analyses.evaluation_verdict import title_of
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title, method_title
 from heatlas.pipeline.evaluation import parts as bench_parts
 from heatlas.pipeline.evaluation.bench import part as bench
 from heatlas.pipeline.evaluation.bench.part import Shown
@@ -21,7 +22,6 @@ from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, KIND_O
 from heatlas.pipeline.evaluation.grids.tables import ALL_METHODS
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.layout.map_names import map_title, method_title
 from heatlas.reports.analyses.evaluation_verdict import COHORTS, title_of
 from heatlas.reports.content.relevance.evaluation_networks import (
     ROWS,

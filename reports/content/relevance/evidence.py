@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import top_groups
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.evidence import evidence_differences, leading_evidence, sum_error
 from heatlas.reports.analyses.findings import (
     Leaders,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evidence import evidence_differences
 from heatlas.reports.analyses.findings import leaders
 from heatlas.reports.analyses.verdicts import CLEAR, rows_where

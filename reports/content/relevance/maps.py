@@ -10,8 +10,8 @@ import numpy as np
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
 from heatlas.reports.figures.mosaic import Tile, draw_mosaic

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from scipy.spatial.distance import cosine
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.findings import in_words, small_regions
 from heatlas.reports.figures.fingerprints import draw_profiles, draw_radar
 from heatlas.reports.figures.gallery import Picture

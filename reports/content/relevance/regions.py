@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.pipeline.regions.tables import ALL
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.evaluation_verdict import bench_sentence
 from heatlas.reports.analyses.findings import (
     leaders,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.run.layout.map_names import beta_of, map_title
+from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, WITHIN
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.findings import (

@@ -9,9 +9,9 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import load_whole
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.pipeline.statistics.data.image_measures import MEASURES
 from heatlas.pipeline.statistics.images.voxelwise import CLEAR
 from heatlas.reports.analyses.columns import columns_of

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.balance import STRATUM
 from heatlas.pipeline.models.families.registry import family_of, is_solved
 from heatlas.pipeline.models.inputs import PERCENTILES
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.layout.map_names import GUIDED_MAP, map_title
+from heatlas.pipeline.run.layout.map_names import GUIDED_MAP
 from heatlas.pipeline.run.plain_text import plain
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.pipeline.training.objectives.map_settings import map_settings

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
-from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION
 from heatlas.reports.analyses.audit_verdicts import LARGELY, PARTLY, correlation_of_folds
 from heatlas.reports.analyses.baselines import comparison

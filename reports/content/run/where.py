@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heatlas.pipeline.run.layout.map_names import map_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evaluation_verdict import bench_sentence, evaluated
 from heatlas.reports.analyses.evidence import evidence_differences, leading_evidence, leading_in_words
 from heatlas.reports.analyses.findings import (

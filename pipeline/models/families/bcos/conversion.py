@@ -19,8 +19,8 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.norms import DynamicNorm
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import head, normalisation, normalised, staged
+from heatlas.pipeline.models.families.bcos.settings import BcosConfig
 from heatlas.pipeline.models.families.family import Shape
-from heatlas.pipeline.run.config.networks import BcosConfig
 from heatlas.pipeline.run.errors import UsageError
 
 KEPT = (nn.AvgPool3d, nn.Identity, nn.Dropout, nn.Dropout3d)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import ENCODED, Residual, head, normalisation, normalised, staged
+from heatlas.pipeline.models.families.bcos.settings import BcosConvNeXtConfig
 from heatlas.pipeline.models.families.family import Shape
-from heatlas.pipeline.run.config.networks import BcosConvNeXtConfig
 
 STEM = 4
 WIDTHS = (96, 192, 384, 768)

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.conversion import converted
+from heatlas.pipeline.models.families.bcos.settings import BcosDenseNetConfig, BcosResNetConfig, BcosResNeXtConfig
 from heatlas.pipeline.models.families.family import Shape
-from heatlas.pipeline.models.families.monai import densenet, resnet, stages_of_resnet
-from heatlas.pipeline.run.config.networks import (
-    BcosDenseNetConfig,
-    BcosResNetConfig,
-    BcosResNeXtConfig,
-    DenseNetConfig,
-    ResNetConfig,
-)
+from heatlas.pipeline.models.families.monai import DenseNetConfig, ResNetConfig, densenet, resnet, stages_of_resnet
 
 
 def build_resnet(shape: Shape, settings: BcosResNetConfig, outputs: int) -> StagedModel:

@@ -12,8 +12,8 @@ from torch import nn
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import ENCODED, head, normalised, staged
+from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
 from heatlas.pipeline.models.families.family import Shape
-from heatlas.pipeline.run.config.networks import BcosSimpleConfig
 
 KERNEL = 3
 

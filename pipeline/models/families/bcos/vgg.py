@@ -11,8 +11,8 @@ from torch import nn
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import ENCODED, head, normalised, staged
+from heatlas.pipeline.models.families.bcos.settings import BcosVggConfig
 from heatlas.pipeline.models.families.family import Shape
-from heatlas.pipeline.run.config.networks import BcosVggConfig
 
 GROUPS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 """Channels of the convolutions before each pooling."""

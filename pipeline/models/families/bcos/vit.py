@@ -21,8 +21,8 @@ from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
 from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import ENCODED, Residual, normalisation, normalised, staged
+from heatlas.pipeline.models.families.bcos.settings import BcosViTConfig
 from heatlas.pipeline.models.families.family import Shape
-from heatlas.pipeline.run.config.networks import BcosViTConfig
 
 EXPANSION = 4
 LONGEST = 10_000.0

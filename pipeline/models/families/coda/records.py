@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from heatlas.pipeline.models.families.coda.settings import CodaConfig, CodaSConfig, CodaSWbConfig
 from heatlas.pipeline.models.families.family import Family, Shape, dynamic_family
-from heatlas.pipeline.run.config.networks import CodaConfig
 
 if TYPE_CHECKING:
     from heatlas.pipeline.models.contract import StagedModel
@@ -43,5 +43,6 @@ def _described(settings: CodaConfig) -> str:
 
 
 CODA_FAMILIES: Sequence[Family] = tuple(
-    dynamic_family(name, _build, _smallest, _described, LAYERS) for name in ("coda-s", "coda-s-wb")
+    dynamic_family(name, settings, _build, _smallest, _described, LAYERS)
+    for name, settings in (("coda-s", CodaSConfig), ("coda-s-wb", CodaSWbConfig))
 )

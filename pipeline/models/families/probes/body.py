@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from heatlas.pipeline.models.families.monai import ResNetConfig
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.run.config.files import network_settings
-from heatlas.pipeline.run.config.networks import ModelConfig, ProbeConfig, ResNetConfig
+from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.documents import json_object, read_json
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout

@@ -22,7 +22,7 @@ from heatlas.pipeline.models.families.coda.network import Layers, SumPool, stack
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
 from heatlas.pipeline.models.families.probes.ca_stream import AttentionStream
-from heatlas.pipeline.run.config.networks import ProbeConfig
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 
 INITIAL_LOGITS = 0.5
 """Root mean square of the logits of dynamic heads before training."""

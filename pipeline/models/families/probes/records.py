@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from heatlas.pipeline.models.families.family import Family, Shape
 from heatlas.pipeline.models.families.probes.body import body_of, with_body
-from heatlas.pipeline.run.config.networks import ModelConfig, ProbeConfig
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
+from heatlas.pipeline.run.config.networks import ModelConfig
 
 if TYPE_CHECKING:
     from heatlas.pipeline.models.contract import StagedModel
@@ -97,7 +98,7 @@ def _probes(find: Find) -> Family:
         return f"was a probe [@probing], {HEADS[settings.head]}, on a backbone that was {kept}: {text}"
 
     return Family(
-        "probe", build,
+        "probe", ProbeConfig, build,
         smallest_side=lambda settings: find(body_of(settings)).smallest_side(body_of(settings)),
         require_fits=lambda shape, settings: find(body_of(settings)).require_fits(shape, body_of(settings)),
         described=described,

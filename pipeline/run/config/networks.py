@@ -1,11 +1,14 @@
-"""What the settings of all networks share."""
+"""What the settings of all networks share, and the records of all families by name.
+
+The record of a family stands beside the family (`pipeline.models.families`), which adds it here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from heatlas.pipeline.run.config.ranges import between
 
@@ -15,6 +18,11 @@ Width = Annotated[float, between(1 / 64, 4)]
 @dataclass(frozen=True)
 class ModelConfig:
     """The network and what it sees; each family adds its own settings."""
+
+    relatives: ClassVar[str] = ""
+    """What families are called together whose settings have a common base, on that base."""
+    dynamic_linear: ClassVar[bool] = False
+    """Whether the network is one linear map for each scan."""
 
     architecture: str
     """Name of the family."""
@@ -36,6 +44,11 @@ class ModelConfig:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in others}
 
     @property
+    def maps_voxels(self) -> bool:
+        """Whether what the network contributes can be shown voxel by voxel."""
+        return True
+
+    @property
     def usual(self) -> Mapping[str, Mapping[str, Any]]:
         """Settings of other sections that suit the family better than their defaults, by section."""
         return {}
@@ -43,3 +56,12 @@ class ModelConfig:
 
 SHARED = tuple(field.name for field in dataclasses.fields(ModelConfig) if field.name != "architecture")
 """Settings of every family: what the network sees."""
+
+NETWORKS: dict[str, type[ModelConfig]] = {}
+"""The record of settings of every family, by the name in ``[model] architecture``."""
+DEFAULT_NETWORK = "founding"
+
+
+def default_network() -> ModelConfig:
+    """Settings of the network that a run has if it names no other."""
+    return NETWORKS[DEFAULT_NETWORK](architecture=DEFAULT_NETWORK)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from heatlas.pipeline.run.config.networks.base import ModelConfig, Width
+from heatlas.pipeline.run.config.networks import ModelConfig, Width
 from heatlas.pipeline.run.config.ranges import ODD, Count, Counts, at_least, between
 
 Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
@@ -16,6 +16,9 @@ Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
 @dataclass(frozen=True)
 class BcosConfig(ModelConfig):
     """What the B-cos families share."""
+
+    relatives: ClassVar[str] = "B-cos"
+    dynamic_linear: ClassVar[bool] = True
 
     b: Annotated[float, between(1, 8)] = 2.0
     """Exponent of all layers. 1 is linear; the larger, the less a unit answers to what is not along its weights."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from heatlas.pipeline.run.config.networks.base import ModelConfig
+from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.ranges import ODD, Counts, at_least, between, naming
 
 
 @dataclass(frozen=True)
 class CodaConfig(ModelConfig):
     """What the CoDA families share: layers of dynamic alignment units."""
+
+    relatives: ClassVar[str] = "CoDA"
+    dynamic_linear: ClassVar[bool] = True
 
     bound: Literal["sq", "l2", "wb"] = "sq"
     """How the norm of weights is bounded: ``sq`` below 1 and less for weak responses, ``l2`` to 1; ``wb`` at most 1."""
@@ -32,6 +35,10 @@ class CodaConfig(ModelConfig):
     """Of the logits, per voxel of the last layer: the warmer, the more weights must align. 0 sets it from data."""
     initial_logits: Annotated[float, between(1e-6, 10)] = 0.5
     """Root mean square of the logits before training where the temperature is set from data."""
+
+    @property
+    def maps_voxels(self) -> bool:
+        return self.embedding == 0
 
     @property
     def usual(self) -> Mapping[str, Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from heatlas.pipeline.run.config.networks.base import ModelConfig
+from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.ranges import between
 from heatlas.pipeline.run.documents import json_object
 
