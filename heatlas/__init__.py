@@ -1,8 +1,8 @@
-"""Read a run in a notebook: ``heatlas.open("demo/run").evidence("Hippocampus")``; see docs/notebook.md.
+"""Heatlas as a library: explain any network, read a run, or start one from Python; see docs/library.md.
 
 The rooms `heatlas.pipeline`, `heatlas.atlases`, `heatlas.reports` and `heatlas.workflows` are the folders of these
-names at the top of the repository. What is named in ``__all__`` is loaded when it is first used, so that importing
-``heatlas`` takes no time.
+names at the top of the repository. What is named in ``__all__`` is public (docs/library.md says what that promises),
+and is loaded when it is first used, so that importing ``heatlas`` takes no time.
 """
 
 from __future__ import annotations
@@ -11,14 +11,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from heatlas.pipeline.explaining.any_network import Explained, explain, methods, networks
     from heatlas.reports.read.open_run import OpenRun
     from heatlas.reports.read.open_run import open_run as open
+    from heatlas.workflows.library import apply, evaluate, run
 
-__all__ = ["OpenRun", "open"]
+__all__ = ["Explained", "OpenRun", "apply", "evaluate", "explain", "methods", "networks", "open", "run"]
 
 _PLACES = {
     "open": ("heatlas.reports.read.open_run", "open_run"),
     "OpenRun": ("heatlas.reports.read.open_run", "OpenRun"),
+    "explain": ("heatlas.pipeline.explaining.any_network", "explain"),
+    "Explained": ("heatlas.pipeline.explaining.any_network", "Explained"),
+    "methods": ("heatlas.pipeline.explaining.any_network", "methods"),
+    "networks": ("heatlas.pipeline.explaining.any_network", "networks"),
+    "run": ("heatlas.workflows.library", "run"),
+    "apply": ("heatlas.workflows.library", "apply"),
+    "evaluate": ("heatlas.workflows.library", "evaluate"),
 }
 
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 
@@ -32,6 +33,7 @@ from heatlas.pipeline.cohort.people.balance import balance_sentence
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.sharing.manifest import write_comparison
 from heatlas.pipeline.run.config.files import load_config, usual_sentence
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
 from heatlas.pipeline.run.layout.folder import (
@@ -50,6 +52,7 @@ from heatlas.pipeline.run.work.jobs import clear_stale_scratch
 from heatlas.pipeline.run.work.lock import run_lock
 from heatlas.pipeline.run.work.log import open_log
 from heatlas.pipeline.run.work.provenance import write_dataset_description, write_provenance
+from heatlas.pipeline.training.given import networks_of_run
 from heatlas.reports.page.build import write_report
 from heatlas.workflows.check import describe_cohort
 from heatlas.workflows.estimates import expectations
@@ -195,6 +198,19 @@ def pretrain_command(arguments: argparse.Namespace) -> int:
     return run_pipeline(source, arguments.out, config, arguments, ("cohort", "registration", "pretraining"))
 
 
+def apply_command(arguments: argparse.Namespace) -> int:
+    """``heatlas apply``: the networks of a finished run on another cohort."""
+    run = RunLayout(arguments.run.resolve())
+    config, source = read_run_config(run), read_run_input(run)
+    networks_of_run(str(run.root))  # refuses an unfinished run before anything is written
+    training = replace(config.training, networks_of=str(run.root), from_run="", ensemble=1, repeats=1, participants=1.0)
+    cohort = replace(config.cohort, without=str(SPLITS_TABLE.path(run)), start_at="auto")
+    if arguments.include is not None:
+        cohort = replace(cohort, include=arguments.include)
+    config = replace(config, training=training, cohort=cohort, objective=ObjectiveConfig())
+    return run_pipeline(RunInput(arguments.input, source.preset), arguments.out, config, arguments)
+
+
 def demo_command(arguments: argparse.Namespace) -> int:
     """``heatlas demo``."""
     arguments.preset, arguments.participant_label = "demo", []
@@ -238,5 +254,5 @@ def report_command(arguments: argparse.Namespace) -> int:
     return EXIT_SOME_FAILED if made.faults else EXIT_OK
 
 
-__all__ = ["demo_command", "explain_command", "pretrain_command", "report_command", "run_command"]
+__all__ = ["apply_command", "demo_command", "explain_command", "pretrain_command", "report_command", "run_command"]
 """What `workflows.command_line.main` calls."""

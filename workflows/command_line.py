@@ -38,6 +38,7 @@ WORKER_MODULES = (
     "heatlas.pipeline.explaining.stage",
 )
 """Modules that workers need, in order; imported by their server while this process imports the rest."""
+_COMPUTING = ("demo", "run", "apply", "pretrain", "explain", "evaluate")
 _READING = ("check", "models")
 """Commands that write no large file."""
 _MOST_PROCESSES = 1024
@@ -128,6 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_options(run)
 
     _add_pretrain(commands)
+    _add_apply(commands)
     _add_explain(commands)
     _add_evaluate(commands)
 
@@ -229,6 +231,23 @@ def _add_pretrain(commands: Any) -> None:
     )  # fmt: skip
     _add_manifest_option(pretrain)
     _add_workers(pretrain)
+
+
+def _add_apply(commands: Any) -> None:
+    apply = commands.add_parser(
+        "apply", help="the networks of a finished run on another cohort: external validation in one command",
+        description="Register the scans of another cohort as the run did, predict and explain them by the networks of "
+        "all folds together, compare with the controls that these were trained with, and write the report. People of "
+        "the run are left out. Nothing is trained but the baselines.",
+    )  # fmt: skip
+    apply.add_argument("run", type=_path, metavar="RUN", help="finished run; only read")
+    apply.add_argument("input", type=_path, metavar="NEW", help="ADNI or OASIS download or BIDS dataset; only read")
+    apply.add_argument("out", type=_path, metavar="OUT", help="folder for the results")
+    apply.add_argument("--include", metavar="RULE", help="who takes part (default: as in the run)")
+    apply.add_argument(
+        "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, e.g. sub-01, 01 or 002_S_0295"
+    )
+    _add_run_options(apply)
 
 
 def _add_explain(commands: Any) -> None:
@@ -413,7 +432,7 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
         limit = size_limit()
         if limit is not None and limit < FULL_BYTES and arguments.command not in _READING:
             raise UsageError(f"{too_large()} and run the same command again.")
-        if arguments.command in ("demo", "run", "pretrain", "explain", "evaluate") and arguments.executor is None:
+        if arguments.command in _COMPUTING and arguments.executor is None:
             import_ahead(WORKER_MODULES)
         home = arguments.command if arguments.command in _HOMES else "adni"
         module = importlib.import_module(f"heatlas.workflows.{home}")

@@ -16,7 +16,7 @@ from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
-from heatlas.pipeline.models.families.registry import build_network, family_of, is_solved
+from heatlas.pipeline.models.families.registry import build_network, family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import map_names, names_of, settings_for
@@ -94,7 +94,8 @@ def made_of(
     if step is not None and "training" in stages:
         networks = len(trained) * settings.repeats * settings.ensemble
         # Validation has a quarter as many scans, forward only; a network that is solved sees each scan about once.
-        epochs = 1.0 if is_solved(config.model) else settings.max_epochs * (1 + 1 / 3 * 1 / 4)
+        once = is_solved(config.model) or is_given(config)
+        epochs = 1.0 if once else settings.max_epochs * (1 + 1 / 3 * 1 / 4)
         seconds["training"] = rounds(networks, workers) * max(trained, default=0) * epochs * step.seconds
     if step is not None and "attribution" in stages:
         seconds["maps"] = rounds(labelled, workers) * settings.ensemble * steps_of_maps(config) * step.seconds

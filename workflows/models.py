@@ -11,7 +11,7 @@ from heatlas.pipeline.models.families.registry import FAMILIES, parameter_count
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.files import toml_value
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
-from heatlas.pipeline.run.errors import EXIT_OK, BadInputError
+from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 
 RESOLUTIONS = (1.0, 2.0)
 """Default resolutions of template space in mm."""
@@ -37,7 +37,7 @@ def described(family: Family, resolutions: tuple[float, ...]) -> Iterator[tuple[
         grid = f"brain at {resolution:g} mm"
         try:
             yield grid, f"{parameter_count(network, shape):,} parameters; {'x'.join(map(str, shape))} voxels"
-        except BadInputError as error:
+        except (BadInputError, UsageError) as error:
             yield grid, str(error)
     yield "smallest grid", f"{family.smallest_side(network)} voxels along each axis"
     yield "settings", ", ".join(f"{name} = {toml_value(value)}" for name, value in network.own.items())

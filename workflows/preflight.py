@@ -26,7 +26,7 @@ from heatlas.pipeline.cohort.people.splits import (
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
-from heatlas.pipeline.models.families.registry import family_of, is_solved
+from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.registration.images.given_masks import mask_path
 from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
@@ -93,6 +93,10 @@ def _require_network(config: Config) -> None:
         from heatlas.pipeline.training.exact import require_plain  # torch takes a second
 
         require_plain(config)
+    if is_given(config):
+        from heatlas.pipeline.training.given import require_usable  # as above
+
+        require_usable(config)
     if config.training.max_shift_voxels >= shape[0]:
         raise UsageError(
             f"training.max_shift_voxels = {config.training.max_shift_voxels}: the network sees {shape[0]} voxels from "

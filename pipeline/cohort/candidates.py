@@ -11,9 +11,11 @@ from pathlib import Path
 from heatlas.pipeline.cohort.images.file_kinds import is_nifti
 from heatlas.pipeline.cohort.images.headers import check_header
 from heatlas.pipeline.cohort.images.pairs import check_pair, is_pair
+from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.records import FollowUp, Scan
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.progress import Progress
 
 
@@ -48,6 +50,20 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
         candidate
         if candidate.scan.participant_id in wanted or not candidate.scan.kept
         else candidate.dropped("participant not chosen by --participant-label")
+        for candidate in candidates
+    ]
+
+
+def without_people(candidates: Sequence[Candidate], path: Path) -> list[Candidate]:
+    """Drop the scans of people whom a table names, by any of their names; raises BadInputError if it names nobody."""
+    named = read_table(path, ["participant_id"])["participant_id"].dropna().astype(str)
+    if not len(named):
+        raise BadInputError(f"{path}: its column participant_id names nobody. Correct cohort.without.")
+    known = set(known_among([candidate.scan.participant_id for candidate in candidates], sorted(set(named))))
+    return [
+        candidate.dropped(f"named in {path.name} (cohort.without)")
+        if candidate.scan.kept and candidate.scan.participant_id in known
+        else candidate
         for candidate in candidates
     ]
 

@@ -19,6 +19,7 @@ from heatlas.pipeline.cohort.candidates import (
     only_participants,
     with_readable_headers,
     without_duplicates,
+    without_people,
 )
 from heatlas.pipeline.cohort.cells.ranges import possible_scans
 from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note
@@ -141,6 +142,8 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     except BadInputError as error:
         problem = str(error)
     candidates = only_participants(candidates, selection.participants)
+    if config.without:
+        candidates = without_people(candidates, Path(config.without))
     candidates, header_notes = with_readable_headers(root, candidates, config.max_voxel_mm)
     candidates = without_duplicates(over_template(root, candidates))
     matches: list[Match] = []

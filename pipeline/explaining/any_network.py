@@ -28,6 +28,7 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.models.foreign.adapted import Answer, ForeignNetwork, Meaning, adapted
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
@@ -262,3 +263,18 @@ def methods() -> pd.DataFrame:
     """
     rows = [(name, entry.help, entry.needs_reference, entry.usual_stage) for name, entry in sorted(METHODS.items())]
     return pd.DataFrame(rows, columns=["method", "shows", "needs_reference", "made_at"])
+
+
+def networks() -> pd.DataFrame:
+    """All families of networks that Heatlas can build: name, what it is, and the methods that do not explain it.
+
+    Examples
+    --------
+    >>> networks().set_index("network").loc["resnet10", "not_explained_by"]
+    ['cgw1', 'inherent', 'raw-attention', 'rollout', 'vit-cx']
+    """
+    rows = [
+        (name, (family.settings.__doc__ or "").splitlines()[0], sorted(family.refused))
+        for name, family in FAMILIES.items()
+    ]
+    return pd.DataFrame(rows, columns=["network", "is", "not_explained_by"])

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from heatlas.pipeline.cohort.people.persons import same_person
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.seeds import derived_seed
 
 
@@ -33,12 +35,15 @@ class Controls:
         Columns in which they are to be like the scan that is explained.
     wanted : str
         Whom a reference is made of, for messages.
+    layout : RunLayout or None
+        Where their images are; None for the run itself.
     """
 
     by_fold: Mapping[int, tuple[Scan, ...]]
     size: int
     match: tuple[str, ...]
     wanted: str
+    layout: RunLayout | None = None
 
     def of(self, fold: int, scan: Scan) -> tuple[Scan, ...]:
         """The reference of a scan that the network of a fold explains, at most `size` scans, none of the same person.
@@ -87,7 +92,10 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Controls
     split : Split
     config : Config
     """
-    task = task_of(config.cohort)
+    task, other = task_of(config.cohort), None
+    if config.training.networks_of:  # of another cohort, whose controls these networks know
+        other = RunLayout(Path(config.training.networks_of))
+        scans = _registered_in(other, config.registration.resolution_mm)
     labelled = [scan for scan in scans if scan.label is not None]
     firsts = []
     for person, names in same_person(scan.participant_id for scan in labelled).items():
@@ -97,10 +105,17 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Controls
             firsts.append((order, min(own, key=lambda scan: scan.place[1:])))
     firsts.sort(key=lambda pair: (pair[0], pair[1].participant_id))
     by_fold = {
-        fold.index: tuple(scan for _, scan in firsts if scan.participant_id in set(fold.train)) for fold in split.folds
+        fold.index: tuple(scan for _, scan in firsts if other or scan.participant_id in set(fold.train))
+        for fold in split.folds
     }
     attribution = config.attribution
-    return Controls(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task))
+    return Controls(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task), other)
+
+
+def _registered_in(layout: RunLayout, resolution_mm: float) -> list[Scan]:
+    """Kept scans of a run that have an image in template space."""
+    kept = ScanTable.read(layout).kept
+    return [scan for scan in kept if layout.scan(scan.participant_id, scan.session_id, resolution_mm).t1w.is_file()]
 
 
 def _wanted(task: Task) -> str:

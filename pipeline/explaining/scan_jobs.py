@@ -77,7 +77,8 @@ class JobMaker:
             return ()
         found = []
         for control in self.controls.of(fold, scan):
-            files = self.files(control)
+            layout = self.controls.layout or self.layout
+            files = layout.scan(control.participant_id, control.session_id, self.config.registration.resolution_mm)
             digest = f"{self.digests.digest(files.t1w)} {self.digests.digest(files.brain_mask)}"
             found.append(ReferenceScan(files, digest))
         return tuple(found)

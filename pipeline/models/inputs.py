@@ -85,8 +85,9 @@ def covering_box(template: Template, network: ModelConfig) -> Box:
     """
     family, tight = family_of(network), brain_box(template, MARGIN_MM)
     starts, sides = [], []
-    for start, side, limit in zip(tight.start, tight.shape, template.grid.shape, strict=True):
-        wanted = family.covering_side(side, network)
+    fixed = family.fixed_grid(network) or (None,) * 3
+    for start, side, limit, only in zip(tight.start, tight.shape, template.grid.shape, fixed, strict=True):
+        wanted = only or family.covering_side(side, network)
         if wanted > limit:  # of a grid that is too small for the network, all: the refusal names the whole grid
             wanted = family.seen_side(limit, network) if limit >= family.smallest_side(network) else limit
         starts.append(min(max(start - (wanted - side) // 2, 0), limit - wanted))

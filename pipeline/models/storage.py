@@ -87,7 +87,7 @@ def save_model(
     family = family_of(settings)
     description = {
         "format": FORMAT,
-        "architecture": {"name": family.name, "input_shape": list(shape), **settings.own},
+        "architecture": {"name": family.name, "input_shape": list(shape), **family.stored(settings).own},
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         **({"networks": count} if (count := len(members_of(model))) > 1 else {}),
         "input": _input_to_json(spec),

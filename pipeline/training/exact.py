@@ -194,7 +194,8 @@ class _Answers(nn.Module):
         return self.outputs
 
 
-def _measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measures:
+def measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measures:
+    """Loss and score of answers (scans, outputs) that are known."""
     known = np.isfinite(outputs).all(axis=1)
     own = targets[torch.from_numpy(known).to(targets.device)]
     batch = Batch(torch.empty(len(own), 0), own, torch.arange(len(own)))
@@ -203,7 +204,7 @@ def _measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measure
 
 
 def _trained(model: StagedModel, outputs: Floats, found: RidgeFit, targets: Tensor, objective: Objective) -> Trained:
-    own, held_out = (_measured(one, targets, objective) for one in (outputs, found.held_out))
+    own, held_out = (measured(one, targets, objective) for one in (outputs, found.held_out))
     record = EpochRecord(1, own.loss, own.score, held_out.loss, held_out.score)
     selection = Selection(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
     return Trained(selection, (record,), {name: value.clone() for name, value in model.state_dict().items()})

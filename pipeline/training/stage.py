@@ -22,7 +22,7 @@ from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.ensembles import ensemble_of
 from heatlas.pipeline.models.families.probes.body import with_body
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
-from heatlas.pipeline.models.families.registry import build_network, family_of, is_solved
+from heatlas.pipeline.models.families.registry import build_network, family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import load_model, save_model
 from heatlas.pipeline.run.cells import REMEDY
@@ -40,6 +40,7 @@ from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkp
 from heatlas.pipeline.training.control import control_of
 from heatlas.pipeline.training.curve import CurveOnTerminal
 from heatlas.pipeline.training.exact import EXACT, require_plain, solved
+from heatlas.pipeline.training.given import AS_THEY_WERE, answered, as_trained, members_to_apply
 from heatlas.pipeline.training.kept_backbone import keep_backbone
 from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.distillation import frozen
@@ -305,6 +306,9 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
             training = load_part(task, "training", task.fold.train, device)
             balanced = training.targets
         objective = objective_of(kind, config, balanced, family_of(task.config.model).loss)
+        if is_given(task.config):
+            _write_fold(task, files, *_given(task, objective, device), device)
+            return
         objective = with_explanations(objective, task.config, kind)
         if task.config.objective.map == "evidence":
             context = replace(context, reference=mean_control(task.config, kind, training))
@@ -331,12 +335,44 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
             network.load_state_dict(one.weights)
             networks.append(network)
         description = _description(task, members, objective, device)
-        save_model(files, ensemble_of(networks), task.spec, kind.outputs, description)
-        table = HISTORIES_NUMBER_TABLE if kind.is_number else HISTORIES_TABLE
-        table.write(files.history, _history(members[0], objective))
-        loaded = load_model(files, device)
-        predictions = predict_test_part(task.layout, loaded, kind, task.fold, task.scans, device)
+        _write_fold(task, files, networks, description, members[0], objective, device)
+
+
+def _write_fold(
+    task: FoldTask, files: FoldFiles, networks: Sequence[StagedModel], description: dict[str, Any], first: Trained,
+    objective: Objective, device: torch.device,
+) -> None:  # fmt: skip
+    """Write the network of a fold, its history, and its predictions of the test part."""
+    kind = task.task
+    save_model(files, ensemble_of(networks), task.spec, kind.outputs, description)
+    table = HISTORIES_NUMBER_TABLE if kind.is_number else HISTORIES_TABLE
+    table.write(files.history, _history(first, objective))
+    predictions = predict_test_part(task.layout, load_model(files, device), kind, task.fold, task.scans, device)
     predictions_table(kind).write(files.predictions, predictions)
+
+
+def _given(
+    task: FoldTask, objective: Objective, device: torch.device
+) -> tuple[list[StagedModel], dict[str, Any], Trained, Objective]:
+    """Networks that are used as they are, and what is written of them."""
+    if task.task.is_number:  # their answer is the number itself, not in standard deviations of this cohort
+        objective = replace(objective, facts={**objective.facts, "target_mean": 0.0, "target_sd": 1.0})
+    people: dict[str, Any] = {}
+    if task.config.training.networks_of:
+        networks, trained_with = members_to_apply(task.config, task.task, task.spec)
+        people = {"participants": {"train": trained_with, "validation": [], "test": sorted(task.fold.test)}}
+    else:
+        networks = [build_network(task.config.model, task.spec.shape, len(task.task.outputs))]
+    model = ensemble_of([network.to(device).eval() for network in networks])
+    outputs, targets = [], []
+    for part in (task.fold.train, task.fold.validation):
+        scans = task.part(part)
+        files = [task.layout.scan(scan.participant_id, scan.session_id, task.spec.resolution_mm) for scan in scans]
+        outputs.append(answered(model, files, task.spec, device))
+        targets.append(_targets(scans, task.task))
+    trained = as_trained(model, (outputs[0], outputs[1]), (targets[0], targets[1]), objective)
+    description = {**_description(task, [trained], objective, device), **people}
+    return networks, {**description, "ended_by": AS_THEY_WERE, "converged": True}, trained, objective
 
 
 def _solved(
@@ -354,10 +390,14 @@ def load_part(task: FoldTask, name: str, participants: Sequence[str], device: to
     """Volumes and targets of the scans of some participants; `name` says which part they are, for messages."""
     scans, kind = task.part(participants), task.task
     require_labels(task.fold.index, name, [scan.label for scan in scans], kind)
-    values = [kind.value(scan.label, scan.name) for scan in scans]
-    targets = torch.as_tensor(values, dtype=torch.float32 if kind.is_number else torch.int64)
+    targets = _targets(scans, kind)
     files = [task.layout.scan(s.participant_id, s.session_id, task.spec.resolution_mm) for s in scans]
     return load_volumes(files, targets, task.spec, task.layout.kept_volumes, device, task.config.training.threads)
+
+
+def _targets(scans: Sequence[Scan], kind: Task) -> torch.Tensor:
+    values = [kind.value(scan.label, scan.name) for scan in scans]
+    return torch.as_tensor(values, dtype=torch.float32 if kind.is_number else torch.int64)
 
 
 def _fresh_network(task: FoldTask, seed: int) -> StagedModel:

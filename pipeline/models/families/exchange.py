@@ -60,7 +60,7 @@ def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
     UsageError
         If a weight is missing or has another shape.
     """
-    given = {name.removeprefix(PARALLEL): value for name, value in _read(path).items()}
+    given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}
     last = f"_stages.{len(model.stages) - 1}."
     found = {}
     for name, value in model.state_dict().items():
@@ -81,7 +81,8 @@ def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
     return found
 
 
-def _read(path: Path) -> Mapping[str, Tensor]:
+def read_weights(path: Path) -> Mapping[str, Tensor]:
+    """Named tensors of a file; raises `BadInputError` for one that holds anything else, or cannot be read safely."""
     try:
         require_regular(path)
         if (size := path.stat().st_size) > LARGEST:

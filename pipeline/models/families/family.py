@@ -90,7 +90,11 @@ class Family:
         Usual loss for classes: ``cross-entropy`` or ``off-target`` (`pipeline.training.objectives`).
     fitted_by : str
         ``gradients``: in epochs. ``ridge``: the last layer is solved exactly (`pipeline.training.exact`), and nothing
-        before it learns.
+        before it learns. ``nothing``: it is used as it was given (`pipeline.training.given`).
+    fixed_grid : callable
+        ``fixed_grid(settings)``: voxels of the input where only one grid is possible, else nothing.
+    stored : callable
+        ``stored(settings)``: the settings that build a stored network again, without files that it no longer needs.
     refused : mapping of str to str
         Attribution methods that are not defined for the family, each with the reason.
     needs : mapping of str to mapping
@@ -107,7 +111,9 @@ class Family:
     seen_side: Callable[[int, Any], int] = _all_seen
     encoding: str = "intensity"
     loss: str = "cross-entropy"
-    fitted_by: Literal["gradients", "ridge"] = "gradients"
+    fitted_by: Literal["gradients", "ridge", "nothing"] = "gradients"
+    fixed_grid: Callable[[Any], tuple[int, ...]] = lambda _: ()
+    stored: Callable[[Any], Any] = lambda settings: settings
     refused: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
 from heatlas.pipeline.models.families.coda.records import CODA_FAMILIES
 from heatlas.pipeline.models.families.family import Family, Shape
+from heatlas.pipeline.models.families.foreign import FOREIGN
 from heatlas.pipeline.models.families.founding_family import FOUNDING
 from heatlas.pipeline.models.families.halving import HALVING_FAMILIES
 from heatlas.pipeline.models.families.linear import LINEAR
@@ -20,6 +21,7 @@ from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
 
 if TYPE_CHECKING:
     from heatlas.pipeline.models.contract import StagedModel
+    from heatlas.pipeline.run.config.settings import Config
 
 
 FAMILIES: dict[str, Family] = {}
@@ -45,6 +47,12 @@ def is_solved(settings: ModelConfig) -> bool:
 for _family in (FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES):
     add_family(_family)
 add_family(usual_probe(family_of))
+add_family(FOREIGN)
+
+
+def is_given(config: Config) -> bool:
+    """Whether a run uses networks as they are, the user's own or those of another run."""
+    return bool(config.training.networks_of) or family_of(config.model).fitted_by == "nothing"
 
 
 def build_network(settings: ModelConfig, shape: Shape, outputs: int) -> StagedModel:

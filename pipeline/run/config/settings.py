@@ -92,6 +92,9 @@ class CohortConfig:
     """Scans that failed ADNI's quality control; if kept, they are used only if the visit has no other."""
     freesurfer_folder: str = ""
     """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
+    without: str = ""
+    """Table whose column ``participant_id`` names people who are left out, such as those whom a network of your own
+    was trained with."""
     apply_outside_contrast: bool = True
     """Also predict and explain scans outside the contrast (MCI); if off, they are dropped."""
     clinical_columns: tuple[str, ...] = ()
@@ -262,6 +265,9 @@ class TrainingConfig:
     """Weight the loss so that each class counts the same."""
     from_run: str = ""
     """Folder of a finished run of the same people and folds, whose conventional networks B-cos networks start from."""
+    networks_of: str = ""
+    """Folder of a finished run whose networks, of all folds together, answer as they are; nothing is trained. Set by
+    ``heatlas apply``."""
     loss: Literal["usual", "cross-entropy", "binary-cross-entropy", "off-target"] = "usual"
     """For classes; ``usual`` is that of the architecture: off-target for B-cos networks, cross-entropy for others. With
     ``off-target`` a wrong class is to have no evidence; with ``binary-cross-entropy``, evidence against it."""

@@ -1,0 +1,199 @@
+"""The family of networks that somebody else made and trained, known by a description in ``[model]``.
+
+A run with such a network trains nothing: every fold has the same network, and folds only say whose scans are controls
+for whom. The description runs code of the user, named in it; weights are read as tensors and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from heatlas.pipeline.models.families.family import NO_ATTENTION, NOT_INHERENT, Family, Shape
+from heatlas.pipeline.run.config.networks import ModelConfig
+from heatlas.pipeline.run.documents import json_object
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from heatlas.pipeline.models.contract import StagedModel
+
+_LISTED = 3
+"""Most names of weights in a message."""
+
+
+@dataclass(frozen=True)
+class ForeignConfig(ModelConfig):
+    """A network of your own, trained elsewhere (docs/own_network.md)."""
+
+    architecture: Literal["foreign"] = "foreign"
+    network: str = ""
+    """What makes the network: ``FILE.py:NAME`` or ``MODULE:NAME``, a class or a function. This code is run."""
+    arguments: str = "{}"
+    """Of that class or function by name, as a JSON object such as ``{"num_classes": 2}``."""
+    weights: str = ""
+    """File of its weights: safetensors, or a PyTorch file that holds nothing but tensors."""
+    output: Literal["auto", "logits", "softmax", "log-softmax", "sigmoid"] = "auto"
+    """What it answers; ``auto`` recognises probabilities that sum to 1, and their logarithms. What turns logits into
+    them is taken off."""
+    output_item: str = ""
+    """Of a network that answers with a tuple or a dict: the place or the key of what counts."""
+    bins: tuple[float, ...] = ()
+    """Of a network with an output for each bin of a number: the centres of the bins. Their mean under the softmax is
+    the prediction."""
+    grid: tuple[int, ...] = ()
+    """Voxels of its input along each axis, cut out around the middle of the brain; empty for what `field_of_view`
+    gives."""
+    unseen: bool = False
+    """Whether you know that the network was trained with none of these people. If not, the report says that accuracy
+    and maps may be in sample."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        return [
+            (_is_object(self.arguments), 'model.arguments must be a JSON object, as {"num_classes": 2}'),
+            (
+                len(self.grid) in (0, 3) and all(side > 0 for side in self.grid),
+                "model.grid must be three sides above 0",
+            ),
+        ]
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json_object(text), dict)
+    except ValueError:
+        return False
+
+
+def made(settings: ForeignConfig) -> nn.Module:
+    """The network of a description, with the weights that its code gives it.
+
+    Raises
+    ------
+    UsageError
+        If the code cannot be found.
+    BadInputError
+        If it raises, or gives no network.
+    """
+    from torch import nn
+
+    place, _, name = settings.network.rpartition(":")
+    if not place:
+        raise UsageError(f"model.network = {settings.network!r}: write FILE.py:NAME or MODULE:NAME.")
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(f"heatlas_foreign_{Path(place).stem}", place)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        raise UsageError(
+            f"model.network = {settings.network!r}: {error}. Give the path of a file or a module."
+        ) from error
+    except Exception as error:  # the code of others can raise anything
+        raise BadInputError(f"model.network = {settings.network!r}: its code raises {_said(error)}.") from error
+    if not hasattr(module, name):
+        raise UsageError(f"model.network = {settings.network!r}: {place} has no {name}.")
+    try:
+        network = getattr(module, name)(**json_object(settings.arguments))
+    except Exception as error:  # as above
+        raise BadInputError(
+            f"model.network = {settings.network!r}: with model.arguments = {settings.arguments} it raises "
+            f"{_said(error)}."
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise BadInputError(
+            f"model.network = {settings.network!r}: gives a {type(network).__name__}, no torch.nn.Module."
+        )
+    return network
+
+
+def with_weights(network: nn.Module, path: Path) -> nn.Module:
+    """A network with the weights of a file.
+
+    Raises
+    ------
+    BadInputError
+        If the file cannot be read safely, or its weights are not those of the network; lists what differs.
+    """
+    from heatlas.pipeline.models.families.exchange import PARALLEL, read_weights
+
+    given = {name.removeprefix(PARALLEL): value for name, value in read_weights(path).items()}
+    own = network.state_dict()
+    missing = [name for name in own if name not in given and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in given if name not in own]
+    shapes = [
+        f"{name} {tuple(given[name].shape)}, not {tuple(value.shape)}"
+        for name, value in own.items()
+        if name in given and given[name].shape != value.shape
+    ]
+    differing = [
+        f"{what}: {', '.join(names[:_LISTED])}{f' and {len(names) - _LISTED} more' if len(names) > _LISTED else ''}"
+        for what, names in (("missing", missing), ("unexpected", unexpected), ("another shape", shapes))
+        if names
+    ]
+    if differing:
+        raise BadInputError(
+            f"{path}: not the weights of this network ({'; '.join(differing)}). Check model.network and arguments."
+        )
+    network.load_state_dict({**own, **given})
+    return network
+
+
+def _build(shape: Shape, settings: ForeignConfig, outputs: int) -> StagedModel:
+    import torch
+
+    from heatlas.pipeline.models.families.family import Architecture
+    from heatlas.pipeline.models.foreign.adapted import Answer, ForeignNetwork, adapted
+
+    network = made(settings)
+    if torch.empty(()).is_meta:  # only its weights are counted
+        return ForeignNetwork([network])
+    if settings.weights:
+        with_weights(network, Path(settings.weights))
+    volume = torch.rand((1, 1, *shape), generator=torch.Generator().manual_seed(0))
+    answer = Answer(settings.output, settings.output_item, settings.bins)
+    model = adapted(network.float(), volume, outputs, answer)
+    model.architecture = Architecture(settings, shape)
+    return model
+
+
+def _require_fits(shape: Shape, settings: ForeignConfig) -> None:
+    if not settings.network:
+        raise UsageError('model.architecture = "foreign": name model.network and model.weights (docs/own_network.md).')
+    if settings.grid and tuple(settings.grid) != tuple(shape):
+        raise UsageError(
+            f"model.grid = {list(settings.grid)}: the template grid has no such box around the brain (the nearest is "
+            f"{list(shape)}). Choose another registration.resolution_mm, or a network for that grid."
+        )
+
+
+def _text(settings: ForeignConfig) -> str:
+    name = settings.network.rpartition(":")[2]
+    return f"was a network of the user's own, {name}, trained elsewhere and not changed"
+
+
+def _said(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+FOREIGN = Family(
+    name="foreign",
+    settings=ForeignConfig,
+    build=_build,
+    smallest_side=lambda _: 1,
+    require_fits=_require_fits,
+    described=_text,
+    covering_side=lambda side, _: side,
+    fixed_grid=lambda settings: settings.grid,
+    fitted_by="nothing",
+    refused={**NO_ATTENTION, **NOT_INHERENT},
+    stored=lambda settings: replace(settings, weights=""),
+)

@@ -1,0 +1,114 @@
+"""Networks that are used as they are: one of the user's own, or those of a finished run on another cohort.
+
+Nothing is trained. Every fold of the run has the same network; folds say only whose scans are controls for whom, and
+what baselines learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.people.unseen import known_to_network
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.ensembles import members_of
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
+from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.training.checkpoints import EpochRecord
+from heatlas.pipeline.training.exact import Floats, measured
+from heatlas.pipeline.training.objectives.records import Objective
+from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.trainer import Trained
+
+AS_THEY_WERE = "not trained here"
+"""How such a training ended."""
+
+
+def require_usable(config: Config) -> None:
+    """Refuse networks that cannot be used as they are, before any work.
+
+    Raises
+    ------
+    UsageError, BadInputError
+        If code, weights or answers of the user's network are not as its description says, or the run that the networks
+        are taken from does not fit.
+    """
+    task, spec = task_of(config.cohort), configured_input(config)
+    if config.training.networks_of:
+        members_to_apply(config, task, spec)
+        return
+    weights = getattr(config.model, "weights", "")
+    if not Path(weights).is_file():
+        raise UsageError(f"model.weights = {weights!r}: no such file. Name the file of the trained weights.")
+    build_network(config.model, spec.shape, len(task.outputs))
+
+
+def networks_of_run(folder: str) -> list[LoadedModel]:
+    """The networks of all folds of a finished run.
+
+    Raises
+    ------
+    UsageError
+        If it has none.
+    BadInputError
+        If one cannot be read.
+    """
+    layout = RunLayout(Path(folder))
+    files = [layout.fold(fold.index) for fold in Split.read(layout).folds]
+    there = [one for one in files if one.description.is_file()]
+    if not there:
+        raise UsageError(f"{folder}: has no trained networks. Finish the run, or give the folder of one that is.")
+    return [load_model(one) for one in there]
+
+
+def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[list[StagedModel], list[str]]:
+    """The networks of the run in ``training.networks_of``, and whom they were trained with.
+
+    Raises
+    ------
+    UsageError
+        If they tell other classes or see another grid.
+    """
+    folder, members, people = config.training.networks_of, list[StagedModel](), set[str]()
+    for loaded in networks_of_run(folder):
+        if loaded.classes != task.outputs:
+            raise UsageError(
+                f"{folder}: its networks tell {', '.join(loaded.classes)}, and this cohort has "
+                f"{', '.join(task.outputs)}."
+            )
+        if loaded.input != spec:
+            raise UsageError(f"{folder}: its networks see another grid or scaling than this run; use heatlas apply.")
+        members += [one for one in members_of(loaded.model) if isinstance(one, StagedModel)]
+        people |= set(known_to_network(loaded.description, folder))
+    return members, sorted(people)
+
+
+def answered(network: nn.Module, files: Sequence[ScanFiles], spec: NetworkInput, device: torch.device) -> Floats:
+    """What a network answers to scans, shape (scans, outputs)."""
+    rows = []
+    with torch.no_grad():
+        for one in files:
+            volume = torch.from_numpy(read_network_volume(one, spec)).to(device)
+            rows.append(network(volume[None, None])[0].double().cpu().numpy())
+    return np.array(rows)
+
+
+def as_trained(
+    network: nn.Module, outputs: tuple[Floats, Floats], targets: tuple[Tensor, Tensor], objective: Objective
+) -> Trained:
+    """A network as the result of a training of no steps, with its losses on the training and validation part."""
+    own, held_out = (measured(one, wanted, objective) for one, wanted in zip(outputs, targets, strict=True))
+    record = EpochRecord(1, own.loss, own.score, held_out.loss, held_out.score)
+    selection = Selection(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
+    return Trained(selection, (record,), network.state_dict())
