@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from heatlas.pipeline.run.config.networks import ModelConfig, Width
 from heatlas.pipeline.run.config.ranges import ODD, Count, Counts, at_least, between
@@ -17,8 +17,8 @@ Norm = Literal["none", "batch", "layer", "instance", "group", "position", "all"]
 class BcosConfig(ModelConfig):
     """What the B-cos families share."""
 
-    relatives: ClassVar[str] = "B-cos"
-    dynamic_linear: ClassVar[bool] = True
+    relatives = "B-cos"
+    dynamic_linear = True
 
     b: Annotated[float, between(1, 8)] = 2.0
     """Exponent of all layers. 1 is linear; the larger, the less a unit answers to what is not along its weights."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.ranges import ODD, Counts, at_least, between, naming
@@ -14,8 +14,8 @@ from heatlas.pipeline.run.config.ranges import ODD, Counts, at_least, between, n
 class CodaConfig(ModelConfig):
     """What the CoDA families share: layers of dynamic alignment units."""
 
-    relatives: ClassVar[str] = "CoDA"
-    dynamic_linear: ClassVar[bool] = True
+    relatives = "CoDA"
+    dynamic_linear = True
 
     bound: Literal["sq", "l2", "wb"] = "sq"
     """How the norm of weights is bounded: ``sq`` below 1 and less for weak responses, ``l2`` to 1; ``wb`` at most 1."""
