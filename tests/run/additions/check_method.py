@@ -83,7 +83,7 @@ def a_run_explains_and_sums_its_maps() -> None:
 
 def the_report_shows_its_maps() -> None:
     overrides = {"attribution": {"methods": ["lrp", "toy-map"], "settings": ["toy-map:power=2"], "betas": [0.0]}}
-    layout = make_reported_run(FOLDER / "reported", RunPlan(overrides=overrides))
+    layout = make_reported_run(FOLDER / "reported", RunPlan(people=6, overrides=overrides))
     material = Material.of(layout)
     parts = finished_sections(material, ["region-table", "volume", "agreement", "methods"])
     assert not material.faults.said
