@@ -34,7 +34,7 @@ from heatlas.pipeline.cohort.people.splits import Fold, few_people
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.planting.marker_groups import Places, map_measures, tied_marks
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.monai import ResNetConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of

@@ -57,7 +57,7 @@ from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Objective
 from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, predictions_table
-from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.selection import BestEpoch
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 
@@ -394,7 +394,7 @@ def _description(
     }
 
 
-def _end(selection: Selection, objective: Objective, config: Config) -> dict[str, Any]:
+def _end(selection: BestEpoch, objective: Objective, config: Config) -> dict[str, Any]:
     """How the training of one network ended."""
     early, exact = selection.stopped_early(config.training), is_solved(config.model)
     return {
@@ -407,7 +407,7 @@ def _end(selection: Selection, objective: Objective, config: Config) -> dict[str
     }
 
 
-def _best_score(selection: Selection, objective: Objective) -> float | None:
+def _best_score(selection: BestEpoch, objective: Objective) -> float | None:
     return None if selection.best_score is None else objective.score_sign * selection.best_score
 
 

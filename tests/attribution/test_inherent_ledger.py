@@ -16,7 +16,7 @@ from heatlas.pipeline.models.dynamic.encoding import InputEncoding
 from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
-from heatlas.pipeline.models.families.bcos.settings import BcosViTConfig
+from heatlas.pipeline.models.families.bcos.records import BcosViTConfig
 from heatlas.pipeline.models.families.bcos.vit import Positions
 from heatlas.pipeline.models.families.coda.dau import CodaConv3d
 from heatlas.pipeline.models.families.coda.network import SumPool

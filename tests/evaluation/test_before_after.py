@@ -18,7 +18,7 @@ from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEF
 from heatlas.pipeline.evaluation.retraining.before_after_unit import measured
 from heatlas.pipeline.evaluation.scores.overlap import energy_share
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.maps import read_map

@@ -12,8 +12,8 @@ from heatlas.pipeline.models.dynamic.encoding import InputEncoding
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget
 from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
-from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
-from heatlas.pipeline.models.families.bcos.settings import (
+from heatlas.pipeline.models.families.bcos.records import (
+    BCOS_FAMILIES,
     BcosConfig,
     BcosConvNeXtConfig,
     BcosDenseNetConfig,

@@ -19,14 +19,13 @@ from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.families.coda.embedding import require_voxel_level
 from heatlas.pipeline.models.families.coda.network import PUBLISHED, Layers, stack
-from heatlas.pipeline.models.families.coda.settings import CodaConfig, CodaSConfig, CodaSWbConfig
+from heatlas.pipeline.models.families.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.run.config.typed_values import problems
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.training.objectives.classification import classification
-from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.of_task import classification, objective_of
 from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.pipeline.training.objectives.weight_penalty import (
     mean_absolute_weights,

@@ -21,7 +21,7 @@ from heatlas.pipeline.cohort.cells.ranges import plain_name
 from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number
 from heatlas.pipeline.cohort.people.clinical import IDENTIFYING, MEASURES, TIMES, measure_of, times_of
 from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
-from heatlas.pipeline.run.config.inclusion import Rule, constant, dropped_because, read_rule
+from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
 from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
@@ -74,14 +74,14 @@ def included(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
     return scans
 
 
-def reached(scans: pd.DataFrame, rule: Rule) -> pd.DataFrame:
+def reached(scans: pd.DataFrame, rule: InclusionRule) -> pd.DataFrame:
     """Scans on which the rule decided: used, or dropped by it or in the choice of one per session, which follows."""
     by_rule = [dropped_because(part, unknown) for part in rule.texts for unknown in (False, True)]
     reasons = scans["reason"].fillna("").astype(str)
     return scans[scans["kept"].astype(bool) | reasons.isin(by_rule) | reasons.str.startswith(ANOTHER_PREFERRED)]
 
 
-def steps(scans: pd.DataFrame, rule: Rule) -> list[Step]:
+def steps(scans: pd.DataFrame, rule: InclusionRule) -> list[Step]:
     """What each part of a rule left, from the columns ``kept`` and ``reason`` of a scan table."""
     made, left = [], reached(scans, rule)
     for part in rule.texts:

@@ -29,7 +29,7 @@ def map_settings(config: Config) -> MapSettings:
 
     Examples
     --------
-    >>> from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+    >>> from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
     >>> from heatlas.pipeline.run.config.objectives import ObjectiveConfig
     >>> taught = ObjectiveConfig(kind="distilled", teacher="run")
     >>> for config in (Config(objective=taught), Config(objective=taught, model=BcosSimpleConfig())):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import ENCODED, Residual, head, normalisation, normalised, staged
-from heatlas.pipeline.models.families.bcos.settings import BcosConvNeXtConfig
+from heatlas.pipeline.models.families.bcos.records import BcosConvNeXtConfig
 from heatlas.pipeline.models.families.family import Shape
 
 STEM = 4
