@@ -131,7 +131,7 @@ class FoldTask:
         return tuple(checkpoint_path(folder, number) for number in range(1, self.config.training.ensemble + 1))
 
     def seed_of(self, member: int) -> int:
-        """Of a member of the ensemble, from 1; the first has that of a network alone."""
+        """Seed of a member of the ensemble, from 1; the first has that of a network alone."""
         return self.seed if member == 1 else derived_seed(self.seed, "member", member)
 
     @property
@@ -211,7 +211,7 @@ def _curves(jobs: Sequence[Job]) -> list[tuple[str, Path]]:
 
 
 def remove_checkpoints(task: FoldTask) -> None:
-    """Of a fold that is finished."""
+    """Remove the checkpoints of a fold that is finished."""
     for path in task.checkpoints:
         remove_checkpoint(path)
 

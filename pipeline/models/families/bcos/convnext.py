@@ -21,7 +21,7 @@ STEM = 4
 WIDTHS = (96, 192, 384, 768)
 KERNEL, EXPANSION = 7, 4
 LAYER_SCALE = 1e-6
-"""Of each channel of a block at first, so that blocks begin as nothing."""
+"""First factor of each channel of a block, so small that blocks begin as nothing."""
 
 
 class LayerScale(nn.Module):

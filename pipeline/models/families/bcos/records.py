@@ -58,9 +58,9 @@ class BcosSimpleConfig(BcosConfig):
     architecture: Literal["bcos-simple"] = "bcos-simple"
     b: Annotated[float, between(1, 8)] = 1.5
     channels: Counts = (16, 16, 32, 32)
-    """Of each layer but the last."""
+    """Channels of each layer but the last."""
     strides: Counts = (3, 1, 2, 1)
-    """Of each layer but the last."""
+    """Stride of each layer but the last."""
     stem_kernel: Annotated[int, ODD, between(1, 15)] = 5
     """Edge of the filters of the first layer, odd; those of the others have 3 voxels."""
     head: Literal["places", "average"] = "places"
@@ -106,7 +106,7 @@ class BcosResNeXtConfig(BcosConfig):
     """Factor on the channels of every layer; 1 gives 64, 128, 256 and 512 within blocks, and four times as many after
     them."""
     groups: Count = 4
-    """Of channels that the convolutions of 3×3×3 voxels keep apart; a divisor of their channels."""
+    """Groups of channels that the convolutions of 3×3×3 voxels keep apart; a divisor of their channels."""
     stem_stride: Annotated[int, between(1, 4)] = 2
     """Stride of the first convolution."""
 
@@ -164,7 +164,7 @@ class BcosViTConfig(BcosConfig):
     depth: Annotated[int, between(2, 64)] = 4
     """Blocks; bcos-vit-c has one less, and a stem of convolutions."""
     heads: Count = 3
-    """Of attention."""
+    """Heads of attention."""
 
     def checks(self) -> list[tuple[bool, str]]:
         power = self.patch & (self.patch - 1) == 0

@@ -25,19 +25,20 @@ class CodaConfig(ModelConfig):
     bound: Literal["sq", "l2", "wb"] = "sq"
     """How the norm of weights is bounded: ``sq`` below 1 and less for weak responses, ``l2`` to 1; ``wb`` at most 1."""
     units: Counts = (8, 8, 16, 16, 16, 32, 32, 32)
-    """Of all layers but the last, which has one per output."""
+    """Units of all layers but the last, which has one per output."""
     ranks: Counts = (8, 8, 8, 8, 8, 8, 8, 8, 8)
-    """Of the maps that make weights; it bounds how many patterns a unit can hold."""
+    """Ranks of the maps that make weights; a rank bounds how many patterns a unit can hold."""
     kernels: Annotated[tuple[int, ...], naming(1), at_least(1), ODD] = (5, 3, 3, 3, 3, 3, 3, 3, 1)
     """Edges of the patches of each layer, in voxels; odd."""
     strides: Counts = (3, 1, 2, 1, 1, 2, 1, 1, 1)
-    """Of each layer."""
+    """Stride of each layer."""
     background: Literal["null", "dark"] = "null"
     """What intensities of 0 become, as everywhere outside the brain: [0, 0], or [0, 1] as in the source."""
     embedding: Annotated[int, between(0, 512)] = 0
     """Filters of a learnt embedding of patches in place of the pair [v, 1 - v]; maps are then not of voxels."""
     temperature: Annotated[float, at_least(0)] = 0.0
-    """Of the logits, per voxel of the last layer: the warmer, the more weights must align. 0 sets it from data."""
+    """Temperature of the logits, per voxel of the last layer: the warmer, the more weights must align. 0 sets it from
+    data."""
     initial_logits: Annotated[float, between(1e-6, 10)] = 0.5
     """Root mean square of the logits before training where the temperature is set from data."""
 
