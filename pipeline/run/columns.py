@@ -58,7 +58,7 @@ def described(*names: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Column:
+class DescribedColumn:
     """A column of a table.
 
     Parameters
@@ -78,7 +78,7 @@ class Column:
         return self.form in TEXTS
 
 
-def column_of(name: str, meaning: str) -> Column:
+def column_of(name: str, meaning: str) -> DescribedColumn:
     """A column by its name: one of `KNOWN`, or what the name itself says.
 
     Examples
@@ -91,10 +91,10 @@ def column_of(name: str, meaning: str) -> Column:
     if name in KNOWN:
         return replace(KNOWN[name], meaning=meaning)
     if name.endswith("_id"):
-        return Column(meaning, Form.TEXT)
+        return DescribedColumn(meaning, Form.TEXT)
     if name.startswith("n_"):
-        return Column(meaning, Form.COUNT)
-    return Column(meaning, Form.P if name.startswith("p_") else Form.VALUE)
+        return DescribedColumn(meaning, Form.COUNT)
+    return DescribedColumn(meaning, Form.P if name.startswith("p_") else Form.VALUE)
 
 
 def unit_of(name: str) -> str:
@@ -102,8 +102,8 @@ def unit_of(name: str) -> str:
     return "years" if name == "age" else next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
 
 
-KNOWN: Mapping[str, Column] = {
-    name: Column("", form, title)
+KNOWN: Mapping[str, DescribedColumn] = {
+    name: DescribedColumn("", form, title)
     for form, titles in {
         Form.TEXT: {
             "analysis": "Analysis", "brain_extraction": "", "class_difference_interval": "",

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from heatlas.pipeline.run.columns import Column, Form, column_of
+from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 
@@ -97,7 +97,7 @@ class Table:
             raise ValueError(f"table {self.name}: {', '.join(sorted(unknown))} not among its columns.")
 
     @cached_property
-    def columns(self) -> Mapping[str, Column]:
+    def columns(self) -> Mapping[str, DescribedColumn]:
         """All columns by name, in order."""
         found = {name: column_of(name, meaning) for name, meaning in self.meanings.items()}
         return found | {name: replace(found[name], form=form) for name, form in self.forms.items()}
