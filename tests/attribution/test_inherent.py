@@ -11,7 +11,7 @@ from inherent_toys import bcos, coda, healthy, scans
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
-from heatlas.pipeline.attribution.inherent.contributions import Inherent, contrast, contributions, mean_corrected
+from heatlas.pipeline.attribution.inherent.contributions import Inherent, contrast, contributions
 from heatlas.pipeline.attribution.methods import attribute, require_defined
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.encoding import InputEncoding
@@ -85,7 +85,7 @@ def test_differences_of_classes_and_maps_less_their_mean() -> None:
     torch.testing.assert_close(sums(delta), logits[:, 2] - logits[:, 0], rtol=1e-9, atol=1e-12)
     each = torch.stack([contributions(model, lambda a, u=u: rest(a)[:, u], pairs) for u in range(3)])
     torch.testing.assert_close(delta, each[2] - each[0], rtol=1e-9, atol=1e-12)
-    corrected = mean_corrected(each)
+    corrected = each - each.mean(0)
     expected = (logits - logits.mean(1, keepdim=True)).T
     torch.testing.assert_close(corrected.flatten(2).sum(2), expected, rtol=1e-9, atol=1e-12)
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from bias_guard import require_bias_free
 from explicit_matrices import matrix_of, product
 from torch import Tensor
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.bias_guard import require_bias_free
 from heatlas.pipeline.models.dynamic.calibration import calibrate
 from heatlas.pipeline.models.dynamic.encoding import InputEncoding
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget

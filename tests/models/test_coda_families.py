@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from bias_guard import require_bias_free
 from explicit_matrices import matrix_of, product
 from torch import Tensor, nn
 
@@ -12,7 +13,6 @@ from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.bias_guard import require_bias_free
 from heatlas.pipeline.models.dynamic.calibration import calibrate, needs_calibration
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget
 from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
