@@ -133,11 +133,10 @@ class Points:
 
     def within_participants(self) -> Points:
         """Deviations from participants' means, for participants with several rows."""
-        exchange = Exchangeability.within_participants(self.codes.tolist())
-        deviations = exchange.reduce(np.column_stack([self.volume, self.relevance]))
         repeated = np.bincount(self.codes)[self.codes] > 1
         codes = np.unique(self.codes[repeated], return_inverse=True)[1].astype(np.intp)
-        return Points(deviations[:, 0], deviations[:, 1], codes, self.fold[repeated])
+        volume, relevance = (centred_within(values[repeated], codes) for values in (self.volume, self.relevance))
+        return Points(volume, relevance, codes, self.fold[repeated])
 
     def within_folds(self) -> Points:
         """Values centred within test folds; unchanged if not adjusted for fold."""

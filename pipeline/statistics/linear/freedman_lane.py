@@ -84,8 +84,6 @@ class LinearModel:
         left.
         """
         term = ", ".join(design.names[: design.tested.shape[1]])
-        if exchange.scheme == "within" and not exchange.n_participants:
-            raise BadInputError(f"term {term}: no participant has several scans, so there is no change to test.")
         tested, nuisance = (transform(exchange.reduce(part)) for part in (design.tested, design.nuisance))
         basis = np.empty((len(tested), 0))
         # Directions that no permutation changes come first, then factors, so that each keep directions of their own.
@@ -99,15 +97,15 @@ class LinearModel:
             direction = new_direction(column, basis) if np.any(column) else None
             if direction is None:
                 raise BadInputError(
-                    f"term {term}: collinear with the covariates once each participant's scans are "
-                    f"{'centred' if exchange.scheme == 'within' else 'averaged'}. Test it another way or leave it out."
+                    f"term {term}: collinear with the covariates once each participant's scans are averaged. Test it "
+                    "another way or leave it out."
                 )
             basis = np.column_stack([basis, direction])
-        df = len(tested) - basis.shape[1] - exchange.absorbed
+        df = len(tested) - basis.shape[1]
         if df < 1:
             raise BadInputError(
                 f"term {term}: {counted(len(tested), exchange.unit, 'is')} too few for "
-                f"{basis.shape[1] + exchange.absorbed} coefficients. Leave covariates out, e.g. site."
+                f"{basis.shape[1]} coefficients. Leave covariates out, e.g. site."
             )
         tested_basis = basis[:, q:]
         groups = None if variance_groups is None else exchange.groups_of_units(variance_groups)

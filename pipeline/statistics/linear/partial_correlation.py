@@ -64,15 +64,11 @@ def partial_correlation(
     Raises
     ------
     BadInputError
-        If the tested term has several columns, or ranks are asked for within participants.
+        If the tested term has several columns.
     """
     k = design.tested.shape[1]
     if k != 1:
         raise BadInputError(f"term {', '.join(design.names[:k])}: {k} columns cannot be correlated. Use the F test.")
-    if method == "spearman" and exchange.scheme == "within":
-        raise BadInputError(
-            "Spearman's correlation is not available within participants: visits are too few to rank. Use pearson."
-        )
     transform = ranks if method == "spearman" else np.asarray
     scheme = exchange.of_rows(design.rows)
     model = LinearModel.of(design, scheme, transform=transform)
