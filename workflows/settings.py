@@ -71,10 +71,7 @@ def _parted(contrast: str) -> tuple[str, str]:
 def with_backbone(config: Config) -> Config:
     """The settings with the backbone of a probe written out, so that what is trained does not need its folder later.
 
-    Raises
-    ------
-    UsageError, BadInputError
-        If there is no backbone, or it cannot be read.
+    UsageError or BadInputError if there is no backbone, or it cannot be read.
     """
     if not isinstance(config.model, ProbeConfig) or not config.model.backbone:
         return config

@@ -105,6 +105,9 @@ class Selection:
 def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()) -> InputCohort:
     """Read an ADNI or OASIS download or a BIDS dataset without writing anything.
 
+    BadInputError if the folder is of no known layout or holds no image, a table or column is missing, a participant is
+    unknown, or the rule of inclusion names no column or keeps nobody.
+
     Parameters
     ----------
     root : Path
@@ -121,12 +124,6 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
     InputCohort
         All images found; if none is kept, the table gives the reasons. If scans cannot be labelled, because the
         contrast names a column or value that does not occur, they are still read, and `InputCohort.problem` says why.
-
-    Raises
-    ------
-    BadInputError
-        If the folder is of no known layout or holds no image, a table or column is missing, a participant is unknown,
-        or the rule of inclusion names no column or keeps nobody.
     """
     if not isinstance(selection, Selection):
         selection = Selection(tuple(selection))

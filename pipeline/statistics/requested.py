@@ -34,10 +34,8 @@ def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | No
 
     Parameters
     ----------
-    config : Config
     scans : sequence of Scan
         Scans of the contrast.
-    clinical : Clinical or None
     groups : collection of str
         Bilateral groups of the atlas.
 

@@ -88,8 +88,6 @@ class Analysis:
 
     Parameters
     ----------
-    name : str
-    function : callable
     tables : tuple of Table
         Tables that it may write.
     tasks : frozenset of str
@@ -151,14 +149,16 @@ def analyse(
 ) -> list[Path]:
     """Write all statistics tables of a run, each with its data dictionary.
 
+    concurrent.futures.BrokenExecutor if a worker was lost. BadInputError if a table of the run is invalid
+    (`read_inputs`). Data that do not allow an analysis (one class, too few participants, no volumes) raise no error:
+    its rows or ``notes.tsv`` say why.
+
     Parameters
     ----------
-    layout : RunLayout
     scans : sequence of Scan
         Those with a prediction and heatmaps.
     predictions : pandas.DataFrame
         ``predictions.tsv``, all of which performance is computed over.
-    config : Config
     executor : concurrent.futures.Executor, optional
         Runs analyses in parallel; each has its own random stream, so the tables do not change.
 
@@ -166,14 +166,6 @@ def analyse(
     -------
     list of Path
         The tables written.
-
-    Raises
-    ------
-    concurrent.futures.BrokenExecutor
-        If a worker was lost.
-    BadInputError
-        If a table of the run is invalid (`read_inputs`). Data that do not allow an analysis (one class, too few
-        participants, no volumes) raise no error: its rows or ``notes.tsv`` say why.
     """
     inputs = read_inputs(layout, scans, predictions, config)
     notes: list[tuple[str, str | None, str]] = [("inputs", None, said) for said in inputs.contradictions]

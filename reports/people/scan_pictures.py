@@ -57,7 +57,6 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
     ----------
     run : RunRecord
         With relevance.
-    executor : concurrent.futures.Executor
 
     Returns
     -------

@@ -79,6 +79,8 @@ def write_demo_cohort(
 ) -> Path:
     """Write the demo cohort unless it already exists, complete and made by the same code.
 
+    UsageError if the folder holds something else, or an argument makes no sense. ResumableError if the disk is full.
+
     Parameters
     ----------
     folder : Path
@@ -97,13 +99,6 @@ def write_demo_cohort(
     -------
     Path
         `folder`, ready to be read as an ADNI download.
-
-    Raises
-    ------
-    UsageError
-        If the folder holds something else, or an argument makes no sense.
-    ResumableError
-        If the disk is full.
     """
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")

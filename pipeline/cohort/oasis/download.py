@@ -65,11 +65,8 @@ def is_oasis(files: InputFiles) -> bool:
 def read_oasis(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
     """Read a download: one candidate per session with any image, and notes.
 
-    Raises
-    ------
-    BadInputError
-        If images of two releases lie together, the table is missing or that of another release, or the image asked for
-        does not exist in this release.
+    BadInputError if images of two releases lie together, the table is missing or that of another release, or the image
+    asked for does not exist in this release.
     """
     sessions: dict[str, list[str]] = {}
     for path in files.pairs:

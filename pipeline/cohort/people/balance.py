@@ -118,7 +118,6 @@ def imbalance(values: Floats, fold: Indices, number: bool) -> float:
     values : array, shape (people,)
         Numbers, or codes 0..L-1 of categories; NaN where unknown.
     fold : array of int, shape (people,)
-    number : bool
     """
     known = ~np.isnan(values)
     values, fold = values[known], np.unique(fold[known], return_inverse=True)[1]

@@ -47,10 +47,7 @@ class Step:
 def included(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
     """Drop the kept scans that do not meet the rule; an empty rule keeps all.
 
-    Raises
-    ------
-    BadInputError
-        If the rule names no column, compares numbers with text, or keeps nobody.
+    BadInputError if the rule names no column, compares numbers with text, or keeps nobody.
     """
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     if not include or not kept:

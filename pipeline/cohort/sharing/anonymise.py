@@ -199,17 +199,14 @@ def _moved(match: re.Match[str], days_back: int) -> str:
 def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Sequence[Path]) -> Disguise | None:
     """The anonymisation that the settings ask for, or None.
 
+    UsageError if a key is needed and not given, lies in one of these folders, or cannot be read, made or trusted.
+
     Parameters
     ----------
     key_file : Path or None
         Holds the secret; created, readable only by its owner, if absent.
     kept_out_of : sequence of Path
         Input and output folders, in which the key must not lie.
-
-    Raises
-    ------
-    UsageError
-        If a key is needed and not given, lies in one of these folders, or cannot be read, made or trusted.
     """
     if not config.shift_dates and not config.pseudonyms:
         return None

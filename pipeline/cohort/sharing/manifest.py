@@ -80,10 +80,7 @@ class Manifest:
     def read(cls, path: Path) -> Manifest:
         """Read a manifest.
 
-        Raises
-        ------
-        BadInputError
-            If the file is missing or not a manifest, an id appears twice, or a digest is invalid.
+        BadInputError if the file is missing or not a manifest, an id appears twice, or a digest is invalid.
         """
         frame = MANIFEST_TABLE.read(path)
         ids = [str(name) for name in frame["scan_id"]]
@@ -108,6 +105,8 @@ class Match:
 def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> Manifest:
     """Manifest of scans.
 
+    BadInputError if an image cannot be read.
+
     Parameters
     ----------
     root : Path
@@ -116,11 +115,6 @@ def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> 
         Kept ones.
     ids_only : bool
         Leave out the digests, which require reading every voxel.
-
-    Raises
-    ------
-    BadInputError
-        If an image cannot be read.
     """
     digests = {} if ids_only else _digests(root, scans)
     failed = [digest for digest in digests.values() if isinstance(digest, BadInputError)]

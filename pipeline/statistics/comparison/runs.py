@@ -73,11 +73,8 @@ class Run:
 
     Parameters
     ----------
-    name : str
-    config : Config
     predictions : pandas.DataFrame
         ``predictions.tsv``.
-    values : RelevanceValues
     """
 
     name: str
@@ -109,11 +106,8 @@ def with_one_name_per_person(runs: Sequence[Run]) -> list[Run]:
 def common_scans(runs: Sequence[Run]) -> list[str]:
     """Scans predicted by all runs, in the order of the first run.
 
-    Raises
-    ------
-    BadInputError
-        For fewer than two runs, different contrasts, a scan whose class differs between runs without shuffled labels,
-        or too few scans in common.
+    BadInputError for fewer than two runs, different contrasts, a scan whose class differs between runs without shuffled
+    labels, or too few scans in common.
     """
     if len(runs) < 2:
         raise BadInputError("compare: two runs or more are needed. Name several run folders.")

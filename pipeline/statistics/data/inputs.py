@@ -47,7 +47,6 @@ class AppliedScans:
 
     Parameters
     ----------
-    scans : tuple of Scan
     predictions : pandas.DataFrame
         ``predictions_applied.tsv``.
     values : RelevanceValues
@@ -73,7 +72,6 @@ class StatisticsInputs:
 
     Parameters
     ----------
-    layout : RunLayout
     scans : tuple of Scan
         Those with a prediction and heatmaps.
     predictions : pandas.DataFrame
@@ -86,8 +84,6 @@ class StatisticsInputs:
         ``group/volumes.tsv``; empty if this run registered no scan.
     split : Split
         Training and test participants of each fold; no folds if the run has no ``splits.tsv``.
-    applied : AppliedScans or None
-    config : Config
     baselines : pandas.DataFrame
         ``predictions_baselines.tsv``; empty if the run has none.
     image_regions : pandas.DataFrame
@@ -221,19 +217,14 @@ def read_inputs(
 ) -> StatisticsInputs:
     """Read the tables of a run.
 
+    BadInputError if a table lacks a column or lists a scan twice, or a scan of the relevance table has no prediction.
+
     Parameters
     ----------
-    layout : RunLayout
     scans : sequence of Scan
         Those with a prediction and heatmaps.
     predictions : pandas.DataFrame
         ``predictions.tsv``.
-    config : Config
-
-    Raises
-    ------
-    BadInputError
-        If a table lacks a column or lists a scan twice, or a scan of the relevance table has no prediction.
     """
     predictions = predictions_of_task(PREDICTIONS_TABLE.path(layout), predictions, task_of(config.cohort))
     clinical = _clinical(layout)
@@ -272,9 +263,7 @@ def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd
 def require_predictions(path: Path, predictions: pd.DataFrame, targets: Sequence[int] = (0, 1)) -> None:
     """Check that a table of predictions has its columns and valid values.
 
-    Raises
-    ------
-    BadInputError
+    BadInputError if it has not.
     """
     missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
     if missing:
@@ -289,10 +278,7 @@ def require_predictions(path: Path, predictions: pd.DataFrame, targets: Sequence
 def read_relevance(path: Path) -> pd.DataFrame:
     """Read a table of relevance per bilateral group.
 
-    Raises
-    ------
-    BadInputError
-        If it lacks a column or has an invalid value.
+    BadInputError if it lacks a column or has an invalid value.
     """
     table = read_table(path, RELEVANCE_COLUMNS, ("map", "group"))
     require_whole(path)

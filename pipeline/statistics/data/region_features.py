@@ -59,12 +59,10 @@ class FoldedScans:
         Facts of each scan.
     fold : tuple of str
         The fold that tests the participant of each scan, or `NO_FOLD`.
-    labelled : array of bool
     first : array of bool
         The first labelled scan of each participant (`pipeline.statistics.data.visits.first_visits`), which models
         are fitted on. Repeated scans are not independent, and a mean over scans varies less than the single scans that
         a model is applied to.
-    sources : tuple of RegionFeatures
     """
 
     frame: pd.DataFrame
@@ -106,7 +104,6 @@ def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[Regi
 
     Parameters
     ----------
-    values : RelevanceValues
     volumes : pandas.DataFrame
         ``volumes.tsv``; the volume of a group is the sum over its regions, n/a if one of them is.
     """

@@ -43,10 +43,7 @@ class RelevanceColumns:
     def of(cls, values: RelevanceValues, metrics: Sequence[str]) -> RelevanceColumns:
         """Columns ordered by metric, then by map.
 
-        Raises
-        ------
-        BadInputError
-            For an unknown metric.
+        BadInputError for an unknown metric.
         """
         unknown = [name for name in metrics if name not in METRIC_MEANINGS]
         if unknown:

@@ -45,10 +45,7 @@ class RelevanceValues:
     ) -> RelevanceValues:
         """Arrays of ``relevance_bilateral.tsv`` (or ``relevance_applied_bilateral.tsv``).
 
-        Raises
-        ------
-        BadInputError
-            If a scan has no prediction, or a scan, map and group have two rows.
+        BadInputError if a scan has no prediction, or a scan, map and group have two rows.
         """
         relevance_in = predicted_in.replace("predictions", "relevance").replace(".tsv", "_bilateral.tsv")
         for table, keys, frame in (

@@ -29,7 +29,6 @@ def cluster_table(
     ----------
     t : array, shape (X, Y, Z)
     significant : array of bool, shape (X, Y, Z)
-    grid : Grid
     labels : array of int, shape (X, Y, Z)
         Of the atlas, on the same grid.
     groups : mapping of int to str

@@ -114,10 +114,7 @@ class _Tested:
 def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``image_differences`` and ``image_agreement``.
 
-    Raises
-    ------
-    BadInputError
-        If no image was measured, or the classes cannot be compared.
+    BadInputError if no image was measured, or the classes cannot be compared.
     """
     images = measured(inputs)
     two, values = TwoGroups.of(inputs, *CLASSES), inputs.values
@@ -157,12 +154,7 @@ def measured(inputs: StatisticsInputs) -> dict[str, Floats]:
 def class_model(inputs: StatisticsInputs, rows: Indices, of_network: bool) -> tuple[FoldModel, Floats]:
     """The model of the classes in some scans, and 1 for each of the positive class (rows,).
 
-    With test folds if a network made the values.
-
-    Raises
-    ------
-    BadInputError
-        If the classes cannot be compared.
+    With test folds if a network made the values. BadInputError if the classes cannot be compared.
     """
     settings = inputs.config.statistics
     first = np.asarray(inputs.frame["target"].to_numpy(float)[rows] == 1, dtype=float)

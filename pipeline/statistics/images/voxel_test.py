@@ -43,7 +43,6 @@ class VoxelTest:
         Two-sided, family-wise over the voxels: by the largest |t|, and the largest |enhanced t|, of each permutation.
     critical : float
         Size of t that p_fwe below alpha takes; infinite where none can have it.
-    n_permutations : int
     """
 
     t: Floats
@@ -74,7 +73,6 @@ def voxel_test(
         Of the people.
     mask : array of bool, shape (X, Y, Z)
         Which voxels of a volume the columns are, in its order.
-    alpha : float
     chunk_bytes : int
         The result does not depend on it.
     """

@@ -30,7 +30,6 @@ class Voxels:
 
     Parameters
     ----------
-    spec : NetworkInput
     fwhm_mm : float
         Of the smoothing; 0 for none.
     step : int
@@ -67,10 +66,7 @@ class Voxels:
 def voxels_of_scan(files: ScanFiles, source: str, voxels: Voxels) -> NDArray[np.float32] | None:
     """Intensity, log-Jacobian or a map of a scan, by its name; None for a log-Jacobian that there is not.
 
-    Raises
-    ------
-    BadInputError
-        If a file cannot be read.
+    BadInputError if a file cannot be read.
     """
     spec = voxels.spec
     if source == INTENSITY:

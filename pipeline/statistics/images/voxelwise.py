@@ -114,6 +114,8 @@ def compare_voxelwise(
 ) -> bool:  # fmt: skip
     """Write the tables `VOXELWISE_TABLES` and the maps of every source; nothing where the settings leave them out.
 
+    BadInputError if an image or map cannot be read. Data that allow no test are rows with a note.
+
     Parameters
     ----------
     scans : sequence of Scan
@@ -123,11 +125,6 @@ def compare_voxelwise(
     -------
     bool
         Whether anything was done.
-
-    Raises
-    ------
-    BadInputError
-        If an image or map cannot be read. Data that allow no test are rows with a note.
     """
     settings = config.statistics.voxelwise
     if not settings.permutations:

@@ -37,7 +37,6 @@ class CovariateColumns:
 
     Parameters
     ----------
-    formula : str
     variables : tuple of str
         Columns of the table that it uses.
     names : tuple of str
@@ -61,18 +60,14 @@ class CovariateColumns:
     def of(cls, formula: str, training: pd.DataFrame, without: Collection[str] = ()) -> CovariateColumns:
         """Learn the columns on training rows, without rows with a missing covariate.
 
+        BadInputError if the formula cannot be used or names a missing column.
+
         Parameters
         ----------
         formula : str
             Right-hand side as in `pipeline.statistics.linear.formula`, e.g. ``age + sex``; empty for none.
-        training : pandas.DataFrame
         without : collection of str
             Columns whose terms are left out of the formula.
-
-        Raises
-        ------
-        BadInputError
-            If the formula cannot be used or names a missing column.
         """
         terms, variables = _read(formula, list(map(str, training.columns)))
         terms = [term for term in terms if not set(columns_of(term, variables)) & set(without)]
@@ -132,7 +127,6 @@ def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], set
 
     Parameters
     ----------
-    formula : str
     contrast_column : str
         Column of the scan table that defines the classes.
     columns : sequence of str

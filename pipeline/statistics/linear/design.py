@@ -76,6 +76,9 @@ class Design:
 def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
     """Model matrix of a formula over a table of scans or participants.
 
+    BadInputError if the formula cannot be used (see `split_terms`), the tested term is unknown, constant or collinear
+    with the covariates, or too few rows remain. Problems with covariates alone are recorded in ``dropped``.
+
     Parameters
     ----------
     formula : str
@@ -86,16 +89,6 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
     frame : pandas.DataFrame
         One row per scan; with ``participant_id``, sizes of levels are counted in participants, otherwise in rows.
         Missing values are NaN, None, infinite or ``n/a``.
-
-    Returns
-    -------
-    Design
-
-    Raises
-    ------
-    BadInputError
-        If the formula cannot be used (see `split_terms`), the tested term is unknown, constant or collinear with the
-        covariates, or too few rows remain. Problems with covariates alone are recorded in ``dropped``.
     """
     terms = split_terms(formula, term, [str(name) for name in frame.columns])
     participants = frame[PARTICIPANT] if PARTICIPANT in frame else pd.Series(np.arange(len(frame)), index=frame.index)

@@ -186,8 +186,6 @@ class Exchangeability:
 
         Parameters
         ----------
-        count : int
-        rng : numpy.random.Generator
         alike : sequence of int, optional
             Per unit of `reduce`; units with equal numbers have equal model rows. Default: all differ.
         """
@@ -236,7 +234,6 @@ def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:
     observed : array, shape (...)
     null : array, shape (m, ...)
         Statistics under permutation; with `exact`, of all permutations, including the observed one.
-    exact : bool
 
     Examples
     --------

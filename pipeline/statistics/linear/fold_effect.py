@@ -92,6 +92,8 @@ def model_within_folds(
 ) -> FoldModel:
     """Model matrix with fold as a factor, and permutation within folds.
 
+    BadInputError if the formula cannot be used, or the tested term is collinear with fold.
+
     Parameters
     ----------
     formula, term : str
@@ -102,11 +104,6 @@ def model_within_folds(
         Setting ``statistics.fold_effect``.
     variance_groups : sequence, optional
         One per row, for a studentised statistic: each group must keep a degree of freedom.
-
-    Raises
-    ------
-    BadInputError
-        If the formula cannot be used, or the tested term is collinear with fold.
     """
     if PARTICIPANT in frame.columns:
         exchange = Exchangeability.participant_means(frame[PARTICIPANT].tolist())
@@ -146,7 +143,6 @@ def fold_of_participants(frame: pd.DataFrame, hold: bool, columns: int) -> tuple
     ----------
     frame : pandas.DataFrame
         One row per scan.
-    hold : bool
     columns : int
         Other coefficients of the model, including the intercept.
     """

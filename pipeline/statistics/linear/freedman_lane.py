@@ -151,7 +151,6 @@ class PermutationTest:
         k.
     n_units : int
         Participants or rows tested.
-    n_permutations : int
     exact : bool
         True if all distinct permutations were used. p is then exact without covariates and variance groups.
     problems : tuple of (str or None)
@@ -191,15 +190,16 @@ def freedman_lane(
 ) -> PermutationTest:
     """Test the tested term of a design in every column of values.
 
+    BadInputError if the design cannot be tested in the units of the scheme (see `LinearModel.of`), or a variance group
+    is too small to estimate a variance.
+
     Parameters
     ----------
     values : array, shape (rows of the table,) or (rows of the table, columns)
-    design : Design
     exchange : Exchangeability
         For the rows of the table.
     m : int
         Random permutations, shared by all columns.
-    rng : numpy.random.Generator
     variance_groups : sequence, optional
         One per row of the table: groups with different residual variances, for a studentised statistic. In a comparison
         of groups, these groups.
@@ -210,16 +210,6 @@ def freedman_lane(
         `pipeline.statistics.linear.robust`. F of several columns takes equal variances always, unless there are groups.
     kinds : sequence, optional
         One per column of values: the map, whose scale differs between blocks (see `Exchangeability.even`).
-
-    Returns
-    -------
-    PermutationTest
-
-    Raises
-    ------
-    BadInputError
-        If the design cannot be tested in the units of the scheme (see `LinearModel.of`), or a variance group is too
-        small to estimate a variance.
     """
     scheme = exchange.of_rows(design.rows)
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]

@@ -41,6 +41,8 @@ def partial_correlation(
 ) -> PermutationTest:
     """Correlation of every column of values with the tested term, given the nuisance terms.
 
+    BadInputError if the tested term has several columns.
+
     Parameters
     ----------
     values : array, shape (rows of the table,) or (rows of the table, columns)
@@ -50,9 +52,7 @@ def partial_correlation(
         For the rows of the table.
     m : int
         Random permutations.
-    rng : numpy.random.Generator
     method : {"pearson", "spearman"}
-    confidence : float
     kinds : sequence, optional
         As for `pipeline.statistics.linear.freedman_lane.freedman_lane`.
 
@@ -60,11 +60,6 @@ def partial_correlation(
     -------
     PermutationTest
         ``estimate`` is the (partial) correlation; ``standard_error``, ``low`` and ``high`` belong to it.
-
-    Raises
-    ------
-    BadInputError
-        If the tested term has several columns.
     """
     k = design.tested.shape[1]
     if k != 1:

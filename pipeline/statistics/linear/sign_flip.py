@@ -67,8 +67,6 @@ def sign_flip_test(
     m : int
         Random flips; if there are no more distinct ones, 2^(participants - 1) as a flip of all changes nothing in a
         two-sided test, all of them. Memory: 8 bytes x m x (participants + columns).
-    rng : numpy.random.Generator
-    confidence : float
     """
     u = values * weights
     length = np.linalg.norm(u, axis=0)

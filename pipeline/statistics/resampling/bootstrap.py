@@ -76,8 +76,6 @@ def participant_draws(strata: Sequence[int], count: int, rng: np.random.Generato
     ----------
     strata : sequence of int
         Stratum 0..S-1 of each participant; draws are made within strata, so that group sizes do not change.
-    count : int
-    rng : numpy.random.Generator
 
     Returns
     -------
@@ -163,8 +161,6 @@ def bootstrap_intervals(
         One per participant; all equal if group sizes may vary.
     count : int
         Number of draws.
-    confidence : float
-    rng : numpy.random.Generator
     size : float or array, shape (numbers,)
         For differences: the largest value involved. Draws that differ only by its rounding error are equal.
 

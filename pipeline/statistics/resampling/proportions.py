@@ -28,10 +28,8 @@ def with_exact_shares(found: Intervals, shares: Mapping[int, tuple[float, int]],
 
     Parameters
     ----------
-    found : Intervals
     shares : mapping of int to (float, int)
         By position in `found`: estimate of a share, and number of participants it is based on.
-    confidence : float
 
     Examples
     --------

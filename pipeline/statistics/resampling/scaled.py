@@ -95,8 +95,6 @@ def scaled_intervals(
         One per number.
     count : int
         Number of draws.
-    confidence : float
-    rng : numpy.random.Generator
 
     Returns
     -------
