@@ -144,11 +144,7 @@ class ScanTable:
     scans: tuple[Scan, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self,
-            "scans",
-            tuple(sorted(self.scans, key=lambda scan: scan.place)),
-        )
+        object.__setattr__(self, "scans", tuple(sorted(self.scans, key=lambda scan: scan.place)))
         seen: set[str] = set()
         by_id: dict[str, Scan] = {}
         for scan in self.kept:

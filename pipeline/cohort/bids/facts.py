@@ -38,11 +38,7 @@ COLUMNS = {
 }
 """Columns, in lower case, that fill the scan table. Clinica's are ``MMS`` or ``MMSE``, ``cdr_global``, ``adni_...``."""
 
-BASELINE_COLUMNS = {
-    "diagnosis": ("diagnosis_bl", "diagnosis_sc", "dx_bl"),
-    "mmse": ("mmse_bl",),
-    "cdr": ("cdr_bl",),
-}
+BASELINE_COLUMNS = {"diagnosis": ("diagnosis_bl", "diagnosis_sc", "dx_bl"), "mmse": ("mmse_bl",), "cdr": ("cdr_bl",)}
 """The same at baseline or screening, for month 0 only."""
 
 _SAID_TWICE: Mapping[str, Callable[[str | None], object]] = {

@@ -71,11 +71,7 @@ Seed {seed}, {participants} participants, voxels of about {resolution_mm:g} mm.
 
 
 def write_demo_cohort(
-    folder: Path,
-    seed: int,
-    participants: int = 30,
-    resolution_mm: float = 2.0,
-    executor: Executor | None = None,
+    folder: Path, seed: int, participants: int = 30, resolution_mm: float = 2.0, executor: Executor | None = None
 ) -> Path:
     """Write the demo cohort unless it already exists, complete and made by the same code.
 

@@ -187,11 +187,7 @@ def _months(scan: Scan) -> int | None:
 
 
 def _further(
-    name: str,
-    kept: Sequence[Candidate],
-    cells: Sequence[Mapping[str, str]],
-    taken: set[str],
-    disguise: Disguise | None,
+    name: str, kept: Sequence[Candidate], cells: Sequence[Mapping[str, str]], taken: set[str], disguise: Disguise | None
 ) -> list[object]:
     """Cells of a source column: numbers if all are, else text."""
     if plain_name(name) in IDENTIFYING or name.lower() in SCAN_COLUMNS or name in taken:

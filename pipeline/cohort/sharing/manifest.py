@@ -179,10 +179,7 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
         except BadInputError as error:
             return BadInputError(str(error).replace(f"{root}/", ""))
 
-    with (
-        ThreadPoolExecutor(os.cpu_count()) as pool,
-        Progress(len(scans), "Reading images") as bar,
-    ):
+    with ThreadPoolExecutor(os.cpu_count()) as pool, Progress(len(scans), "Reading images") as bar:
         found = {}
         for scan, result in zip(scans, pool.map(digest, scans), strict=True):
             found[scan.scan_id] = result

@@ -24,9 +24,7 @@ VOLUME = "volume"
 """Source name of the volumes; other sources are named by their map."""
 NO_FOLD = "all"
 """Fold of scans outside all test folds; their model is fitted on all participants with a label."""
-SCAN_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-}
+SCAN_COLUMNS = {**described("participant_id", "session_id", "scan_id")}
 """Columns that identify a scan."""
 
 

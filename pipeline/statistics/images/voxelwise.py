@@ -53,7 +53,7 @@ STATISTICS: Mapping[str, str] = {
 """Maps that are written, and what they hold."""
 _SOURCE = {
     "source": "What is tested: intensity of the image that the network sees, log_jacobian (local volume change), or "
-    "the map of that name",
+    "the map of that name"
 }
 TESTS_COLUMNS = {
     **_SOURCE,

@@ -10,12 +10,7 @@ from heatlas.pipeline.regions.ranking import top_groups
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.analyses.evidence import evidence_differences, leading_evidence, sum_error
-from heatlas.reports.analyses.findings import (
-    Leaders,
-    leaders,
-    ranking,
-    voxels_of,
-)
+from heatlas.reports.analyses.findings import Leaders, leaders, ranking, voxels_of
 from heatlas.reports.content.relevance.headline import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
