@@ -65,9 +65,7 @@ class Estimate:
         )
 
 
-def expectations(
-    config: Config, cohort: InputCohort, split: Split, stages: Sequence[str], workers: int
-) -> list[str]:  # fmt: skip
+def expectations(config: Config, cohort: InputCohort, split: Split, stages: Sequence[str], workers: int) -> list[str]:
     """Sentences on what a run takes from its start, and on what suits its people."""
     timed = [stage for stage in ("registration", "training", "attribution") if stage in stages]
     if not timed or isinstance(config.model, ProbeConfig) or config.training.device == "cuda":

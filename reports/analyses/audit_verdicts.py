@@ -45,7 +45,7 @@ def norms(run: RunRecord) -> Verdict | None:
             f"{count(int(rows['n_controls'].max()), 'control')} lie beyond ±1.96, over "
             f"{count(len(rows), 'region')} (5 % if the norms fit); their mean z is {fixed(centre)} (0 if they fit), "
             f"the largest of a region {fixed(far['mean_z'])} ({shortened(far['group'])})"
-        )  # fmt: skip
+        )
     if not parts:
         return None
     doubt = ", but few controls were tested" if fewest < FEW_CONTROLS else ""

@@ -44,8 +44,9 @@ def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str, confidenc
         parts = [_said(name, row[name]) for name in label if name in row and not is_missing(row[name])]
         sizes = [number(row[name]) for name in spec.n if not is_missing(row.get(name))]
         n = f"n = {' and '.join(sizes)}" if sizes else ""
-        drawn.append(IntervalRow(" · ".join(parts), n, row[spec.estimate], row[spec.low], row[spec.high],
-                                 row.get("group_page")))  # fmt: skip
+        drawn.append(
+            IntervalRow(" · ".join(parts), n, row[spec.estimate], row[spec.low], row[spec.high], row.get("group_page"))
+        )
     alt = listing([f"{row.name} {fixed(row.estimate)}" for row in drawn[:6]])
     there = int(rows[spec.estimate].notna().sum())
     left = f" The first {number(DRAWN)} of {number(there)}." if there > DRAWN else ""

@@ -75,10 +75,11 @@ def primary(run: RunRecord) -> Verdict | None:
     note = "" if is_missing(row["note"]) else f" {sentence_case(shortened(row['note'], LONGEST_TEXT))}."
     shown = "A correlation." if row["p"] < CLEAR else "No clear correlation."
     return Verdict(
-        shown, f"{named} r\xa0=\xa0{fixed(row['r'])} ({bounds}), {p_value(row['p'])}, "
+        shown,
+        f"{named} r\xa0=\xa0{fixed(row['r'])} ({bounds}), {p_value(row['p'])}, "
         f"{count(int(row['n_participants']), 'participant')}, {count(int(row['n_scans']), 'scan')}. Permutations "
         f"exchange {row['exchanged']}.{note}",
-    )  # fmt: skip
+    )
 
 
 def g_in_words(row: Mapping[Hashable, object] | pd.Series) -> str:
@@ -235,9 +236,10 @@ def associations(run: RunRecord) -> Verdict | None:
             f"{count(sets, 'set')} of tests."
         )
     return Verdict(
-        answer, f"{map_title(name)}, density, participants permuted, corrected within each of {count(sets, 'set')} (a "
+        answer,
+        f"{map_title(name)}, density, participants permuted, corrected within each of {count(sets, 'set')} (a "
         f"measure, an estimator, a class): {'; '.join(parts)}.",
-    )  # fmt: skip
+    )
 
 
 def fairness(run: RunRecord) -> Verdict | None:
@@ -250,10 +252,9 @@ def fairness(run: RunRecord) -> Verdict | None:
     variables = listing([variable_in_words(name) for name in dict.fromkeys(known["variable"])])
     sizes = known["n_participants"]
     suppressed = len(every.loc[every["level"].notna(), ["variable", "level"]].drop_duplicates()) - len(known)
-    scope = (
-        f"{count(len(known), 'subgroup')} by {variables}, n = {number(sizes.min())} to {number(sizes.max())}"
-        + (f"; {number(suppressed)} more {'has' if suppressed == 1 else 'have'} too few people" if suppressed else "")
-    )  # fmt: skip
+    scope = f"{count(len(known), 'subgroup')} by {variables}, n = {number(sizes.min())} to {number(sizes.max())}" + (
+        f"; {number(suppressed)} more {'has' if suppressed == 1 else 'have'} too few people" if suppressed else ""
+    )
     by_estimate = known.sort_values("estimate", kind="stable")
     ends = [
         f"{fixed(row['estimate'])} ({_subgroup(row)}, n = {number(row['n_participants'])})"
@@ -273,10 +274,11 @@ def fairness(run: RunRecord) -> Verdict | None:
         answer = "It does not work equally well for everyone."
         test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."
     return Verdict(
-        answer, f"Compared: {scope}. Balanced accuracy lies between {listing(ends)}; each against everyone else, "
+        answer,
+        f"Compared: {scope}. Balanced accuracy lies between {listing(ends)}; each against everyone else, "
         f"membership permuted within the class, corrected {correction('p_fdr')} within each variable, "
         f"over its subgroups and measures. {test}",
-    )  # fmt: skip
+    )
 
 
 def _subgroup(row: pd.Series) -> str:

@@ -363,8 +363,9 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
     empty = [name for name in OUTCOMES if run.group_sizes.get(name, (1, 1))[0] == 0]
     if not empty:
         return None
-    return Caution("note", "Empty outcomes.", f"There is no scan among {listing(empty)}; figures leave them out.",
-                   "performance")  # fmt: skip
+    return Caution(
+        "note", "Empty outcomes.", f"There is no scan among {listing(empty)}; figures leave them out.", "performance"
+    )
 
 
 CHECKS: Sequence[Check] = (

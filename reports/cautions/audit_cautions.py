@@ -58,12 +58,13 @@ def _readable_site(run: RunRecord) -> Caution | None:
         else f"From the leading map, {title}, prediction was no better than chance."
     )
     return Caution(
-        "serious" if len(tells) else "note", f"The {scanner} can be predicted from relevance{which}.",
+        "serious" if len(tells) else "note",
+        f"The {scanner} can be predicted from relevance{which}.",
         f"Of {count(len(tested), 'prediction')} of {targets} from the maps' regional relevance, {number(len(found))} "
         f"{'is' if len(found) == 1 else 'are'} significant after correction: {'; '.join(passing)}{more}. "
         f"{own} {_MEANS[len(tells) > 0]}",
         "shortcuts",
-    )  # fmt: skip
+    )
 
 
 _MEANS = {
@@ -97,12 +98,13 @@ def _gathered_outside(run: RunRecord) -> Caution | None:
     beside = [f"{map_title(name)}: {places}" for name in others if (places := _places(table, name))]
     more = f" In other maps: {'; '.join(beside)}." if beside else ""
     return Caution(
-        "note", "Relevance gathers in places that should not matter.",
+        "note",
+        "Relevance gathers in places that should not matter.",
         f"More relevance than an even spread would give: {map_title(headline)}: {first}.{more} The mask, the "
         "registration or the scanner can cause this; in fluid also the widening of the ventricles, a sign of the "
         "disease.",
         "shortcuts",
-    )  # fmt: skip
+    )
 
 
 def _in_no_region(run: RunRecord) -> Caution | None:
@@ -143,10 +145,11 @@ def _unlike_classes(run: RunRecord) -> Caution | None:
     if not found:
         return None
     return Caution(
-        "note", "The classes differ in more than the disease.",
+        "note",
+        "The classes differ in more than the disease.",
         f"{run.positive} and {run.negative} differ in {listing(found)}: the network may have learned part of this.",
         "cohort",
-    )  # fmt: skip
+    )
 
 
 def _unequal(run: RunRecord) -> Caution | None:
@@ -182,8 +185,9 @@ def _undone(run: RunRecord) -> Caution | None:
     names = [str(name).replace("_", " ") for name in dict.fromkeys(run.tables["notes"]["analysis"]) if name != "inputs"]
     if not names:
         return None
-    return Caution("note", "Not everything could be analysed.",
-                   f"Without a result: {listing(names)}; the sections say why.")  # fmt: skip
+    return Caution(
+        "note", "Not everything could be analysed.", f"Without a result: {listing(names)}; the sections say why."
+    )
 
 
 def _contradictions(run: RunRecord) -> Caution | None:

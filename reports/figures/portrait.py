@@ -55,7 +55,7 @@ def region_row(title: str, values: pd.Series, unit: str, atlas: Atlas) -> Row:
 
 def draw_portrait(
     brain: slices.BrainImage, rows: Sequence[Row], groups: Sequence[str], atlas: Atlas, maps: Sequence[str]
-) -> bytes:  # fmt: skip
+) -> bytes:
     """Rows of slices over the person's own brain, the named regions outlined and numbered.
 
     `brain`: in template space, background 0. `groups`: bilateral groups to outline; the first is number 1. `maps`:

@@ -231,9 +231,7 @@ def grey_panel(plan: Plan, anatomy: BrainImage, ceiling: float, lightest: tuple[
     return np.asarray(np.array(NIGHT) + shade * np.subtract(lightest, NIGHT), dtype=np.uint8)
 
 
-def with_map(
-    picture: Pixels, plan: Plan, image: BrainImage | MapView, scale: ColourScale, order: int = 1
-) -> Pixels:  # fmt: skip
+def with_map(picture: Pixels, plan: Plan, image: BrainImage | MapView, scale: ColourScale, order: int = 1) -> Pixels:
     """The panel with a map above its threshold in colour, interpolated (`Plan.sample`) before that is applied."""
     if scale.empty:
         return picture

@@ -66,9 +66,10 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegion
               for group in regions.headline]  # fmt: skip
     drawn = account.get("sampling_error")
     sampling = (
-        "" if is_missing(drawn)
+        ""
+        if is_missing(drawn)
         else f" Of unweighted points it would be off by {signed(drawn)}: smaller parts are uncertain."
-    )  # fmt: skip
+    )
     rest = above + account["completeness_error"] - parts[list(regions.named)].sum()
     return (
         f"Scan {shortened(scan)}: the {what} is {signed(account['evidence'])} {unit}. "

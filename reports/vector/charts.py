@@ -65,8 +65,9 @@ def draw_groups(groups: Sequence[Group], axis_title: str, title: str, at: float 
                  if math.isfinite(value)]  # fmt: skip
         opacity = 0.45 if len(values) > MANY else 0.85
         for index, value in enumerate(values):
-            drawing.mark(axis(value), middle + _spread(index), group.look.shape, group.look.colour, 3, opacity,
-                         hints[index])  # fmt: skip
+            drawing.mark(
+                axis(value), middle + _spread(index), group.look.shape, group.look.colour, 3, opacity, hints[index]
+            )
     return drawing.html
 
 
@@ -146,8 +147,9 @@ def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: 
         known = [(x, y, hint) for x, y, hint in zip(xs, group.values, group.hints or [""] * len(xs), strict=True)
                  if math.isfinite(x + y)]  # fmt: skip
         for x, y, hint in known:
-            drawing.mark(across(x), up(y), group.look.shape, group.look.colour, 3.6,
-                         0.5 if len(known) > MANY else 0.85, hint)  # fmt: skip
+            drawing.mark(
+                across(x), up(y), group.look.shape, group.look.colour, 3.6, 0.5 if len(known) > MANY else 0.85, hint
+            )
         words = f"{group.name}, n = {number(len(known))}"
         drawing.mark(place + 5, 11, group.look.shape, group.look.colour, 4.5)
         drawing.text(place + 14, 15, words, size=11)

@@ -200,9 +200,10 @@ def _tested(
         model, first = class_model(inputs, rows, source not in (INTENSITY, LOG_JACOBIAN))
         people = Adjusted.of(columns.astype(np.float64), model, first.tolist())
         permutations = people.exchange.permutations(
-            settings.voxelwise.permutations, generator(inputs.seed, "statistics", "voxelwise"),
+            settings.voxelwise.permutations,
+            generator(inputs.seed, "statistics", "voxelwise"),
             people.model.alike.tolist(),
-        )  # fmt: skip
+        )
         test = voxel_test(people.values, people.model, permutations, voxels.mask, CLEAR)
     except BadInputError as error:
         return _Result(row | {"note": str(error)}, pd.DataFrame(columns=list(CLUSTERS_COLUMNS)), {})

@@ -86,8 +86,9 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     names = ["scan_id", "baseline", *theirs]
     own = inputs.predictions
     if task.is_number:
-        means = own.groupby("fold")["target"].transform(lambda one: (own["target"].sum() - one.sum())
-                                                        / max(len(own) - len(one), 1))  # fmt: skip
+        means = own.groupby("fold")["target"].transform(
+            lambda one: (own["target"].sum() - one.sum()) / max(len(own) - len(one), 1)
+        )
         mean = pd.DataFrame({"scan_id": own["scan_id"], "baseline": MEAN, "prediction": means})
         others = pd.concat([others[names], mean], ignore_index=True)
     units = () if task.is_number else tuple(range(len(task.outputs))) if len(scores) > 1 else (task.unit,)

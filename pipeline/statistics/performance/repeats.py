@@ -106,9 +106,9 @@ def repeats_table(predictions: pd.DataFrame, task: Task, confidence: float) -> p
 def _of_folds(predictions: pd.DataFrame, task: Task, confidence: float) -> list[dict[str, Any]]:
     """Mean over folds of each metric, with its corrected resampled interval."""
     tested = predictions.groupby("fold")["participant_id"].nunique()
-    per_training = pd.DataFrame([
-        {"fold": fold} | _metrics(frame, task) for (fold, _), frame in predictions.groupby(["fold", "repeat"])
-    ])  # fmt: skip
+    per_training = pd.DataFrame(
+        [{"fold": fold} | _metrics(frame, task) for (fold, _), frame in predictions.groupby(["fold", "repeat"])]
+    )
     rows = []
     for metric, values in per_training.groupby("fold").mean().items():
         row: dict[str, Any] = {"repeat": OF_FOLDS, "metric": metric, "ci_low": np.nan, "ci_high": np.nan, "note": None}

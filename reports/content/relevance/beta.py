@@ -85,6 +85,7 @@ def _known_gains(run: RunRecord) -> str:
         return ""
     said = [
         f"β = {beta_of(name):g}, {number(known.get(name, 0))} of {number(filled[name])}"
-        for name in run.lrp_names if name in filled
-    ]  # fmt: skip
+        for name in run.lrp_names
+        if name in filled
+    ]
     return f" Regions in which the gain of at least one participant is known: {'; '.join(said)}."

@@ -100,9 +100,10 @@ def _dose_response(scores: pd.DataFrame) -> PageTable | None:
             at[at["severity"].astype(str) == severity].set_index("map")["auroc_difference"]
         )
     columns = [
-        Column("title", "Map"), numeric("dose_response", "Dose-response", fixed, COLUMNS["dose_response"]),
+        Column("title", "Map"),
+        numeric("dose_response", "Dose-response", fixed, COLUMNS["dose_response"]),
         *(numeric(severity, f"AUROC at severity {severity}", fixed) for severity in severities),
-    ]  # fmt: skip
+    ]
     return page_table(rows, columns, "Dose-response: does the map say more where more was planted?")
 
 

@@ -46,9 +46,10 @@ def retraining(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
     if len(whole):
         text += f" Balanced accuracy with all regions: {fixed(whole.iloc[0])}."
     rows = own.assign(
-        title=own["map"].map(title_of), volume=own["volume_share"].map(lambda share: percent(share, 0)),
+        title=own["map"].map(title_of),
+        volume=own["volume_share"].map(lambda share: percent(share, 0)),
         order=own["balanced_accuracy_drop"].fillna(-1),
-    ).sort_values(["volume_share", "order"], ascending=[True, False], kind="stable")  # fmt: skip
+    ).sort_values(["volume_share", "order"], ascending=[True, False], kind="stable")
     columns = [
         Column("title", "Map"), Column("volume", "Volume removed"),
         numeric("balanced_accuracy", "Balanced accuracy without", fixed),
@@ -98,9 +99,10 @@ def _regions(table: pd.DataFrame) -> tuple[str, PageTable]:
     name = table.sort_values("mean_place", kind="stable")["map"].iloc[0]
     own = table[table["map"] == name].sort_values("place", kind="stable")
     columns = [
-        Column("group", "Region"), numeric("mean_place", "Mean rank", lambda value: fixed(value, 1)),
+        Column("group", "Region"),
+        numeric("mean_place", "Mean rank", lambda value: fixed(value, 1)),
         numeric("first_share", "Among the first 10 in", lambda share: percent(share, 0), "of the sets of networks"),
-    ]  # fmt: skip
+    ]
     networks = number(own["n_networks"].max())
     caption = f"{title_of(name)}: regions by their mean rank over {networks} sets of networks."
     return f"First over all: {listing(own['group'].head(3).tolist())}.", page_table(own, columns, caption, ROWS)

@@ -157,8 +157,9 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
         Column("group", "Region"),
         numeric("volume_slope", "With volume", signed, "below 0: more evidence where the region is smaller"),
         numeric("intensity_slope", "With intensity", signed, "below 0: more evidence where the region is darker"),
-        numeric("r2", "Share explained by both", fixed), numeric("n_scans", "Scans"),
-    ]  # fmt: skip
+        numeric("r2", "Share explained by both", fixed),
+        numeric("n_scans", "Scans"),
+    ]
     text = (
         "Evidence in each region is compared with the region's volume (from the registration) and its intensity, "
         "within class and fold: standard deviations of evidence per standard deviation. Descriptive, not tested."
@@ -245,7 +246,7 @@ def _as_it_is(name: str, run: RunRecord, table: pd.DataFrame) -> tuple[str, tupl
     columns = [
         Column(key, key, hint=one.meaning) if one.is_text else numeric(key, key, hint=one.meaning)
         for key, one in declared.columns.items()
-    ]  # fmt: skip
+    ]
     return declared.question, (page_table(table, columns, f"One row per {declared.rows}.", ROWS),)
 
 

@@ -104,6 +104,7 @@ def _table(material: Material, name: str) -> PageTable | None:
         page=rows["group"].map(material.links.region).astype(object), voxels=rows["group"].map(voxels_of(run))
     )
     return page_table(
-        rows, (Column("group", "Region", link="page"), *columns, numeric("voxels", "Voxels")),
+        rows,
+        (Column("group", "Region", link="page"), *columns, numeric("voxels", "Voxels")),
         f"{map_title(name)}. {caption}",
-    )  # fmt: skip
+    )

@@ -121,10 +121,11 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
         )
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
-        "caption": caption, "null": null, "table": _table(rows, material, f"{title}, all regions."),
-        "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction."
-        f"{not_planted(run, rows)}",
-    }  # fmt: skip
+        "caption": caption,
+        "null": null,
+        "table": _table(rows, material, f"{title}, all regions."),
+        "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction.{not_planted(run, rows)}",
+    }
 
 
 def not_planted(run: RunRecord, rows: pd.DataFrame) -> str:

@@ -149,7 +149,8 @@ def mosaic(material: Material) -> Picture | None:
         return None
     part = f" of {count(len(found), 'participant')}" if len(tiles) < len(found) else ""
     return material.gallery.add_png(
-        draw_mosaic(tiles), f"individual-maps_{name}",
+        draw_mosaic(tiles),
+        f"individual-maps_{name}",
         f"One coronal slice of the individual maps of {count(len(tiles), 'participant')}.",
         f"The first map of the pages of {count(len(tiles), 'participant')}{part}, on their own brains, one scan each "
         "(that with "
@@ -157,7 +158,7 @@ def mosaic(material: Material) -> Picture | None:
         f"Smoothed with a Gaussian of {SMOOTHED_MM:g} mm for this picture only. Colours run from the 90th to the "
         "99.5th percentile of each scan's own smoothed map, so they show where, not how much. "
         "Numbered outlines are those of the person's page. Left is left.",
-    )  # fmt: skip
+    )
 
 
 def build(material: Material) -> Mapping[str, Any]:

@@ -187,9 +187,10 @@ def _task(run: RunRecord) -> str:
 
 
 _LOSSES = {
-    "cross-entropy": "cross-entropy", "binary-cross-entropy": "binary cross-entropy of each class",
+    "cross-entropy": "cross-entropy",
+    "binary-cross-entropy": "binary cross-entropy of each class",
     "off-target": "binary cross-entropy of each class with off-targets [@bcos_vit]",
-}  # fmt: skip
+}
 
 
 def loss_in_words(run: RunRecord) -> str:
@@ -315,11 +316,12 @@ def _explanations(config: Config) -> str:
             f"{weight}) [@readable]."
         )
     named = {
-        "input-x-gradient": "input times gradient", "grad-cam": "Grad-CAM",
+        "input-x-gradient": "input times gradient",
+        "grad-cam": "Grad-CAM",
         "inherent": "contributions of the network's own linear map",
         "dynamic-weights": "the weights of the network's own linear map",
         "evidence": "expected gradients [@expectedgradients] from the mean control",
-    }[maps.map]  # fmt: skip
+    }[maps.map]
     if objective.kind == "distilled":
         return (
             " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the "
