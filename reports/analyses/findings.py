@@ -17,7 +17,7 @@ from heatlas.pipeline.regions.ranking import least_voxels as least_voxels_at
 from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, VOLUME
 from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
-from heatlas.reports.analyses.verdicts import rows_where
+from heatlas.reports.analyses.verdicts import classes_compared
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened
 
@@ -56,8 +56,7 @@ def small_regions(run: RunRecord) -> dict[str, int]:
 
 def weak_in_controls(run: RunRecord, map_name: str) -> frozenset[str]:
     """Regions whose mean in the negative class lies below the floor of the log-gain."""
-    pair = f"{run.positive}/{run.negative}"
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=map_name, metric="density")
+    rows = classes_compared(run, map=map_name, metric="density")
     return frozenset(rows.loc[rows["mean_second"] < rows["floor"], "group"].astype(str) if len(rows) else ())
 
 
@@ -110,8 +109,7 @@ def rule(run: RunRecord) -> str:
 
 def map_shares(run: RunRecord, map_name: str, label: str) -> pd.Series:
     """Mean share of a map in each region in one of the classes, from ``group_comparisons.tsv``; empty without it."""
-    pair = f"{run.positive}/{run.negative}"
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=map_name, metric="share")
+    rows = classes_compared(run, map=map_name, metric="share")
     if rows.empty:
         return pd.Series(dtype=float)
     return rows.set_index("group")["mean_first" if label == run.positive else "mean_second"]

@@ -143,8 +143,9 @@ def _everywhere(run: RunRecord, effect: str, analysis: str) -> pd.DataFrame:
 
 def _within(run: RunRecord) -> str:
     """How many correlations with any measure pass within the patients, whom the prediction does not tell apart."""
-    rows = rows_where(run, "associations", map=run.leading_map, metric="density", scan_group=run.positive)
-    rows = rows[rows["p_fwe"].notna()] if len(rows) else rows
+    rows = rows_where(
+        run, "associations", map=run.leading_map, metric="density", scan_group=run.positive, known="p_fwe"
+    )
     if rows.empty:
         return ""
     clear = int((rows["p_fwe"] < CLEAR).sum())

@@ -95,14 +95,19 @@ def g_in_words(row: Mapping[Hashable, object] | pd.Series) -> str:
     return g if is_missing(low) or is_missing(high) else f"{g} [{fixed(low)} to {fixed(high)}]"
 
 
-def rows_where(run: RunRecord, table: str, **values: object) -> pd.DataFrame:
-    """Rows of a table of the run with these values; none where the table or one of the columns is missing."""
+def rows_where(run: RunRecord, table: str, known: str = "", **values: object) -> pd.DataFrame:
+    """Rows of a table of the run with these values, and with any in the column `known`; none without one of these."""
     if not run.has(table) or not set(values) <= set(run.tables[table]):
         return pd.DataFrame()
     rows = run.tables[table]
     for column, value in values.items():
         rows = rows[rows[column] == value]
-    return rows
+    return rows[rows[known].notna()] if known and len(rows) else rows
+
+
+def classes_compared(run: RunRecord, known: str = "", **values: object) -> pd.DataFrame:
+    """Rows of ``group_comparisons.tsv`` about the classes, with these values."""
+    return rows_where(run, "group_comparisons", known, comparison=f"{run.positive}/{run.negative}", **values)
 
 
 def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
@@ -126,10 +131,9 @@ def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
 
 def comparisons(run: RunRecord) -> Verdict | None:
     """Where the classes differ in their share of the leading map, and by density, which follows the prediction."""
-    name, pair = run.leading_map, f"{run.positive}/{run.negative}"
+    name = run.leading_map
     metric = "density" if run.leads_with_evidence else "share"  # evidence is the density times the voxels
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric=metric)
-    tested = rows[rows["p_fwe"].notna()] if len(rows) else rows
+    tested = classes_compared(run, map=name, metric=metric, known="p_fwe")
     if tested.empty:
         return None
     clear = tested[tested["p_fwe"] < CLEAR].assign(size=-tested["hedges_g"].abs())
@@ -153,7 +157,7 @@ def comparisons(run: RunRecord) -> Verdict | None:
             "Hedges' g [interval]. Regions add up to the difference in logits, so this says which regions carry the "
             "prediction.",
         )
-    densities = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="density")
+    densities = classes_compared(run, map=name, metric="density")
     grounds = (
         f"Share of the map ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "
         f"{number(first['n_second'])} of {run.negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
@@ -171,8 +175,7 @@ def comparisons(run: RunRecord) -> Verdict | None:
 
 def effects(run: RunRecord) -> Verdict | None:
     """How many regions tell the classes apart by density, map by map, and how this was tested."""
-    pair = f"{run.positive}/{run.negative}"
-    table, said = rows_where(run, "group_comparisons", comparison=pair, metric="density"), []
+    table, said = classes_compared(run, metric="density"), []
     if table.empty:
         return None
     for name in run.main_maps:
@@ -211,8 +214,7 @@ def associations(run: RunRecord) -> Verdict | None:
     """Correlations within a class, for the leading map; correction is within each measure and estimator."""
     name, parts, sets, least = run.main_maps[0], [], 0, 1.0
     for label in run.labels:
-        rows = rows_where(run, "associations", scan_group=label, map=name, metric="density")
-        rows = rows[rows["p_fwe"].notna()] if len(rows) else rows
+        rows = rows_where(run, "associations", scan_group=label, map=name, metric="density", known="p_fwe")
         if rows.empty:
             continue
         first = rows.sort_values("p_fwe", kind="stable").iloc[0]
@@ -244,8 +246,7 @@ def associations(run: RunRecord) -> Verdict | None:
 
 def fairness(run: RunRecord) -> Verdict | None:
     """Which subgroups were compared, how many people they have, and whether any difference survives correction."""
-    rows = rows_where(run, "fairness", metric="balanced_accuracy")
-    known = rows[rows["estimate"].notna()] if len(rows) else rows
+    known = rows_where(run, "fairness", metric="balanced_accuracy", known="estimate")
     if known.empty:
         return None
     every = run.tables["fairness"]

@@ -21,20 +21,18 @@ from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.analyses.views import Analysis
 from heatlas.reports.content.relevance import (
     before_after,
-    beta,
-    conservation,
     differences,
     evaluation,
     evaluation_parts,
     headline,
+    lrp,
     maps,
     patients,
-    region_table,
     regions,
     volume,
     voxelwise,
 )
-from heatlas.reports.content.run import cohort, colophon, participants, performance, registration, training
+from heatlas.reports.content.run import cohort, colophon, performance, registration
 from heatlas.reports.frame.components import Component
 from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import RunRecord
@@ -159,7 +157,7 @@ SECTIONS: Sequence[Section] = (
         ("relevance_bilateral",), "Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
     ),
     Section(
-        "region-table", "All regions", "Region table", "region-table.html.j2", region_table.build, ("region_summary",),
+        "region-table", "All regions", "Region table", "region-table.html.j2", regions.build_table, ("region_summary",),
         "The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
     ),
     Section(
@@ -201,7 +199,7 @@ SECTIONS: Sequence[Section] = (
         before_after.build, applies=before_after.applies, tasks=ANY_TASK,
     ),
     Section(
-        "beta", "Does the answer depend on β?", "Choice of β", "beta.html.j2", beta.build, ("beta_overlap",),
+        "beta", "Does the answer depend on β?", "Choice of β", "beta.html.j2", lrp.build_beta, ("beta_overlap",),
         "The overlap between values of β is not known yet.",
     ),
     _analysis(catalogue.AGREEMENT),
@@ -214,7 +212,7 @@ SECTIONS: Sequence[Section] = (
         tasks=ANY_TASK - {TWO_CLASSES},
     ),
     Section(
-        "participants", "Everyone, one page each", "Participants", "participants.html.j2", participants.build,
+        "participants", "Everyone, one page each", "Participants", "participants.html.j2", cohort.build_participants,
         ("scans",), "The input has not been read yet.", tasks=ANY_TASK,
     ),
     Section(
@@ -222,11 +220,11 @@ SECTIONS: Sequence[Section] = (
         registration.build, ("registration",), "No scan has been registered yet.", tasks=ANY_TASK,
     ),
     Section(
-        "training", "Did the networks learn?", "Training", "training.html.j2", training.build, ("histories",),
-        "No network has been trained yet.", tasks=ANY_TASK,
+        "training", "Did the networks learn?", "Training", "training.html.j2", performance.build_training,
+        ("histories",), "No network has been trained yet.", tasks=ANY_TASK,
     ),
     Section(
-        "conservation", "Does the relevance add up?", "Conservation", "conservation.html.j2", conservation.build,
+        "conservation", "Does the relevance add up?", "Conservation", "conservation.html.j2", lrp.build_conservation,
         ("conservation",), "No scan has been explained yet.", tasks=ANY_TASK,
     ),
     Section("glossary", "Glossary", "Glossary", "glossary.html.j2", colophon.build_glossary, tasks=ANY_TASK),

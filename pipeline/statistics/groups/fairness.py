@@ -120,10 +120,7 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
             rng = generator(inputs.seed, "statistics", "fairness", variable)
             block = _of_level(frame[known].reset_index(drop=True), members[known], settings, rng)
             block = block.assign(variable=variable, level=level)
-            unknown = (
-                f"{counted(levels.n_unknown, 'scan')} without {variable} in no subgroup" if levels.n_unknown else None
-            )
-            block["note"] = [joined(note, unknown) for note in block["note"]]
+            block["note"] = [joined(note, levels.note) for note in block["note"]]
         blocks.append(block.assign(n_participants=n_participants, n_scans=n_scans))
     table = pd.concat(blocks, ignore_index=True)
     table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))

@@ -22,8 +22,7 @@ from heatlas.pipeline.statistics.data.notes import joined as joined_notes
 from heatlas.pipeline.statistics.data.region_features import SCAN_COLUMNS, VOLUME, FoldedScans
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
 from heatlas.pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
-from heatlas.pipeline.statistics.harmonisation.site_effect import SITE, Effect, site_effect
-from heatlas.pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites
+from heatlas.pipeline.statistics.harmonisation.site_effect import FEWEST, SITE, Effect, in_large_sites, site_effect
 from heatlas.pipeline.statistics.linear.covariates import refuse_class
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest
@@ -199,7 +198,7 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
         trained = Counter(dict.fromkeys((*combat.members, *combat.left_out), 0))
         trained.update(code_text(name) for name in scans.frame[column][scans.training(fold)].dropna())
         for site in sorted({*combat.sites, *trained, *tested_here}):
-            serving = None if site in combat.left_out else _serving(combat, site)
+            serving = None if site in combat.left_out else combat.serving(site)
             parameters: dict[str, Any] = {"gamma": np.nan, "scale": np.nan}
             if serving is not None:
                 i = combat.sites.index(serving)
@@ -214,12 +213,6 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=list(MODEL_COLUMNS)).astype({"n_training": "Int64", "n_tested": "Int64"})
-
-
-def _serving(combat: Any, site: str) -> str | None:
-    if site in combat.sites:
-        return site
-    return POOL if POOL in combat.sites else None
 
 
 def _treatment(site: str, serving: str | None, reference: str | None) -> str:

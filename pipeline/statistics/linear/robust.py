@@ -78,7 +78,8 @@ class RobustModel:
         signal = (moved[0] @ data) ** 2
         left = np.maximum(1 - signal - ((moved[1:] @ data) ** 2).sum(axis=0), LEAST_LEFT)
         kappa = self.squares[:, rows][0] @ data**2
-        return np.sqrt(signal * np.float32(self.df) / np.maximum(kappa * left, TINY))
+        t: Singles = np.sqrt(signal * np.float32(self.df) / np.maximum(kappa * left, TINY))
+        return t
 
     def step(self, residuals: Floats, chunk_bytes: int) -> int:
         """Permutations per chunk so that the largest array has about `chunk_bytes`."""

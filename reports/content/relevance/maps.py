@@ -14,8 +14,7 @@ from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.layout.map_names import map_title
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
-from heatlas.reports.figures.mosaic import Tile, draw_mosaic
-from heatlas.reports.figures.portrait import coronal_slice
+from heatlas.reports.figures.portrait import Tile, coronal_slice, draw_mosaic
 from heatlas.reports.figures.slices import (
     GROUP_PERCENTILES,
     HIPPOCAMPAL_CUTS,
