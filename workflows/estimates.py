@@ -36,7 +36,7 @@ SMALL_COHORT = 500
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """One forward and backward pass of one scan on one core."""
 
     seconds: float
@@ -44,7 +44,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ResourceEstimate:
     """Of a run: seconds of the clock by stage, bytes of memory of a worker and of disk at the end."""
 
     seconds: dict[str, float]
@@ -81,9 +81,9 @@ def expectations(config: Config, cohort: InputCohort, split: Split, stages: Sequ
 
 
 def made_of(
-    config: Config, kept: int, labelled: int, trained: Sequence[int], stages: Sequence[str], step: Step | None,
+    config: Config, kept: int, labelled: int, trained: Sequence[int], stages: Sequence[str], step: TrainingStep | None,
     workers: int,
-) -> Estimate:  # fmt: skip
+) -> ResourceEstimate:  # fmt: skip
     """The estimate from counts: scans kept and labelled, those each fold trains with, and one timed step."""
     settings, voxels = config.training, math.prod(template_grid(config.registration.resolution_mm).shape)
     seconds = {}
@@ -99,7 +99,7 @@ def made_of(
     memory = 0.7e9 + (0.0 if step is None else step.memory * settings.batch_size * 1.5)
     if "registration" in stages:
         memory = max(memory, 0.7e9 + 330.0 * voxels)  # ANTs: some forty images in single and double precision
-    return Estimate(seconds, memory, kept * bytes_kept(config, voxels, "attribution" in stages))
+    return ResourceEstimate(seconds, memory, kept * bytes_kept(config, voxels, "attribution" in stages))
 
 
 def rounds(units: int, workers: int) -> int:
@@ -133,7 +133,7 @@ def bytes_kept(config: Config, voxels: int, with_maps: bool) -> float:
     return 1e6 + voxels * (of_registration + (1.2 * names + 1.5 if kept else 0.0))
 
 
-def measured_step(config: Config) -> Step:
+def measured_step(config: Config) -> TrainingStep:
     """Time forward and backward of the configured network on one core, best of two, and add up what it keeps."""
     import torch  # takes a second
 
@@ -161,7 +161,7 @@ def measured_step(config: Config) -> Step:
     finally:
         torch.set_num_threads(threads)
     ratio = math.prod(shape) / math.prod(timed)
-    return Step(seconds * ratio, sum(kept.values()) / 2 / len(volume) * ratio)
+    return TrainingStep(seconds * ratio, sum(kept.values()) / 2 / len(volume) * ratio)
 
 
 def advice(config: Config, cohort: InputCohort) -> list[str]:

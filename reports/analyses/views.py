@@ -15,7 +15,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatlas.pipeline.run.layout.map_names import map_title
-from heatlas.reports.analyses.charts import Intervals, chart_of
+from heatlas.reports.analyses.charts import IntervalChart, chart_of
 from heatlas.reports.analyses.columns import columns_of, correction
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.frame.material import Material
@@ -51,7 +51,7 @@ class View:
     leading: bool = True  # show only rows of the leading maps
     order: Sequence[str] = ()  # columns to sort by, smallest first; ``-name`` by size in absolute value, largest first
     shown: int = SHOWN
-    intervals: Intervals | None = None
+    intervals: IntervalChart | None = None
     # Column of corrected p values that are counted in a sentence; where no test has one, only the notes are shown
     finding: str = ""
     verdicts: bool = False  # count the column ``verdict`` in a sentence
@@ -214,7 +214,7 @@ def _planted(view: View, rows: pd.DataFrame) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Analysis:
+class AnalysisSection:
     """A section made of views."""
 
     id: str

@@ -69,7 +69,7 @@ def draw_map_grid(
     figure = new_figure(width, height, facecolor=DARK)
     figure.set_layout_engine("none")
     sheet = np.full((int(height * density), int(width * density), 3), NIGHT, dtype=np.uint8)
-    plans = [slices.Plan.of(cut, round(_FILLED * cell * density)) for cut in cuts]
+    plans = [slices.PanelGrid.of(cut, round(_FILLED * cell * density)) for cut in cuts]
     under = [_anatomy(plan, backdrop) for plan in plans]
 
     def write(left: float, top: float, text: str, **style: Any) -> None:
@@ -104,7 +104,7 @@ def draw_map_grid(
     return figure
 
 
-def _anatomy(plan: slices.Plan, backdrop: slices.Backdrop | None) -> slices.Pixels:
+def _anatomy(plan: slices.PanelGrid, backdrop: slices.Backdrop | None) -> slices.Pixels:
     """The template under a panel; night where it is not installed."""
     if backdrop is None:
         return np.full((len(plan.up), len(plan.across), 3), NIGHT, dtype=np.uint8)

@@ -70,7 +70,7 @@ def draw_portrait(
     numbers = {
         label: place for place, group in enumerate(groups, start=1) for label in atlas.regions.groups.get(group, ())
     }
-    plans = [slices.Plan.of(cut, PIXELS) for cut in CUTS]
+    plans = [slices.PanelGrid.of(cut, PIXELS) for cut in CUTS]
     under = [slices.grey_panel(plan, brain, ceiling) for plan in plans]
     bodies = [slices.outlined_bodies(plan, labels, numbers) for plan in plans]
     places = [slices.middle_of(found) for found in bodies]

@@ -18,7 +18,7 @@ from heatlas.reports.analyses import catalogue
 from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED
 from heatlas.reports.analyses.evaluation_verdict import evaluation as passed_maps
 from heatlas.reports.analyses.verdicts import Verdict
-from heatlas.reports.analyses.views import Analysis
+from heatlas.reports.analyses.views import AnalysisSection
 from heatlas.reports.content.relevance import (
     before_after,
     differences,
@@ -115,7 +115,9 @@ def _in_short(material: Material) -> Mapping[str, Any]:
 _SYNTHETIC = (catalogue.PLANTED.id, catalogue.EFFECTS_FOUND.id)
 
 
-def _analysis(analysis: Analysis, tasks: frozenset[KindName] = frozenset({TWO_CLASSES}), absent: str = "") -> Section:
+def _analysis(
+    analysis: AnalysisSection, tasks: frozenset[KindName] = frozenset({TWO_CLASSES}), absent: str = ""
+) -> Section:
     """Section of an analysis; without `absent` left out where none of its tables is there and nothing says why."""
     tables = tuple(dict.fromkeys(view.table for view in analysis.views)) if absent else ()
     return Section(

@@ -159,7 +159,7 @@ def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: 
 
 
 @dataclass(frozen=True)
-class Course:
+class VisitSeries:
     """One quantity over the visits of a person."""
 
     name: str  # with its unit
@@ -169,7 +169,7 @@ class Course:
 
 
 def draw_visits(
-    times: Sequence[float], names: Sequence[str], courses: Sequence[Course], time_title: str, title: str
+    times: Sequence[float], names: Sequence[str], courses: Sequence[VisitSeries], time_title: str, title: str
 ) -> Markup:
     """Several quantities over the same visits, one small panel each.
 

@@ -35,7 +35,7 @@ _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class InclusionStep:
     """What one part of a rule leaves of the scans that met those before it: rows of the scan table, and counts."""
 
     part: str
@@ -78,13 +78,13 @@ def reached(scans: pd.DataFrame, rule: Rule) -> pd.DataFrame:
     return scans[scans["kept"].astype(bool) | reasons.isin(by_rule) | reasons.str.startswith(ANOTHER_PREFERRED)]
 
 
-def steps(scans: pd.DataFrame, rule: Rule) -> list[Step]:
+def steps(scans: pd.DataFrame, rule: Rule) -> list[InclusionStep]:
     """What each part of a rule left, from the columns ``kept`` and ``reason`` of a scan table."""
     made, left = [], reached(scans, rule)
     for part in rule.texts:
         not_met, unknown = (left["reason"] == dropped_because(part, missing) for missing in (False, True))
         left = left[~not_met & ~unknown]
-        made.append(Step(part, left, int(not_met.sum()), int(unknown.sum())))
+        made.append(InclusionStep(part, left, int(not_met.sum()), int(unknown.sum())))
     return made
 
 
@@ -193,7 +193,7 @@ def _side(node: ast.expr, frame: pd.DataFrame, as_text: bool, include: str) -> p
     return values.astype(float)
 
 
-def _keeps_nobody(include: str, made: Sequence[Step], frame: pd.DataFrame) -> BadInputError:
+def _keeps_nobody(include: str, made: Sequence[InclusionStep], frame: pd.DataFrame) -> BadInputError:
     parts = [f"{step.part} leaves {len(step.left)} ({step.not_met} not met, {step.unknown} unknown)" for step in made]
     last = next(step for step in made if step.left.empty)
     there = [f"{name}: {_span(frame[name])}" for name in read_rule(last.part).columns]

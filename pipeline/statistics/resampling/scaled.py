@@ -32,7 +32,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
 
 
 @dataclass(frozen=True)
-class Scale:
+class IntervalScale:
     """A scale f: its name, f, its inverse and its slope."""
 
     name: str
@@ -41,11 +41,11 @@ class Scale:
     slope: Callable[[Floats], Floats]
 
 
-LOGIT = Scale("logit", logit, expit, lambda x: 1 / (x * (1 - x)))
-FISHER = Scale("Fisher z", np.arctanh, np.tanh, lambda x: 1 / (1 - x**2))
-LOG = Scale("log", np.log, np.exp, lambda x: 1 / x)
-UNEXPLAINED = Scale("log(1 - r2)", lambda x: np.log1p(-x), lambda x: -np.expm1(x), lambda x: 1 / (x - 1))
-AS_IT_IS = Scale("t", lambda x: x, lambda x: x, np.ones_like)
+LOGIT = IntervalScale("logit", logit, expit, lambda x: 1 / (x * (1 - x)))
+FISHER = IntervalScale("Fisher z", np.arctanh, np.tanh, lambda x: 1 / (1 - x**2))
+LOG = IntervalScale("log", np.log, np.exp, lambda x: 1 / x)
+UNEXPLAINED = IntervalScale("log(1 - r2)", lambda x: np.log1p(-x), lambda x: -np.expm1(x), lambda x: 1 / (x - 1))
+AS_IT_IS = IntervalScale("t", lambda x: x, lambda x: x, np.ones_like)
 INTERVAL_OF_SCALED = (
     "Kind of interval: Student's t on the scale named (logit, log, Fisher z, log(1 - r2); t: as it is), with the "
     "standard error of bootstrap draws of participants within test folds and classes"
@@ -78,7 +78,7 @@ def rescaled_draws(strata: Sequence[int] | Indices, count: int, rng: np.random.G
 def scaled_intervals(
     statistic: Statistic,
     strata: Sequence[int] | Indices,
-    scales: Sequence[Scale],
+    scales: Sequence[IntervalScale],
     count: int,
     confidence: float,
     rng: np.random.Generator,

@@ -41,7 +41,7 @@ NAMED = 4
 
 
 @dataclass(frozen=True)
-class Part:
+class EvaluationPart:
     """One part of the evaluation: what was asked and found, in a few sentences, and its tables."""
 
     title: str
@@ -76,12 +76,16 @@ def _refused(part: bench.Part | None, run: RunRecord) -> bool:
     return False
 
 
-def _part(run: RunRecord, shown: Shown, part: bench.Part | None = None) -> Part:
+def _part(run: RunRecord, shown: Shown, part: bench.Part | None = None) -> EvaluationPart:
     if not run.has(shown.table):
         asked = shown.command or (f"--parts {part.name}" if part else "")
         command = f"heatlas evaluate OUT {asked}".rstrip()
-        return Part(shown.title, run.why_absent(shown.table, otherwise=f"Not asked: {command} makes this part."))
-    return Part(shown.title, *_VIEWS.get(shown.table, partial(_as_it_is, shown.table))(run, run.tables[shown.table]))
+        return EvaluationPart(
+            shown.title, run.why_absent(shown.table, otherwise=f"Not asked: {command} makes this part.")
+        )
+    return EvaluationPart(
+        shown.title, *_VIEWS.get(shown.table, partial(_as_it_is, shown.table))(run, run.tables[shown.table])
+    )
 
 
 def _named(names: Sequence[str]) -> str:

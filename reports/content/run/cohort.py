@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.people.inclusion import Step, reached, steps
+from heatlas.pipeline.cohort.people.inclusion import InclusionStep, reached, steps
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
-from heatlas.reports.read.people import People
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import KEYS, RunRecord
 from heatlas.reports.read.written_tables import PREDICTIONS_OF, TABLES
 from heatlas.reports.vector.flowchart import FlowBox, draw_flow
@@ -77,13 +77,13 @@ def flow(run: RunRecord) -> tuple[list[FlowBox], str]:
     return boxes, f"Flow of scans: {', '.join(said)}."
 
 
-def _decided(run: RunRecord, scans: pd.DataFrame) -> list[Step] | None:
+def _decided(run: RunRecord, scans: pd.DataFrame) -> list[InclusionStep] | None:
     """What each part of the rule of inclusion left; None without a rule."""
     include = run.config.cohort.include
     return steps(scans, read_rule(include)) if include else None
 
 
-def _inclusion(run: RunRecord, scans: pd.DataFrame, decided: Sequence[Step], said: list[str]) -> list[FlowBox]:
+def _inclusion(run: RunRecord, scans: pd.DataFrame, decided: Sequence[InclusionStep], said: list[str]) -> list[FlowBox]:
     """A box of the scans on which the rule decided, and one for each of its parts; adds to what is said in words."""
     usable = reached(scans, read_rule(run.config.cohort.include))
     lost = scans.drop(usable.index)
@@ -213,7 +213,7 @@ def build_participants(material: Material) -> Mapping[str, Any]:
     if not material.shows_people:
         return {"table": None, "left_out": True}
     run = material.run
-    visits = People(run).visits
+    visits = ParticipantRecords(run).visits
     rows = []
     for participant, scans in visits.groupby("participant_id", sort=True):
         outcomes = [OUTCOME_NAMES[str(name)] for name in dict.fromkeys(scans["outcome"].dropna())]

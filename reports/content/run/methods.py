@@ -23,7 +23,7 @@ from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.reports.content.run.methods_statistics import analyses_text
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
-from heatlas.reports.words.references import REFERENCES, Reference
+from heatlas.reports.words.references import REFERENCES, CitedWork
 from heatlas.reports.words.wording import variable_in_words
 
 _CITATION = re.compile(r"\[@(\w+)\]")
@@ -34,7 +34,7 @@ class MethodsText:
     """Paragraphs with numbered citations, and the works cited, in order of first mention."""
 
     paragraphs: tuple[tuple[str, str], ...]
-    references: tuple[Reference, ...]
+    references: tuple[CitedWork, ...]
 
 
 def methods_text(run: RunRecord) -> MethodsText:
