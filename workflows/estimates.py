@@ -54,7 +54,7 @@ class ResourceEstimate:
     def in_words(self, workers: int) -> str:
         """Say it in a line.
 
-        >>> Estimate({"maps": 121.0, "training": 7300.0}, 1.2e9, 4.35e8).in_words(2)
+        >>> ResourceEstimate({"maps": 121.0, "training": 7300.0}, 1.2e9, 4.35e8).in_words(2)
         'about 2.1 h with 2 worker processes (maps 2 min, training 2.0 h), 1.2 GB of memory each, 0.4 GB of disk'
         """
         parts = ", ".join(f"{stage} {_span(value)}" for stage, value in self.seconds.items())

@@ -118,7 +118,7 @@ def read_cohort(
         Which contrast to label, and whether to shuffle the labels as a control.
     seed : int
         For the shuffle only.
-    selection : Selection or sequence of str
+    selection : ScanSelection or sequence of str
         Which scans; a sequence names participants.
 
     Returns

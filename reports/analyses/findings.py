@@ -175,22 +175,20 @@ def primary_volume(run: RunRecord) -> str:
     return ADJUSTED if table.loc[table["volume"] == ADJUSTED, "r"].notna().any() else VOLUME
 
 
-def volume_row(
-    run: RunRecord, map_name: str, estimator: str = "pearson", unit: str = "participant"
-) -> pd.Series | None:
-    """Row of the association with the primary volume."""
+def volume_row(run: RunRecord, map_name: str, estimator: str = "pearson") -> pd.Series | None:
+    """Row of the association with the primary volume over participants."""
     table = run.tables["volume_association"]
-    chosen = {"volume": primary_volume(run), "map": map_name, "estimator": estimator, "unit": unit}
+    chosen = {"volume": primary_volume(run), "map": map_name, "estimator": estimator, "unit": "participant"}
     for column, value in chosen.items():
         table = table[table[column] == value]
     return None if table.empty else table.iloc[0]
 
 
-def volume_estimate(run: RunRecord, map_name: str, estimator: str = "pearson") -> Estimate | None:
+def volume_estimate(run: RunRecord, map_name: str) -> Estimate | None:
     """Correlation of hippocampal relevance with volume over true-positive participants; None if it is not known."""
     if not run.has("volume_association"):
         return None
-    row = volume_row(run, map_name, estimator)
+    row = volume_row(run, map_name)
     if row is None or is_missing(row["r"]):
         return None
     return Estimate(

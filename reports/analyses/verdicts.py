@@ -110,7 +110,7 @@ def classes_compared(run: RunRecord, known: str = "", **values: object) -> pd.Da
     return rows_where(run, "group_comparisons", known, comparison=f"{run.positive}/{run.negative}", **values)
 
 
-def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
+def survivors(rows: pd.DataFrame, p: str) -> str:
     r"""How many tests are significant after correction, and the clearest one.
 
     Examples
@@ -124,7 +124,7 @@ def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
     first = tested.sort_values(p, kind="stable").iloc[0]
     found = int((tested[p] < CLEAR).sum())
     return (
-        f"{number(found)} of {count(len(tested), unit)} with a corrected p {correction(p)} below 0.05 (smallest: "
+        f"{number(found)} of {count(len(tested), 'region')} with a corrected p {correction(p)} below 0.05 (smallest: "
         f"{p_value(first[p])}, {shortened(first['group'])})"
     )
 

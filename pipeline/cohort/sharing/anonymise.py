@@ -97,9 +97,8 @@ class Disguise:
     def texts(self, people: Sequence[str], texts: Sequence[str | None]) -> list[str | None]:
         """Cells of a clinical column, one per scan of `people`: dates moved back, names of participants replaced."""
         names = {_bare(name): name for name in people} if "ids" in self.pseudonyms else {}
-        anyone = re.compile(
-            rf"(?<![a-z0-9])(?:sub-)?(?:adni)?(?:{'|'.join(map(_spelt, names))})(?![a-z0-9])", re.IGNORECASE
-        )
+        spelt = "|".join("[-_. ]?".join(map(re.escape, name)) for name in names)
+        anyone = re.compile(rf"(?<![a-z0-9])(?:sub-)?(?:adni)?(?:{spelt})(?![a-z0-9])", re.IGNORECASE)
 
         def pseudonym(match: re.Match[str]) -> str:
             return "P" + self.pseudonym("participant", names[_bare(match[0])])
@@ -151,10 +150,6 @@ class Disguise:
 def _bare(name: str) -> str:
     """A participant's name without prefix, case and punctuation: sub-ADNI002S0295 and 002_S_0295 are the same."""
     return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("sub-").removeprefix("adni"))
-
-
-def _spelt(bare: str) -> str:
-    return "[-_. ]?".join(map(re.escape, bare))
 
 
 def shifted_dates(text: str, days_back: int) -> str:

@@ -206,7 +206,7 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataF
 def _points(known: pd.DataFrame, column: str, hold: bool) -> tuple[VolumePairs, str | None]:
     """The points, and why they are not adjusted for fold if they should be."""
     codes, _ = participant_codes(known["participant_id"].tolist())
-    fold, why = fold_of_participants(known, hold, 2) if len(known) else (np.zeros(0, np.intp), None)
+    fold, why = fold_of_participants(known, hold) if len(known) else (np.zeros(0, np.intp), None)
     return VolumePairs(known[column].to_numpy(float), known["relevance_sum"].to_numpy(float), codes, fold[codes]), why
 
 
@@ -241,16 +241,12 @@ def _rows(
     if problem:
         why = note if len(scans.codes) == 0 else joined(problem, note)
         blank = empty | counts | {"n_permutations": 0, "exact": False, "note": why}
-        return [{"estimator": estimator} | blank for estimator in _estimators(unit)]
+        return [{"estimator": estimator} | blank for estimator in (("pearson",) if unit == WITHIN else ESTIMATORS)]
     tested = _flipped(points, settings, rng) if unit == WITHIN else _permuted(points, settings, rng)
     return [
         {"estimator": estimator} | counts | row | {"note": joined(row["note"], note)}
         for estimator, row in tested.items()
     ]
-
-
-def _estimators(unit: str) -> Sequence[str]:
-    return ("pearson",) if unit == WITHIN else tuple(ESTIMATORS)
 
 
 def _of_unit(scans: VolumePairs, unit: str) -> VolumePairs:

@@ -142,7 +142,7 @@ def _with_class_difference(
             table["note"] = [joined(note, suppressed) for note in table["note"]]
         return table
     means = participant_means(values[used], codes)
-    fold, no_fold = fold_of_participants(scans[used], settings.fold_effect, 2)
+    fold, no_fold = fold_of_participants(scans[used], settings.fold_effect)
     difference = difference_within(means, is_positive, fold, np.ones((1, len(means))))[0]
     error, df = welch_within(means, is_positive, fold)
     critical = t_distribution.isf((1 - settings.confidence) / 2, df)

@@ -105,7 +105,7 @@ def voxel_test(
         found[row, varies] = p_value(beyond, len(permutations), False)  # the observed order is none of the permuted
     whole = np.zeros((2, len(varies)))
     whole[:, varies] = t, tfce
-    critical = largest_by_chance(largest, alpha, False)
+    critical = largest_by_chance(largest, alpha)
     return VoxelTest(whole[0], whole[1], found[0], found[1], critical, len(permutations))
 
 

@@ -284,22 +284,22 @@ def permutation_test(
         n_permutations=len(permutations),
         exact=permutations.exact,
         problems=tuple(problems),
-        critical_fwe=np.nan if model.groups is None else largest_by_chance(largest, 1 - confidence, False),
+        critical_fwe=np.nan if model.groups is None else largest_by_chance(largest, 1 - confidence),
     )
 
 
-def largest_by_chance(largest: Floats, alpha: float, exact: bool) -> float:
+def largest_by_chance(largest: Floats, alpha: float) -> float:
     """Value that a statistic must exceed for a family-wise p of at most alpha; infinite where none can have one.
 
     `largest` (permutations,): the largest statistic of each permutation over the family.
 
     Examples
     --------
-    >>> largest_by_chance(np.arange(1.0, 100.0), 0.05, False)  # 96 to 99 exceed it: (4 + 1) / (99 + 1)
+    >>> largest_by_chance(np.arange(1.0, 100.0), 0.05)  # 96 to 99 exceed it: (4 + 1) / (99 + 1)
     95.0
     """
     m = len(largest)
-    allowed = np.count_nonzero(p_value(np.arange(m), m, exact) <= alpha + 1e-12) - 1
+    allowed = np.count_nonzero(p_value(np.arange(m), m, exact=False) <= alpha + 1e-12) - 1
     return float(np.sort(largest)[m - 1 - allowed]) if allowed >= 0 else np.inf
 
 

@@ -122,14 +122,11 @@ def _of_folds(predictions: pd.DataFrame, task: Task, confidence: float) -> list[
             row["note"] = "folds do not differ: no interval with retraining"
         else:
             share = float((tested / (tested.sum() - tested)).mean())
-            bounds = np.clip(corrected_interval(values.to_numpy(float), share, confidence), *_limits(str(metric)))
+            limits = LIMITS.get(str(metric), (0.0, 1.0))
+            bounds = np.clip(corrected_interval(values.to_numpy(float), share, confidence), *limits)
             row |= {"ci_low": bounds[0], "ci_high": bounds[1], "interval": CORRECTED}
         rows.append(row)
     return rows
-
-
-def _limits(metric: str) -> tuple[float, float]:
-    return LIMITS.get(metric, (0.0, 1.0))
 
 
 def _metrics(frame: pd.DataFrame, task: Task) -> dict[str, float]:

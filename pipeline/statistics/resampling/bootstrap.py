@@ -149,7 +149,6 @@ def bootstrap_intervals(
     count: int,
     confidence: float,
     rng: np.random.Generator,
-    size: Floats | float = 0.0,
 ) -> Intervals:
     """Interval of every number that a statistic gives, from the same draws.
 
@@ -161,8 +160,6 @@ def bootstrap_intervals(
         One per participant; all equal if group sizes may vary.
     count : int
         Number of draws.
-    size : float or array, shape (numbers,)
-        For differences: the largest value involved. Draws that differ only by its rounding error are equal.
 
     Returns
     -------
@@ -185,37 +182,16 @@ def bootstrap_intervals(
     for chosen in (np.flatnonzero(whole), *np.flatnonzero(partly)[:, None]):
         if len(chosen):
             usable_draws = draws[usable[:, chosen[0]]][:, chosen]
-            _enter(result, chosen, usable_draws, estimates[chosen], jackknife[:, chosen], strata, confidence)
-            _leave_out_flat(result, chosen, usable_draws, np.broadcast_to(size, len(estimates))[chosen])
+            low, high = bca_bounds(usable_draws, estimates[chosen], jackknife[:, chosen], strata, confidence)
+            other = np.isnan(low)
+            if other.any():
+                low[other], high[other] = percentile_bounds(usable_draws[:, other], confidence)
+            flat = np.ptp(usable_draws, axis=0) <= SAME * np.abs(usable_draws).max(axis=0)
+            result.low[chosen], result.high[chosen] = (np.where(flat, np.nan, bound) for bound in (low, high))
+            result.method[chosen] = np.where(flat, NO_INTERVAL, np.where(other, "percentile", "BCa"))
+            result.spread[chosen] = np.where(flat, 0.0, usable_draws.std(axis=0, ddof=1))
     return result
 
 
 def _columns(values: Floats) -> Floats:
     return values.reshape(len(values), -1)
-
-
-def _enter(
-    result: Intervals,
-    chosen: NDArray[np.intp],
-    draws: Floats,
-    estimates: Floats,
-    jackknife: Floats,
-    strata: Sequence[int],
-    confidence: float,
-) -> None:
-    """Fill in the intervals of the chosen numbers."""
-    low, high = bca_bounds(draws, estimates, jackknife, strata, confidence)
-    other = np.isnan(low)
-    if other.any():
-        low[other], high[other] = percentile_bounds(draws[:, other], confidence)
-    result.low[chosen], result.high[chosen] = low, high
-    result.method[chosen] = np.where(other, "percentile", "BCa")
-    result.spread[chosen] = draws.std(axis=0, ddof=1)
-
-
-def _leave_out_flat(result: Intervals, chosen: NDArray[np.intp], draws: Floats, size: Floats) -> None:
-    """Remove the intervals of numbers that are equal in all draws."""
-    flat = chosen[np.ptp(draws, axis=0) <= SAME * np.maximum(np.abs(draws).max(axis=0), size)]
-    result.low[flat] = result.high[flat] = np.nan
-    result.method[flat] = NO_INTERVAL
-    result.spread[flat] = 0.0

@@ -91,7 +91,7 @@ def scaled_intervals(
         Function of weights (draws, participants); result of shape (draws, numbers).
     strata : sequence of int
         One per participant.
-    scales : sequence of Scale
+    scales : sequence of IntervalScale
         One per number.
     count : int
         Number of draws.

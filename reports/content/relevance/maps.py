@@ -16,7 +16,6 @@ from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
 from heatlas.reports.figures.portrait import Tile, coronal_slice, draw_mosaic
 from heatlas.reports.figures.slices import (
-    GROUP_PERCENTILES,
     HIPPOCAMPAL_CUTS,
     MAP_CUTS,
     OVERVIEW_CUTS,
@@ -70,9 +69,7 @@ def group_map(material: Material, group: str, name: str) -> GroupMap | None:
     found = {(of, name): material.group_view(of, name) for of in (*run.map_groups, *OUTCOMES)}
     views = {key: view for key, view in found.items() if view is not None}
     classes = run.map_groups
-    rows = [
-        group_rows(views, of, [name], classes, GROUP_PERCENTILES, run.map_unit) for of in (run.map_groups, OUTCOMES)
-    ]
+    rows = [group_rows(views, of, [name], classes, run.map_unit) for of in (run.map_groups, OUTCOMES)]
     row = (rows[0] or rows[1])[0]
     return GroupMap(f"{map_title(name)}, mean of {block_title(material, group)}", image, row.scale, row.unit)
 
@@ -185,7 +182,7 @@ def _grid(
 ) -> Picture | None:
     """A figure of mean maps: a row per method, a block of slices per group; None where there is no map."""
     run, first, methods = material.run, material.run.map_groups[0], listing([map_title(name) for name in names])
-    rows = group_rows(material.group_views, groups, names, run.map_groups, GROUP_PERCENTILES, run.map_unit)
+    rows = group_rows(material.group_views, groups, names, run.map_groups, run.map_unit)
     if not rows:
         return None
     titles = [block_title(material, group, short=len(groups) > 2) for group in groups]
@@ -236,7 +233,7 @@ def _overviews(material: Material) -> list[Picture]:
         if group is None or not material.has_map(group, name):
             continue
         title = f"{map_title(name)}, mean of {block_title(material, group)}"
-        row, *_ = group_rows(material.group_views, [group], [name], run.map_groups, GROUP_PERCENTILES, run.map_unit)
+        row, *_ = group_rows(material.group_views, [group], [name], run.map_groups, run.map_unit)
         pictures.append(
             material.gallery.add(
                 draw_map_grid(
