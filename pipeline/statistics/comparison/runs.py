@@ -193,9 +193,7 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
         "accuracy_a": float(right_a.mean()),
         "accuracy_b": float(right_b.mean()),
         "difference": float(gain.mean()),
-        "ci_low": float(found.low[0]),
-        "ci_high": float(found.high[0]),
-        "interval": str(found.method[0]),
+        **found.row(),
         "p": float(mcnemar(counts, exact=True).pvalue),
         "note": joined(too_few(len(gain)), found.notes[0] if only_a + only_b else ALIKE),
     }

@@ -34,11 +34,14 @@ from heatlas.pipeline.statistics.performance.subgroup_difference import (
     Difference,
     subgroup_difference,
 )
-from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
+from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, ratio
 from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
-from heatlas.pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
-from heatlas.pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
-from heatlas.pipeline.statistics.resampling.weighted import ratio
+from heatlas.pipeline.statistics.resampling.scaled import (
+    INTERVAL_OF_PERFORMANCE,
+    LOGIT,
+    scaled_intervals,
+    with_exact_shares,
+)
 
 FAIRNESS_METRICS = METRICS
 FLAT_ERROR = "no test: participants do not differ in what the metric counts"

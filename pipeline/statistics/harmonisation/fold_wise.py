@@ -27,7 +27,7 @@ from heatlas.pipeline.statistics.data.region_features import NO_FOLD, VOLUME, Fo
 from heatlas.pipeline.statistics.harmonisation.combat import ComBatModel
 from heatlas.pipeline.statistics.harmonisation.combat_fit import fit
 from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
-from heatlas.pipeline.statistics.resampling.weighted import ratio
+from heatlas.pipeline.statistics.resampling.bootstrap import ratio
 
 
 @dataclass(frozen=True, eq=False)

@@ -250,7 +250,7 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
         min(settings.bootstrap_samples, MOST_DRAWS), settings.confidence, generator(*seed, "interval"),
     )  # fmt: skip
     return row | {
-        "r": r, "ci_low": bounds.low[0], "ci_high": bounds.high[0], "interval": bounds.method[0],
+        "r": r, **bounds.row(),
         "by_chance": float(np.nanmean(chance)), "p": float(p_value(np.array(beyond), len(permutations),
         permutations.exact)), "n_permutations": len(permutations),
     }  # fmt: skip

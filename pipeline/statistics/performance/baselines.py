@@ -19,8 +19,7 @@ from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import participant_codes
 from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
-from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws
-from heatlas.pipeline.statistics.resampling.weighted import ratio, weighted_mean
+from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws, ratio, weighted_mean
 from heatlas.pipeline.training.baselines.records import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"

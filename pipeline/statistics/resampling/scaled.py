@@ -9,15 +9,22 @@ stratum of few for too small by 1 / n_s. The standard deviation of the draws is 
 transformed back, with f the logit of shares, areas and squared errors of probabilities, Fisher's z of correlations, the
 logarithm of positive numbers, and as many degrees of freedom as participants less strata. BCa intervals of the same
 draws miss two to three times as often with 30 to 60 people (docs/benchmarks/statistics.md).
+
+A share of 0 or 1 has an exact interval instead: if all participants are classified correctly, so is every bootstrap
+sample, and its interval has zero width. The exact binomial interval (Clopper & Pearson 1934, Biometrika 26:404-413) has
+a positive width: 48 to 100 % for five out of five. The participant is the unit: one with several correct scans counts
+once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit, logit
+from scipy.stats import binomtest
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.statistics.arrays import Floats, Indices
@@ -124,3 +131,33 @@ def scaled_intervals(
             result.low[place], result.high[place] = ends
             result.method[place] = scale.name
     return Intervals(result.low, result.high, np.where(np.isnan(result.low), NO_INTERVAL, result.method), result.spread)
+
+
+EXACT = "Clopper-Pearson"
+_OF_ENDS = "; Clopper-Pearson (exact, over participants) for a share of 0 or 1; none"
+INTERVAL_OF_SHARES = "Kind of interval: BCa or percentile bootstrap" + _OF_ENDS
+"""Meaning of a column ``interval`` in a table of conversion."""
+INTERVAL_OF_PERFORMANCE = INTERVAL_OF_SCALED + _OF_ENDS
+"""The same in a table of performance."""
+
+
+def with_exact_shares(found: Intervals, shares: Mapping[int, tuple[float, int]], confidence: float) -> Intervals:
+    """Replace the intervals of shares of 0 or 1 by exact ones.
+
+    Parameters
+    ----------
+    shares : mapping of int to (float, int)
+        By position in `found`: estimate of a share, and number of participants it is based on.
+
+    Examples
+    --------
+    >>> exact = with_exact_shares(Intervals.absent(1), {0: (1.0, 5)}, 0.95)
+    >>> float(exact.low[0].round(3)), float(exact.high[0]), str(exact.method[0])
+    (0.478, 1.0, 'Clopper-Pearson')
+    """
+    low, high, method = found.low.copy(), found.high.copy(), found.method.astype("<U16")
+    for place, (share, participants) in shares.items():
+        if participants and share in (0.0, 1.0):
+            bounds = binomtest(round(share * participants), participants).proportion_ci(confidence, method="exact")
+            low[place], high[place], method[place] = bounds.low, bounds.high, EXACT
+    return dataclasses.replace(found, low=low, high=high, method=method)
