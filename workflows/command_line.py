@@ -410,12 +410,7 @@ def _count(text: str) -> int:
 def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: None) -> int:
     """Run a command and return its exit code.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Instead of those of the process.
-    begin : callable
-        Called when everything is imported, before the work begins.
+    `argv`: instead of those of the process; `begin`: called when everything is imported, before the work begins.
     """
     arguments = build_parser().parse_args(argv)
     try:

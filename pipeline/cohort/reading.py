@@ -110,6 +110,9 @@ def read_cohort(
     BadInputError if the folder is of no known layout or holds no image, a table or column is missing, a participant is
     unknown, or the rule of inclusion names no column or keeps nobody.
 
+    Gives all images found; if none is kept, the table gives the reasons. If scans cannot be labelled, because the
+    contrast names a column or value that does not occur, they are still read, and `InputCohort.problem` says why.
+
     Parameters
     ----------
     root : Path
@@ -120,12 +123,6 @@ def read_cohort(
         For the shuffle only.
     selection : ScanSelection or sequence of str
         Which scans; a sequence names participants.
-
-    Returns
-    -------
-    InputCohort
-        All images found; if none is kept, the table gives the reasons. If scans cannot be labelled, because the
-        contrast names a column or value that does not occur, they are still read, and `InputCohort.problem` says why.
     """
     if not isinstance(selection, ScanSelection):
         selection = ScanSelection(tuple(selection))

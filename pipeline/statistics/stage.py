@@ -87,12 +87,7 @@ NOTES_TABLE = Table(
 class Analysis:
     """A function from inputs to its table, or to several by name.
 
-    Parameters
-    ----------
-    tables : tuple of Table
-        Tables that it may write.
-    tasks : frozenset of str
-        Kinds of tasks that it is defined for.
+    `tables`: tables that it may write; `tasks`: kinds of tasks that it is defined for.
     """
 
     name: str
@@ -154,19 +149,10 @@ def analyse(
     (`read_inputs`). Data that do not allow an analysis (one class, too few participants, no volumes) raise no error:
     its rows or ``notes.tsv`` say why.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Those with a prediction and heatmaps.
-    predictions : pandas.DataFrame
-        ``predictions.tsv``, all of which performance is computed over.
-    executor : concurrent.futures.Executor, optional
-        Runs analyses in parallel; each has its own random stream, so the tables do not change.
+    `scans`: those with a prediction and heatmaps. `predictions`: ``predictions.tsv``, all of which performance is
+    computed over. `executor`: runs analyses in parallel; each has its own random stream, so the tables do not change.
 
-    Returns
-    -------
-    list of Path
-        The tables written.
+    Gives the tables written.
     """
     inputs = read_inputs(layout, scans, predictions, config)
     notes: list[tuple[str, str | None, str]] = [("inputs", None, said) for said in inputs.contradictions]

@@ -77,6 +77,8 @@ def write_demo_cohort(
 
     UsageError if the folder holds something else, or an argument makes no sense. ResumableError if the disk is full.
 
+    Gives `folder`, ready to be read as an ADNI download.
+
     Parameters
     ----------
     folder : Path
@@ -90,11 +92,6 @@ def write_demo_cohort(
         Typical voxel size.
     executor : concurrent.futures.Executor, optional
         Makes people in parallel.
-
-    Returns
-    -------
-    Path
-        `folder`, ready to be read as an ADNI download.
     """
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")

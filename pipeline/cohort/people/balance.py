@@ -113,11 +113,7 @@ def balanced(fold: Indices, stratum: Indices, features: Floats, rng: np.random.G
 def imbalance(values: Floats, fold: Indices, number: bool) -> float:
     """Largest standardised mean difference between a fold and the others, or Cramér's V; NaN if nothing varies.
 
-    Parameters
-    ----------
-    values : array, shape (people,)
-        Numbers, or codes 0..L-1 of categories; NaN where unknown.
-    fold : array of int, shape (people,)
+    `values` (people,): numbers, or codes 0..L-1 of categories; NaN where unknown. `fold` (people,).
     """
     known = ~np.isnan(values)
     values, fold = values[known], np.unique(fold[known], return_inverse=True)[1]

@@ -64,12 +64,7 @@ IDENTIFYING = frozenset({"rid", "ptid", "imageuid", "imageid", "subject", "subje
 class Clinical:
     """Clinical columns of the kept scans.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row per scan.
-    columns : mapping of str to str
-        Their descriptions.
+    `frame`: one row per scan; `columns`: their descriptions.
     """
 
     frame: pd.DataFrame

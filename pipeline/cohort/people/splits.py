@@ -166,12 +166,9 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
 
     BadInputError if a class has too few participants; the message says how many there are and how many are needed.
 
-    Parameters
-    ----------
-    config : CohortConfig
-        ``folds``: k folds, everyone tested once, a share of the others for validation. ``single``: fixed numbers of
-        test and validation participants per class, the rest for training (as in the founding study, whose list of
-        participants is not public).
+    `config`: ``folds``: k folds, everyone tested once, a share of the others for validation. ``single``: fixed numbers
+    of test and validation participants per class, the rest for training (as in the founding study, whose list of
+    participants is not public).
     """
     task = task_of(config)
     names, person_of, strata = _people(table, config)

@@ -52,12 +52,7 @@ def people_of(description: Mapping[str, Any], where: str, part: str) -> Sequence
 
     BadInputError if the description does not say so: then nobody knows whom the network may not predict.
 
-    Parameters
-    ----------
-    description : mapping
-        Of the network, as it was saved.
-    where : str
-        Names the network in messages.
+    `description`: of the network, as it was saved; `where`: names the network in messages.
     """
     if part == "backbone":
         found = description.get("backbone_participants", [])

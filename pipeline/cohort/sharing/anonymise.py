@@ -196,12 +196,8 @@ def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Seq
 
     UsageError if a key is needed and not given, lies in one of these folders, or cannot be read, made or trusted.
 
-    Parameters
-    ----------
-    key_file : Path or None
-        Holds the secret; created, readable only by its owner, if absent.
-    kept_out_of : sequence of Path
-        Input and output folders, in which the key must not lie.
+    `key_file`: holds the secret; created, readable only by its owner, if absent. `kept_out_of`: input and output
+    folders, in which the key must not lie.
     """
     if not config.shift_dates and not config.pseudonyms:
         return None

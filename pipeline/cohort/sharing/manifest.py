@@ -107,14 +107,8 @@ def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> 
 
     BadInputError if an image cannot be read.
 
-    Parameters
-    ----------
-    root : Path
-        Folder that their images lie in.
-    scans : sequence of Scan
-        Kept ones.
-    ids_only : bool
-        Leave out the digests, which require reading every voxel.
+    `root`: folder that their images lie in; `scans`: kept ones; `ids_only`: leave out the digests, which require
+    reading every voxel.
     """
     digests = {} if ids_only else _digests(root, scans)
     failed = [digest for digest in digests.values() if isinstance(digest, BadInputError)]

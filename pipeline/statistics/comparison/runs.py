@@ -69,13 +69,7 @@ MCNEMAR_COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run to compare.
-
-    Parameters
-    ----------
-    predictions : pandas.DataFrame
-        ``predictions.tsv``.
-    """
+    """One run to compare."""
 
     name: str
     config: Config

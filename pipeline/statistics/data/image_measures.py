@@ -59,15 +59,9 @@ def measure_images(
 
     BadInputError if a scan cannot be read.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Registered, those with heatmaps.
+    `scans`: registered, those with heatmaps.
 
-    Returns
-    -------
-    bool
-        Whether anything was done.
+    Gives whether anything was done.
     """
     spec = configured_input(config)
     files = [layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans]

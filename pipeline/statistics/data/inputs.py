@@ -220,12 +220,7 @@ def read_inputs(
 
     BadInputError if a table lacks a column or lists a scan twice, or a scan of the relevance table has no prediction.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Those with a prediction and heatmaps.
-    predictions : pandas.DataFrame
-        ``predictions.tsv``.
+    `scans`: those with a prediction and heatmaps; `predictions`: ``predictions.tsv``.
     """
     predictions = predictions_of_task(PREDICTIONS_TABLE.path(layout), predictions, task_of(config.cohort))
     clinical = _clinical(layout)

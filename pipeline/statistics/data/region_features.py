@@ -100,10 +100,7 @@ class FoldedScans:
 def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[RegionFeatures]:
     """Densities of every map, and volumes if the run measured them.
 
-    Parameters
-    ----------
-    volumes : pandas.DataFrame
-        ``volumes.tsv``; the volume of a group is the sum over its regions, n/a if one of them is.
+    `volumes`: ``volumes.tsv``; the volume of a group is the sum over its regions, n/a if one of them is.
     """
     sources = [RegionFeatures(name, values.groups, values.densities[:, i]) for i, name in enumerate(values.maps)]
     of_scans = volumes[volumes["scan_id"].isin(values.scans["scan_id"]) & volumes["group"].notna()]

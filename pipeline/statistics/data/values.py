@@ -109,15 +109,9 @@ def participant_codes(participants: Sequence[str]) -> tuple[NDArray[np.intp], li
 def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
     """Mean over each participant's rows, without NaN rows; NaN if there are none.
 
-    Parameters
-    ----------
-    values : array, shape (rows, ...)
-    codes : array of int, shape (rows,)
-        Participant 0..P-1 of each row.
+    `values` (rows, ...); `codes` (rows,): participant 0..P-1 of each row.
 
-    Returns
-    -------
-    array, shape (P, ...)
+    Gives an array (P, ...).
 
     Examples
     --------

@@ -116,15 +116,9 @@ def compare_voxelwise(
 
     BadInputError if an image or map cannot be read. Data that allow no test are rows with a note.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Those with a prediction and heatmaps.
+    `scans`: those with a prediction and heatmaps.
 
-    Returns
-    -------
-    bool
-        Whether anything was done.
+    Gives whether anything was done.
     """
     settings = config.statistics.voxelwise
     if not settings.permutations:

@@ -62,12 +62,8 @@ class CovariateColumns:
 
         BadInputError if the formula cannot be used or names a missing column.
 
-        Parameters
-        ----------
-        formula : str
-            Right-hand side as in `pipeline.statistics.linear.formula`, e.g. ``age + sex``; empty for none.
-        without : collection of str
-            Columns whose terms are left out of the formula.
+        `formula`: right-hand side as in `pipeline.statistics.linear.formula`, e.g. ``age + sex``; empty for none.
+        `without`: columns whose terms are left out of the formula.
         """
         terms, variables = _read(formula, list(map(str, training.columns)))
         terms = [term for term in terms if not set(columns_of(term, variables)) & set(without)]
@@ -125,14 +121,8 @@ class CovariateColumns:
 def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], setting: str) -> None:
     """Refuse a formula that contains the class of the participants a model is applied to.
 
-    Parameters
-    ----------
-    contrast_column : str
-        Column of the scan table that defines the classes.
-    columns : sequence of str
-        Columns of the table.
-    setting : str
-        Setting that the formula comes from.
+    `contrast_column`: column of the scan table that defines the classes; `columns`: columns of the table; `setting`:
+    setting that the formula comes from.
 
     Raises
     ------

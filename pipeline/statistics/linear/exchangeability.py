@@ -46,12 +46,8 @@ TIE_TOLERANCE = 1e-9
 class Permutations:
     """Permutations of rows.
 
-    Parameters
-    ----------
-    rows : array of int, shape (m, rows)
-        ``values[rows[i]]`` is the i-th permutation. Memory: 4 bytes each.
-    exact : bool
-        True if these are all distinct permutations, including the identity.
+    `rows` (m, rows): ``values[rows[i]]`` is the i-th permutation. Memory: 4 bytes each. `exact`: True if these are all
+    distinct permutations, including the identity.
     """
 
     rows: NDArray[np.int32]
@@ -116,14 +112,11 @@ class Exchangeability:
     def reduce(self, values: Floats) -> Floats:
         """Reduce values of rows to the units of analysis.
 
+        Gives an array (units, columns): participant means, or the values unchanged.
+
         Parameters
         ----------
         values : array, shape (rows, columns)
-
-        Returns
-        -------
-        array, shape (units, columns)
-            Participant means, or the values unchanged.
         """
         if self.scheme != "means":
             return values
@@ -184,10 +177,7 @@ class Exchangeability:
     def permutations(self, count: int, rng: np.random.Generator, alike: Sequence[int] | None = None) -> Permutations:
         """Random permutations of the units, or all distinct ones if there are no more than ``count``.
 
-        Parameters
-        ----------
-        alike : sequence of int, optional
-            Per unit of `reduce`; units with equal numbers have equal model rows. Default: all differ.
+        `alike`: per unit of `reduce`; units with equal numbers have equal model rows. Default: all differ.
         """
         blocks = self._blocks()
         n_units = sum(block.size for block in blocks)
@@ -229,11 +219,8 @@ class Exchangeability:
 def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:
     """Share of permutations at least as extreme as the observed statistic.
 
-    Parameters
-    ----------
-    observed : array, shape (...)
-    null : array, shape (m, ...)
-        Statistics under permutation; with `exact`, of all permutations, including the observed one.
+    `observed` (...). `null` (m, ...): statistics under permutation; with `exact`, of all permutations, including the
+    observed one.
 
     Examples
     --------

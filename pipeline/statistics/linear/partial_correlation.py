@@ -43,6 +43,8 @@ def partial_correlation(
 
     BadInputError if the tested term has several columns.
 
+    In the result, ``estimate`` is the (partial) correlation; ``standard_error``, ``low`` and ``high`` belong to it.
+
     Parameters
     ----------
     values : array, shape (rows of the table,) or (rows of the table, columns)
@@ -55,11 +57,6 @@ def partial_correlation(
     method : {"pearson", "spearman"}
     kinds : sequence, optional
         As for `pipeline.statistics.linear.freedman_lane.freedman_lane`.
-
-    Returns
-    -------
-    PermutationTest
-        ``estimate`` is the (partial) correlation; ``standard_error``, ``low`` and ``high`` belong to it.
     """
     k = design.tested.shape[1]
     if k != 1:

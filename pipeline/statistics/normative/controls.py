@@ -21,12 +21,8 @@ BAND = (0.05, 0.25, 0.75, 0.95)
 class ControlGroup:
     """Participants of the negative class that a participant is compared with.
 
-    Parameters
-    ----------
-    values : DataFrame
-        Mean share of the map, one row per participant, one column per bilateral group.
-    who : str
-        Description, with n.
+    `values`: mean share of the map, one row per participant, one column per bilateral group; `who`: description, with
+    n.
     """
 
     values: pd.DataFrame

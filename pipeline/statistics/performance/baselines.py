@@ -212,6 +212,8 @@ def areas_after_exchange(
 ) -> Floats:
     """Area within folds of predictions that take the baseline's in place of the network's in some scans.
 
+    Gives an array (draws,).
+
     Parameters
     ----------
     network, baseline : array, shape (scans,)
@@ -220,10 +222,6 @@ def areas_after_exchange(
     fold : array, shape (scans,)
     exchanged : array of bool, shape (draws, scans)
         All scans of a participant together.
-
-    Returns
-    -------
-    array, shape (draws,)
     """
     scores, picked = (network, baseline), (~exchanged, exchanged)
     wins, pairs = np.zeros(len(exchanged)), 0

@@ -66,16 +66,9 @@ LEAVES_OUT_RETRAINING = "the interval leaves out how results vary when networks 
 def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
     """Area under the ROC curve: the probability that a positive scores above a negative, ties counted half.
 
-    Parameters
-    ----------
-    target : array of 0 and 1, shape (scans,)
-    score : array, shape (scans,)
-    weights : array, shape (draws, scans)
+    `target` (scans,) of 0 and 1; `score` (scans,); `weights` (draws, scans).
 
-    Returns
-    -------
-    array, shape (draws,)
-        NaN where a class has no weight.
+    Gives an array (draws,): NaN where a class has no weight.
     """
     return ratio(*_wins(target, score, weights))
 

@@ -56,12 +56,7 @@ PERFORMANCE_REPEATS_TABLE = Table(
 def corrected_interval(values: Floats, test_to_train: float, confidence: float) -> tuple[float, float]:
     """Interval of the mean of k resampled estimates that share training data (Nadeau & Bengio 2003).
 
-    Parameters
-    ----------
-    values : array, shape (k,)
-        Performance in each test fold.
-    test_to_train : float
-        Test participants over training participants.
+    `values` (k,): performance in each test fold; `test_to_train`: test participants over training participants.
 
     Examples
     --------

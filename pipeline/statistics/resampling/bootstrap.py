@@ -76,14 +76,9 @@ class Intervals:
 def participant_draws(strata: Sequence[int], count: int, rng: np.random.Generator) -> Floats:
     """How often each participant is drawn.
 
-    Parameters
-    ----------
-    strata : sequence of int
-        Stratum 0..S-1 of each participant; draws are made within strata, so that group sizes do not change.
+    `strata`: stratum 0..S-1 of each participant; draws are made within strata, so that group sizes do not change.
 
-    Returns
-    -------
-    array, shape (count, participants)
+    Gives an array (count, participants).
     """
     members = np.asarray(strata)
     draws = np.zeros((count, len(members)))
@@ -156,20 +151,11 @@ def bootstrap_intervals(
 ) -> Intervals:
     """Interval of every number that a statistic gives, from the same draws.
 
-    Parameters
-    ----------
-    statistic : callable
-        Function of weights; result of shape (draws,) or (draws, numbers).
-    strata : sequence of int
-        One per participant; all equal if group sizes may vary.
-    count : int
-        Number of draws.
+    `statistic`: function of weights; result of shape (draws,) or (draws, numbers). `strata`: one per participant; all
+    equal if group sizes may vary. `count`: number of draws.
 
-    Returns
-    -------
-    Intervals
-        No bounds for fewer than three participants, if the statistic is undefined in more than half of the draws (draws
-        in which it is undefined are left out), or if all draws are equal (`Intervals.flat`).
+    The result has no bounds for fewer than three participants, if the statistic is undefined in more than half of the
+    draws (draws in which it is undefined are left out), or if all draws are equal (`Intervals.flat`).
     """
     n = len(strata)
     estimates = _columns(statistic(np.ones((1, n))))[0]

@@ -92,6 +92,9 @@ def scaled_intervals(
 ) -> Intervals:
     """Interval of every number that a statistic gives, from the same draws.
 
+    The result has no bounds for fewer than three participants, without a degree of freedom, where the statistic is
+    undefined in more than half of the draws or at the end of its scale, or if all draws are equal (`Intervals.flat`).
+
     Parameters
     ----------
     statistic : callable
@@ -102,12 +105,6 @@ def scaled_intervals(
         One per number.
     count : int
         Number of draws.
-
-    Returns
-    -------
-    Intervals
-        No bounds for fewer than three participants, without a degree of freedom, where the statistic is undefined in
-        more than half of the draws or at the end of its scale, or if all draws are equal (`Intervals.flat`).
     """
     n, groups = len(strata), len(np.unique(strata))
     result = Intervals.absent(len(scales))
@@ -144,10 +141,7 @@ INTERVAL_OF_PERFORMANCE = INTERVAL_OF_SCALED + _OF_ENDS
 def with_exact_shares(found: Intervals, shares: Mapping[int, tuple[float, int]], confidence: float) -> Intervals:
     """Replace the intervals of shares of 0 or 1 by exact ones.
 
-    Parameters
-    ----------
-    shares : mapping of int to (float, int)
-        By position in `found`: estimate of a share, and number of participants it is based on.
+    `shares`: by position in `found`: estimate of a share, and number of participants it is based on.
 
     Examples
     --------
