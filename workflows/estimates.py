@@ -45,7 +45,7 @@ class TrainingStep:
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """Of a run: seconds of the clock by stage, bytes of memory of a worker and of disk at the end."""
+    """What a run takes: seconds of the clock by stage, bytes of memory of a worker and of disk at the end."""
 
     seconds: dict[str, float]
     memory: float
@@ -108,7 +108,7 @@ def rounds(units: int, workers: int) -> int:
 
 
 def registration_seconds(config: Config) -> float:
-    """Of a core, for a scan."""
+    """Seconds of a core for a scan."""
     settings = config.registration
     fixed, of_grid = REGISTRATION_SECONDS.get(settings.transform, REGISTRATION_SECONDS["syn"])
     return fixed + of_grid / settings.resolution_mm**3 + N4_SECONDS * settings.bias_correction

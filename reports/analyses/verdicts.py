@@ -122,10 +122,10 @@ def survivors(rows: pd.DataFrame, p: str) -> str:
     if tested.empty:
         return "nothing could be tested"
     first = tested.sort_values(p, kind="stable").iloc[0]
-    found = int((tested[p] < CLEAR).sum())
+    significant = int((tested[p] < CLEAR).sum())
     return (
-        f"{number(found)} of {count(len(tested), 'region')} with a corrected p {correction(p)} below 0.05 (smallest: "
-        f"{p_value(first[p])}, {shortened(first['group'])})"
+        f"{number(significant)} of {count(len(tested), 'region')} with a corrected p {correction(p)} below 0.05 "
+        f"(smallest: {p_value(first[p])}, {shortened(first['group'])})"
     )
 
 
@@ -139,7 +139,7 @@ def comparisons(run: RunRecord) -> Verdict | None:
     clear = tested[tested["p_fwe"] < CLEAR].assign(size=-tested["hedges_g"].abs())
     clear = clear.sort_values(["p_fwe", "size"], kind="stable")
     what = " evidence" if run.leads_with_evidence else ""
-    said = [
+    phrases = [
         f"{word}{what} in {listing([_with_g(row) for row in rows.head(NAMED).to_dict('records')])}"
         for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
         if len(rows)
@@ -147,7 +147,7 @@ def comparisons(run: RunRecord) -> Verdict | None:
     start = f"Scans of {run.positive} have" if run.leads_with_evidence else f"Of the map of {run.positive},"
     measure = "evidence" if run.leads_with_evidence else "share of the map"
     none = f"In none of {count(len(tested), 'region')} does the {measure} differ after correction."
-    answer = f"{start} {'; '.join(said)}." if said else none
+    answer = f"{start} {'; '.join(phrases)}." if phrases else none
     first = tested.iloc[0]
     if run.leads_with_evidence:
         return Verdict(
@@ -175,23 +175,23 @@ def comparisons(run: RunRecord) -> Verdict | None:
 
 def effects(run: RunRecord) -> Verdict | None:
     """How many regions tell the classes apart by density, map by map, and how this was tested."""
-    table, said = classes_compared(run, metric="density"), []
+    table, phrases = classes_compared(run, metric="density"), []
     if table.empty:
         return None
     for name in run.main_maps:
         rows = table[(table["map"] == name) & table["t"].notna()]
         if len(rows):
             clear = int((rows["p_fwe"] < CLEAR).sum())
-            said.append(f"{map_title(name)}: {number(clear)} of {count(len(rows), 'region')}")
+            phrases.append(f"{map_title(name)}: {number(clear)} of {count(len(rows), 'region')}")
     first = table.iloc[0]
     within = f" within test folds.{difference_in_words(table)}" if folds_held(table) else "."
     grounds = (
         f"{count(int(first['n_first']), 'participant')} of {run.positive} and {number(first['n_second'])} of "
         f"{run.negative}, each person's scans averaged first; Welch's t, participants reassigned at random{within}"
     )
-    if not said:
+    if not phrases:
         return Verdict("No difference could be tested.", grounds)
-    return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(said)}.", grounds)
+    return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(phrases)}.", grounds)
 
 
 def folds_held(table: pd.DataFrame) -> bool:
@@ -288,8 +288,8 @@ def _subgroup(row: pd.Series) -> str:
 
 def _tested(row: pd.Series) -> str:
     measure = "" if row["metric"] == "balanced_accuracy" else f"{worded(row['metric'])} "
-    said = f"{_subgroup(row)}, {measure}{fixed(row['estimate'])} against {fixed(row['rest'])}"
-    return f"{said}, corrected {p_value(row['p_fdr'])}"
+    sentence = f"{_subgroup(row)}, {measure}{fixed(row['estimate'])} against {fixed(row['rest'])}"
+    return f"{sentence}, corrected {p_value(row['p_fdr'])}"
 
 
 def progression(run: RunRecord) -> Verdict | None:
@@ -300,11 +300,11 @@ def progression(run: RunRecord) -> Verdict | None:
     row, settings = rows.iloc[0], run.config.statistics
     people, events = int(row["n_participants"]), int(row["n_events"])
     needed, conversions = settings.progression.min_participants, settings.progression.min_events_per_variable
-    said = "not known"
+    in_words = "not known"
     if not is_missing(row["estimate"]):
         bounds = interval(row["ci_low"], row["ci_high"], 2, settings.confidence)
-        said = f"{fixed(row['estimate'])} ({bounds}; uncorrected {p_value(row['p'])}, permuted; 0.5 is guessing)"
-    grounds = f"Concordance of the network's score with the time to AD: {said}, n = {number(people)}, " \
+        in_words = f"{fixed(row['estimate'])} ({bounds}; uncorrected {p_value(row['p'])}, permuted; 0.5 is guessing)"
+    grounds = f"Concordance of the network's score with the time to AD: {in_words}, n = {number(people)}, " \
               f"{count(events, 'conversion')} ({row['event']})."  # fmt: skip
     if people < needed or events < conversions or is_missing(row["estimate"]):
         return Verdict(
@@ -320,10 +320,10 @@ def progression(run: RunRecord) -> Verdict | None:
     beside = f" Other predictors: {listing(better)}." if better else ""
     adjusted = rows_where(run, "cox", predictor="model", model="adjusted")
     if len(adjusted) and not is_missing(adjusted["hazard_ratio"].iloc[0]):
-        one = adjusted.iloc[0]
+        first = adjusted.iloc[0]
         beside += (
-            f" Cox model with covariates: hazard ratio {fixed(one['hazard_ratio'])}, corrected (FDR) "
-            f"{p_value(one['p_fdr'])}, n = {number(one['n_participants'])}."
+            f" Cox model with covariates: hazard ratio {fixed(first['hazard_ratio'])}, corrected (FDR) "
+            f"{p_value(first['p_fdr'])}, n = {number(first['n_participants'])}."
         )
     clear = row["p"] < CLEAR
     answer = ("Better than guessing." if row["estimate"] > 0.5 else "Worse than guessing.") if clear else "Not shown."

@@ -20,7 +20,7 @@ _PIECE = 65_536
 def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
     """Scans whose files have the same bytes, in the order given.
 
-    Of a DICOM series the first file, which holds unique identifiers, is compared.
+    A DICOM series is compared by its first file, which holds unique identifiers.
     """
     groups: list[list[Scan]] = [list(scans)]
     for trait in (lambda path: path.stat().st_size, _middle, file_digest):

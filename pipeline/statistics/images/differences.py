@@ -97,7 +97,7 @@ _OF_IMAGES = {
 _OF_MAPS = {"statistic": "evidence_t", "p": "evidence_p", "p_fwe": "evidence_p_fwe"}
 FEWEST_REGIONS = 5
 MOST_DRAWS = 2_000
-"""Of the bootstrap; each fits all regions again."""
+"""Most draws of the bootstrap; each fits all regions again."""
 
 
 @dataclass(frozen=True, eq=False)

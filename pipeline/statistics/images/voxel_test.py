@@ -26,7 +26,7 @@ from heatlas.pipeline.statistics.linear.freedman_lane import (
 from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
 
 CHUNK_BYTES = 48_000_000
-"""Of the largest array of a chunk of permutations."""
+"""Size of the largest array of a chunk of permutations."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,11 +31,11 @@ class Voxels:
     Parameters
     ----------
     fwhm_mm : float
-        Of the smoothing; 0 for none.
+        Width of the smoothing; 0 for none.
     step : int
         Every which voxel of the template grid is taken.
     grid : Grid
-        Of the voxels taken.
+        Grid of the voxels that are taken.
     mask : array of bool
         On this grid: the brain of the template, as far as the network sees it.
     """

@@ -29,7 +29,7 @@ PERFORMANCE_NUMBER_TABLE = Table(
 )  # fmt: skip
 
 SCALES = {"mae": LOG, "mae_of_mean": LOG, "corrected_mae": LOG, "r": FISHER, "r2": UNEXPLAINED}
-"""Of the intervals; other metrics as they are."""
+"""Scales of the intervals; other metrics as they are."""
 
 
 def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights: Floats) -> dict[str, Floats]:

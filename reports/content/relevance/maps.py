@@ -128,22 +128,22 @@ def mosaic(material: Material) -> Picture | None:
     shown = material.shows_people and run.keeps_single_maps and not run.task.is_number
     if not shown or not run.has("predictions", "scans"):
         return None
-    found = run.explained.drop(columns=["participant_id", "session_id"], errors="ignore").merge(
+    scans = run.explained.drop(columns=["participant_id", "session_id"], errors="ignore").merge(
         run.tables["scans"][["scan_id", "participant_id", "session_id"]], on="scan_id"
     )
-    found = found.assign(place=found["label"].map({label: k for k, label in enumerate(run.labels)}))
-    found = found.sort_values(["place", "probability"], ascending=[True, False], kind="stable")
-    found = found.drop_duplicates("participant_id")
-    drawn = found.iloc[np.unique(np.linspace(0, len(found) - 1, min(len(found), MOST_TILES)).round().astype(int))]
+    scans = scans.assign(place=scans["label"].map({label: k for k, label in enumerate(run.labels)}))
+    scans = scans.sort_values(["place", "probability"], ascending=[True, False], kind="stable")
+    scans = scans.drop_duplicates("participant_id")
+    drawn = scans.iloc[np.unique(np.linspace(0, len(scans) - 1, min(len(scans), MOST_TILES)).round().astype(int))]
     tiles = []
     for row in drawn.to_dict("records"):
         portrait = material.picture(run.files_of(row).portrait)
         if portrait is not None:
-            said = (f"{row['label']}, {fixed(row['probability'], 2)}", fitted(str(row["participant_id"]), 150, 11))
-            tiles.append(Tile(said, coronal_slice(portrait)))
+            captions = (f"{row['label']}, {fixed(row['probability'], 2)}", fitted(str(row["participant_id"]), 150, 11))
+            tiles.append(Tile(captions, coronal_slice(portrait)))
     if not tiles:
         return None
-    part = f" of {count(len(found), 'participant')}" if len(tiles) < len(found) else ""
+    part = f" of {count(len(scans), 'participant')}" if len(tiles) < len(scans) else ""
     return material.gallery.add_png(
         draw_mosaic(tiles),
         f"individual-maps_{name}",
@@ -162,11 +162,11 @@ def build(material: Material) -> Mapping[str, Any]:
     run = material.run
     groups, figures, viewer = [name for name in (*run.map_groups, *OUTCOMES) if name in run.group_sizes], [], None
     if run.keeps_mean_maps and material.group_views:
-        made = [_by_class(material), *_overviews(material), *surface_pictures(material), _by_outcome(material)]
-        figures, viewer = [picture for picture in made if picture is not None], group_viewer(material)
-    asked = f"raises the predicted {run.task.column}" if run.task.is_number else f"speaks for {run.task.explained}"
+        pictures = [_by_class(material), *_overviews(material), *surface_pictures(material), _by_outcome(material)]
+        figures, viewer = [picture for picture in pictures if picture is not None], group_viewer(material)
+    meaning = f"raises the predicted {run.task.column}" if run.task.is_number else f"speaks for {run.task.explained}"
     return {
-        "question": f"Each map answers the same question for every scan: what in this image {asked}?",
+        "question": f"Each map answers the same question for every scan: what in this image {meaning}?",
         "figures": figures,
         "mosaic": mosaic(material),
         "single": run.keeps_single_maps,
