@@ -35,12 +35,8 @@ WIDTH = 100
 def evaluate_command(arguments: argparse.Namespace) -> int:
     """Judge the methods on a finished run, without changing anything of it; print the verdicts.
 
-    Raises
-    ------
-    UsageError
-        If the folder is no run, or a method or part does not exist.
-    BadInputError
-        If the run has nothing to judge.
+    UsageError if the folder is no run, or a method or part does not exist. BadInputError if the run has nothing to
+    judge.
     """
     layout = EvaluationLayout(arguments.out.resolve())
     source, request = read_run_input(layout), request_of(arguments)
@@ -84,10 +80,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
 def request_of(arguments: argparse.Namespace) -> Request:
     """What was typed.
 
-    Raises
-    ------
-    UsageError
-        For a part that does not exist, families without the consensus, or draws without retrain or below 1.
+    UsageError for a part that does not exist, families without the consensus, or draws without retrain or below 1.
     """
     parts = chosen_parts(_listed(arguments.parts))
     if arguments.plant:
@@ -110,10 +103,7 @@ def _listed(texts: list[str]) -> tuple[str, ...]:
 def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     """Kept scans whose registered image and mask are there, and the names of the others.
 
-    Raises
-    ------
-    BadInputError
-        If no scan is registered.
+    BadInputError if no scan is registered.
     """
     found, missing = [], []
     for scan in ScanTable.read(layout).kept:

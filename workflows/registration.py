@@ -32,12 +32,7 @@ from heatlas.reports.frame.overviews import draw_overviews, overview_job
 
 
 def register_and_finish(
-    layout: RunLayout,
-    input_root: Path,
-    scans: Sequence[Scan],
-    config: Config,
-    executor: Executor,
-    digests: DigestCache,
+    layout: RunLayout, input_root: Path, scans: Sequence[Scan], config: Config, executor: Executor, digests: DigestCache
 ) -> tuple[list[Outcome], list[Outcome]]:
     """Register scans, draw the overviews, measure volumes, and update ``scans.tsv``.
 

@@ -22,7 +22,7 @@ from heatlas.pipeline.statistics.groups.region_explorer import (
     explorer_table,
     method_and_beta,
 )
-from heatlas.reports.analyses.verdicts import rows_where
+from heatlas.reports.analyses.verdicts import classes_compared
 from heatlas.reports.figures.slices import Plane
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.components import Component, embedded_json
@@ -166,8 +166,7 @@ def region_explorer(material: Material) -> Component | None:
 
 def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
     """Tests between the classes, and of which measure: evidence; of other maps share, or density without it."""
-    pair = f"{run.positive}/{run.negative}"
-    shares, densities = (rows_where(run, "group_comparisons", comparison=pair, metric=m) for m in ("share", "density"))
+    shares, densities = (classes_compared(run, metric=m) for m in ("share", "density"))
     if len(shares):
         shares = shares[~shares["map"].isin(run.evidence_maps)]
         evidence = densities[densities["map"].isin(run.evidence_maps)] if len(densities) else densities

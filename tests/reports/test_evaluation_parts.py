@@ -16,7 +16,7 @@ from heatlas.pipeline.evaluation.interactions.sides import COLUMNS as SIDES
 from heatlas.pipeline.evaluation.interactions.sources import COLUMNS as SOURCES
 from heatlas.pipeline.evaluation.representations.table import COLUMNS as REPRESENTATIONS
 from heatlas.pipeline.evaluation.retraining.table import COLUMNS as RETRAINING
-from heatlas.reports.content.relevance.evaluation_parts import NAMED, ROWS, Part, _part, applies, shown_of_all
+from heatlas.reports.content.relevance.evaluation_parts import NAMED, ROWS, EvaluationPart, _part, applies, shown_of_all
 
 SHOWN = {one.table: one for one in shown_of_all()}
 GROUPS = [f"Region {place}" for place in range(20)]
@@ -90,11 +90,11 @@ def run_of(**own: pd.DataFrame) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def shown(name: str) -> Part:
+def shown(name: str) -> EvaluationPart:
     return _part(run_of(**tables()), SHOWN[name], shown_of_all()[SHOWN[name]])
 
 
-def cells(part: Part) -> list[list[str]]:
+def cells(part: EvaluationPart) -> list[list[str]]:
     return [[cell.text for cell in row] for row in part.tables[0].rows]
 
 

@@ -30,7 +30,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
 from heatlas.reports.people.page import person_content
 from heatlas.reports.read.leading_map import leading_map
-from heatlas.reports.read.people import People
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.words.numbers import fixed, signed
@@ -183,7 +183,7 @@ def test_the_comparison_of_the_classes_is_one_of_evidence(run, record):
 
 
 def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, record):
-    content = person_content(Material.of(run), People(record), "sub-AD000")
+    content = person_content(Material.of(run), ParticipantRecords(record), "sub-AD000")
     table = read_table(run.group / "relevance_bilateral.tsv")
     own = table[(table["participant_id"] == "sub-AD000") & (table["map"] == EVIDENCE)].set_index("group")["sum"]
     first = by_hand(run).index[0]
@@ -200,7 +200,7 @@ def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, reco
 
 
 def test_the_fingerprint_compares_evidence_and_shares_of_other_maps(run, record):
-    content = person_content(Material.of(run), People(record), "sub-AD001")  # with two scans
+    content = person_content(Material.of(run), ParticipantRecords(record), "sub-AD001")  # with two scans
     evidence, lrp, _ = content["fingerprints"]
     table = read_table(run.group / "relevance_bilateral.tsv")
     own = table[(table["participant_id"] == "sub-AD001") & (table["group"] == "Hippocampus")]

@@ -71,7 +71,7 @@ def test_p_of_w_is_that_of_all_rankings_there_are() -> None:
     every = [kendall_w(np.array(o, float)) for o in itertools.product(itertools.permutations(range(3)), repeat=3)]
     exact = np.mean(np.array(every) >= kendall_w(values) - 1e-12)
     found = agreement(values, 1, 20_000, np.random.default_rng(2))
-    np.testing.assert_allclose(found.w_p, exact, atol=0.01)
+    np.testing.assert_allclose(found.p, exact, atol=0.01)
 
 
 def test_overlap_of_tops_and_what_chance_gives() -> None:
@@ -81,7 +81,7 @@ def test_overlap_of_tops_and_what_chance_gives() -> None:
     common = len(set(np.argsort(-a)[:8]) & set(np.argsort(-b)[:8]))
     np.testing.assert_allclose(mean_overlap(chosen), common / 8)
     found = agreement(np.stack([a, b]), 8, 20_000, rng)
-    np.testing.assert_allclose(found.chance, hypergeom(30, 8, 8).mean() / 8)
+    np.testing.assert_allclose(found.overlap_chance, hypergeom(30, 8, 8).mean() / 8)
     np.testing.assert_allclose(found.overlap_p, hypergeom(30, 8, 8).sf(common - 1), atol=0.012)
 
 

@@ -98,8 +98,7 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
             lambda weights: statistic(weights)[:, None], strata, [LOGIT], settings.bootstrap_samples,
             settings.confidence, generator(seed, "families", run.name),
         )  # fmt: skip
-        row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0])}
-        row |= {"ci_low": float(found.low[0]), "ci_high": float(found.high[0]), "interval": str(found.method[0])}
+        row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0]), **found.row()}
         row["note"] = joined(row.get("note"), found.notes[0])
     else:
         row["note"] = joined(row.get("note"), "only one class among the scans of all runs")

@@ -69,16 +69,7 @@ MCNEMAR_COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run to compare.
-
-    Parameters
-    ----------
-    name : str
-    config : Config
-    predictions : pandas.DataFrame
-        ``predictions.tsv``.
-    values : RelevanceValues
-    """
+    """One run to compare."""
 
     name: str
     config: Config
@@ -109,11 +100,8 @@ def with_one_name_per_person(runs: Sequence[Run]) -> list[Run]:
 def common_scans(runs: Sequence[Run]) -> list[str]:
     """Scans predicted by all runs, in the order of the first run.
 
-    Raises
-    ------
-    BadInputError
-        For fewer than two runs, different contrasts, a scan whose class differs between runs without shuffled labels,
-        or too few scans in common.
+    BadInputError for fewer than two runs, different contrasts, a scan whose class differs between runs without shuffled
+    labels, or too few scans in common.
     """
     if len(runs) < 2:
         raise BadInputError("compare: two runs or more are needed. Name several run folders.")
@@ -199,9 +187,7 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
         "accuracy_a": float(right_a.mean()),
         "accuracy_b": float(right_b.mean()),
         "difference": float(gain.mean()),
-        "ci_low": float(found.low[0]),
-        "ci_high": float(found.high[0]),
-        "interval": str(found.method[0]),
+        **found.row(),
         "p": float(mcnemar(counts, exact=True).pvalue),
         "note": joined(too_few(len(gain)), found.notes[0] if only_a + only_b else ALIKE),
     }

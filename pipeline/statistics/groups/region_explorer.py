@@ -82,6 +82,8 @@ def explorer_table(
 ) -> pd.DataFrame:
     """All rows of the explorer.
 
+    Gives `EXPLORER_COLUMNS`; by map, scan group, bilateral before single regions, then by name.
+
     Parameters
     ----------
     summary : pandas.DataFrame
@@ -102,11 +104,6 @@ def explorer_table(
         Positive and negative class.
     evidence : collection of str
         Names of the evidence maps.
-
-    Returns
-    -------
-    pandas.DataFrame
-        `EXPLORER_COLUMNS`; by map, scan group, bilateral before single regions, then by name.
     """
     scan_groups = [*labels, *OUTCOMES]
     members = predictions.set_index("scan_id")[["label", "outcome"]]

@@ -69,7 +69,9 @@ def _beside(verdicts: pd.DataFrame, scores: pd.DataFrame) -> PageTable:
     """One row per map: its scores, and the same by networks that know nothing of the labels."""
     whole = scores[scores["severity"].astype(str) == ALL]
     real = whole[whole["network"].isin([REAL, NO_NETWORK])].set_index("map")
-    rows = verdicts.assign(title=verdicts["map"].map(title_of), passed=verdicts["passed"].map(_yes_or_no))
+    words = {"true": "yes", "false": "no"}
+    passed = verdicts["passed"].map(lambda value: words.get(str(value).lower()))
+    rows = verdicts.assign(title=verdicts["map"].map(title_of), passed=passed)
     for column in ("balanced_accuracy", "completeness_error", "seconds"):
         rows[column] = rows["map"].map(real[column])
     scans, people = (int(real[name].max()) for name in ("n_scans", "n_participants"))
@@ -78,10 +80,6 @@ def _beside(verdicts: pd.DataFrame, scores: pd.DataFrame) -> PageTable:
         "between the classes. Images without a network have no null. Every score is in evaluation/evaluation.tsv."
     )
     return page_table(rows, _known(rows, _BESIDE), caption)
-
-
-def _yes_or_no(passed: object) -> str | None:
-    return {"true": "yes", "false": "no"}.get(str(passed).lower())
 
 
 def _dose_response(scores: pd.DataFrame) -> PageTable | None:
@@ -100,18 +98,18 @@ def _dose_response(scores: pd.DataFrame) -> PageTable | None:
             at[at["severity"].astype(str) == severity].set_index("map")["auroc_difference"]
         )
     columns = [
-        Column("title", "Map"), numeric("dose_response", "Dose-response", fixed, COLUMNS["dose_response"]),
+        Column("title", "Map"),
+        numeric("dose_response", "Dose-response", fixed, COLUMNS["dose_response"]),
         *(numeric(severity, f"AUROC at severity {severity}", fixed) for severity in severities),
-    ]  # fmt: skip
+    ]
     return page_table(rows, columns, "Dose-response: does the map say more where more was planted?")
 
 
 def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
     """What happens to the network's answer when the regions of a map are removed; None where it was not measured."""
     rows = scores[(scores["severity"].astype(str) == ALL) & (scores["network"] == REAL)]
-    columns = _known(
-        rows, [numeric(name, sentence_case(_spelt(name)), number, COLUMNS[name]) for name in (*FAITHFUL, *LOCALISED)]
-    )
+    titles = {name: sentence_case(name.replace("_", " ")) for name in (*FAITHFUL, *LOCALISED)}
+    columns = _known(rows, [numeric(name, title, number, COLUMNS[name]) for name, title in titles.items()])
     if not columns:
         return None
     rows = rows.assign(title=rows["map"].map(title_of))
@@ -126,7 +124,3 @@ def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
         [Column("title", "Map"), *columns],
         "Faithfulness to the network, which needs no truth, and overlap with planted regions where these are known.",
     )
-
-
-def _spelt(name: str) -> str:
-    return name.replace("_", " ")
