@@ -32,28 +32,29 @@ log = logging.getLogger("heatlas")
 OUTCOME = "TP"
 TOP = 10
 
-RECOVERY_COLUMNS = {
-    "map": "Relevance map",
-    "metric": "Metric that ranks the bilateral groups: sum, density or gain",
-    "outcome": "Scans looked at: TP, patients recognised as patients",
-    "n_participants": "Participants with such scans; each counts once",
-    "n_scans": "Such scans",
-    "n_groups": "Bilateral groups in the ranking",
-    "n_planted": "Groups in which disease was planted",
-    "top": "Length of the list of first groups",
-    "hits": "Planted groups on that list",
-    "expected_hits": "Planted groups that a random ranking puts on that list, on average (hypergeometric)",
-    "p_value": "Probability that a random ranking puts as many there, or more (hypergeometric)",
-    "found": "Planted groups on the list, best first",
-    "first_groups": "The list, best first",
-    "relevance_share": "Positive relevance in planted groups, as share of that in all groups; the same for each metric",
-    "volume_share": "Volume of planted groups, as share of all groups",
-    "enrichment": "relevance_share / volume_share; 1 for a map that is even everywhere",
-}
-"""Columns of ``planted_recovery.tsv``."""
 PLANTED_RECOVERY_TABLE = Table(
-    "planted_recovery", RECOVERY_COLUMNS, "map and metric", "Do maps find the regions in which disease was planted?",
-    stage="evaluation", filled=("map", "metric", "n_participants", "n_groups", "n_planted", "top", "hits"),
+    "planted_recovery",
+    {
+        "map": "Relevance map",
+        "metric": "Metric that ranks the bilateral groups: sum, density or gain",
+        "outcome": "Scans looked at: TP, patients recognised as patients",
+        "n_participants": "Participants with such scans; each counts once",
+        "n_scans": "Such scans",
+        "n_groups": "Bilateral groups in the ranking",
+        "n_planted": "Groups in which disease was planted",
+        "top": "Length of the list of first groups",
+        "hits": "Planted groups on that list",
+        "expected_hits": "Planted groups that a random ranking puts on that list, on average (hypergeometric)",
+        "p_value": "Probability that a random ranking puts as many there, or more (hypergeometric)",
+        "found": "Planted groups on the list, best first",
+        "first_groups": "The list, best first",
+        "relevance_share": "Positive relevance in planted groups, as share of that in all groups; the same for each "
+        "metric",
+        "volume_share": "Volume of planted groups, as share of all groups",
+        "enrichment": "relevance_share / volume_share; 1 for a map that is even everywhere",
+    },
+    "map and metric", "Do maps find the regions in which disease was planted?", stage="evaluation",
+    filled=("map", "metric", "n_participants", "n_groups", "n_planted", "top", "hits"),
 )  # fmt: skip
 
 
@@ -202,7 +203,7 @@ def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
         place = localisation(one_map, planted)
         for metric in METRICS:
             rows.append(_row(str(name), metric, one_map, planted_recovery(one_map, planted, metric), place))
-    frame = pd.DataFrame(rows, columns=list(RECOVERY_COLUMNS))
+    frame = PLANTED_RECOVERY_TABLE.frame(rows)
     PLANTED_RECOVERY_TABLE.write(layout, frame)
     return frame
 

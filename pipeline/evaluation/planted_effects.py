@@ -29,31 +29,31 @@ FEWEST_EVENTS = 10
 """Conversions that one predictor needs (Peduzzi et al. 1995): with fewer, even a strong one is likely to be missed."""
 VOLUME = "volume"
 
-EFFECTS_COLUMNS = {
-    "effect": "Short name of what was planted, or of a null",
-    "planted": "What was done to the data",
-    "magnitude": "Size of what was planted; n/a for a null",
-    "magnitude_unit": "In which unit",
-    "expected": "found; not found; or open, if the cohort is too small to tell",
-    "analysis": "Table of group/statistics that should show it",
-    "rows": "Which of its rows were looked at",
-    "n_tests": "How many tests that is",
-    "where": "Row with the smallest p",
-    "estimate": "What the analysis found there",
-    "estimate_is": "Column that the estimate comes from",
-    "ci_low": "Lower bound of its interval; n/a where the table gives none",
-    "ci_high": "Upper bound",
-    "p": "The p it is judged by",
-    "p_is": "Column that the p comes from: uncorrected for one named group, family-wise for several",
-    "result": "found, not found, not tested or no answer",
-    "verdict": "as planted; missed (planted and not found); false alarm (found and not planted); nothing to remove (by "
-    "ComBat: not found before it either); not tested: too few; or no answer (no such table or value)",
-    "note": "Why there is no answer, or what to know of it",
-}
-"""Columns of ``planted_effects.tsv``."""
 PLANTED_EFFECTS_TABLE = Table(
-    "planted_effects", EFFECTS_COLUMNS, "planted effect or null", "Are planted effects found, and nulls not?",
-    stage="evaluation", filled=("effect", "verdict"),
+    "planted_effects",
+    {
+        "effect": "Short name of what was planted, or of a null",
+        "planted": "What was done to the data",
+        "magnitude": "Size of what was planted; n/a for a null",
+        "magnitude_unit": "In which unit",
+        "expected": "found; not found; or open, if the cohort is too small to tell",
+        "analysis": "Table of group/statistics that should show it",
+        "rows": "Which of its rows were looked at",
+        "n_tests": "How many tests that is",
+        "where": "Row with the smallest p",
+        "estimate": "What the analysis found there",
+        "estimate_is": "Column that the estimate comes from",
+        "ci_low": "Lower bound of its interval; n/a where the table gives none",
+        "ci_high": "Upper bound",
+        "p": "The p it is judged by",
+        "p_is": "Column that the p comes from: uncorrected for one named group, family-wise for several",
+        "result": "found, not found, not tested or no answer",
+        "verdict": "as planted; missed (planted and not found); false alarm (found and not planted); nothing to remove "
+        "(by ComBat: not found before it either); not tested: too few; or no answer (no such table or value)",
+        "note": "Why there is no answer, or what to know of it",
+    },
+    "planted effect or null", "Are planted effects found, and nulls not?", stage="evaluation",
+    filled=("effect", "verdict"),
 )  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def evaluate_effects(
             if (before["result"], row["result"]) == ("not found", "not found") and before is not row:
                 row["verdict"] = "nothing to remove"
         rows += own.values()
-    frame = pd.DataFrame(rows, columns=list(EFFECTS_COLUMNS))
+    frame = PLANTED_EFFECTS_TABLE.frame(rows)
     PLANTED_EFFECTS_TABLE.write(layout, frame)
     return frame
 
@@ -223,7 +223,7 @@ def _answer(
     wanted = {column: value.format(**words, variable=effect["variable"]) for column, value in question.rows.items()}
     groups = [str(name) for name in effect["groups"]] if question.groups else []
     p = "p" if question.p == "p_fwe" and len(groups) == 1 else question.p
-    row: dict[str, object] = dict.fromkeys(EFFECTS_COLUMNS) | {
+    row: dict[str, object] = dict.fromkeys(PLANTED_EFFECTS_TABLE.meanings) | {
         "effect": str(effect["effect"]) + suffix,
         "planted": effect["planted"],
         "magnitude": effect["magnitude"],

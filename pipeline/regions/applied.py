@@ -32,16 +32,16 @@ from heatlas.pipeline.run.work.steps import run_step
 
 STAGE = "regions-applied"
 
-APPLIED_BILATERAL_COLUMNS = {
-    **BILATERAL_COLUMNS,
-    "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged over "
-    "these networks: the denominator of gain",
-}
 RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
-    "relevance_applied_bilateral", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
-    "The same for scans outside the contrast, such as MCI.", stage="regions",
-    file="group/relevance_applied_bilateral.tsv",
-    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence",),
+    "relevance_applied_bilateral",
+    {
+        **BILATERAL_COLUMNS,
+        "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged "
+        "over these networks: the denominator of gain",
+    },
+    "scan, map and bilateral group", "The same for scans outside the contrast, such as MCI.", stage="regions",
+    file="group/relevance_applied_bilateral.tsv", filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
+    finite=True, later=("evidence",),
 )  # fmt: skip
 RELEVANCE_APPLIED_TABLE = replace(
     RELEVANCE_TABLE, name="relevance_applied", question=RELEVANCE_APPLIED_BILATERAL_TABLE.question,
@@ -131,7 +131,7 @@ def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, reference
     sums = table["sum"].to_numpy(float)
     table["density"] = density(sums, table["n_voxels"].to_numpy())
     table["gain"] = gain(sums, table["reference_sum"].where(table["evidence"].isna()).to_numpy(float))
-    return table[list(APPLIED_BILATERAL_COLUMNS)]
+    return table[list(RELEVANCE_APPLIED_BILATERAL_TABLE.meanings)]
 
 
 def _networks(applied: Path, scans: Sequence[Scan]) -> pd.DataFrame:

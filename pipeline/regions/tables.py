@@ -51,8 +51,8 @@ SPREADS = {
 }
 """Further columns of ``relevance.tsv`` where networks are ensembles."""
 RELEVANCE_TABLE = Table(
-    "relevance", {**RELEVANCE_COLUMNS, **SPREADS}, "scan, map and region",
-    "How much relevance lies in each region?", stage="regions", file="group/relevance.tsv",
+    "relevance", {**RELEVANCE_COLUMNS, **SPREADS},
+    "scan, map and region", "How much relevance lies in each region?", stage="regions", file="group/relevance.tsv",
     filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
     later=("evidence", "standard_error", *SPREADS), on_pages=False,
 )  # fmt: skip
@@ -73,8 +73,8 @@ RELEVANCE_BILATERAL_TABLE = Table(
     "relevance_bilateral", {**BILATERAL_COLUMNS, "evidence_sd": SPREADS["evidence_sd"]},
     "scan, map and bilateral group",
     "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
-    file="group/relevance_bilateral.tsv", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
-    later=("evidence", "evidence_sd"),
+    file="group/relevance_bilateral.tsv", filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
+    finite=True, later=("evidence", "evidence_sd"),
 )  # fmt: skip
 
 OUTCOMES = ("TP", "FP", "TN", "FN")

@@ -146,6 +146,10 @@ class Table:
         """The file and its data dictionary."""
         return [self.path(where).with_suffix(suffix) for suffix in (".tsv", ".json")]
 
+    def frame(self, rows: Iterable[Any] = ()) -> pd.DataFrame:
+        """Rows, as mappings or in the order of the columns, as a frame with all columns."""
+        return pd.DataFrame(list(rows), columns=list(self.meanings))
+
     def write(self, where: RunLayout | Path, rows: pd.DataFrame | Iterable[Any]) -> Path:
         """Write the table and its data dictionary.
 
@@ -161,7 +165,7 @@ class Table:
         ValueError
             If a column is missing or not declared.
         """
-        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows), columns=list(self.meanings))
+        frame = rows if isinstance(rows, pd.DataFrame) else self.frame(rows)
         described = self.dictionary
         columns = {name: described[name] for name in described if name in frame or name not in self.later}
         write_table(self.path(where), frame, columns)

@@ -22,7 +22,7 @@ from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backpro
 from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.explaining.stage import CONSERVATION_COLUMNS, explain_scans
+from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, explain_scans
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import save_model
@@ -138,7 +138,7 @@ def test_maps_of_the_network_that_has_not_seen_the_participant(run: SmallRun) ->
 
 def test_accounts_add_up(run: SmallRun) -> None:
     run_stage(run)
-    table = read_table(run.layout.group / "conservation.tsv", list(CONSERVATION_COLUMNS))
+    table = read_table(run.layout.group / "conservation.tsv", list(CONSERVATION_TABLE.meanings))
     assert list(table["scan_id"]) == ["I1", "I1", "I2", "I2", "I3", "I3"]
     assert list(table["map"]) == ["lrpB000", "lrpB050"] * 3
     assert table["session_id"].isna().tolist() == [False] * 4 + [True] * 2
@@ -211,7 +211,7 @@ def test_network_of_another_contrast_is_refused(run: SmallRun) -> None:
 
 def test_no_scan_gives_an_empty_table(run: SmallRun) -> None:
     assert run_stage(run, scans=SCANS[3:]) == []
-    table = read_table(run.layout.group / "conservation.tsv", list(CONSERVATION_COLUMNS))
+    table = read_table(run.layout.group / "conservation.tsv", list(CONSERVATION_TABLE.meanings))
     assert table.empty
 
 

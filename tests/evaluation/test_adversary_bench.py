@@ -22,7 +22,7 @@ from heatlas.pipeline.evaluation.bench.map_row import Places, map_row
 from heatlas.pipeline.evaluation.bench.request import Request, few_methods, with_methods
 from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns
-from heatlas.pipeline.evaluation.bench.verdicts import COLUMNS, numbers_of, sentence, verdict_table
+from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, numbers_of, sentence, verdict_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
 from heatlas.pipeline.evaluation.nulls.networks import shuffled_name
@@ -99,7 +99,7 @@ def test_a_map_with_nothing_in_planted_groups_marks_the_unused(density: tuple[fl
 
 
 def test_the_verdict_names_an_infinite_ratio() -> None:
-    row: dict[str, object] = dict.fromkeys(COLUMNS, float("nan"))
+    row: dict[str, object] = dict.fromkeys(VERDICTS_TABLE.meanings, float("nan"))
     row |= {name: UNKNOWN for name in ("finds", "tells_labels", "marks_rim")}
     row |= {"follows_parameters": UNKNOWN, "marks_unused": "yes", "unused_ratio": float("inf")}
     assert sentence(row, needs_network=True) == "marks a change that both classes have"

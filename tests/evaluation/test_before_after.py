@@ -14,7 +14,13 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.evaluation.planting.marker_groups import Places
 from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
 from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps
-from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS, before_after_table
+from heatlas.pipeline.evaluation.retraining.before_after_table import (
+    AFTER,
+    BEFORE,
+    BEFORE_AFTER_TABLE,
+    UNIT_COLUMNS,
+    before_after_table,
+)
 from heatlas.pipeline.evaluation.retraining.before_after_unit import measured
 from heatlas.pipeline.evaluation.scores.overlap import energy_share
 from heatlas.pipeline.models.contract import StagedModel
@@ -25,7 +31,6 @@ from heatlas.pipeline.run.config.networks import BcosSimpleConfig
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.training.objectives.map_settings import MapSettings
 from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
@@ -128,7 +133,7 @@ def test_controls_are_trained_and_guidance_raises_epg(tmp_path) -> None:
     train_run(cohort)
     digests = DigestCache(cohort.layout.digests)
     assert all(one.ok for one in before_and_after(cohort, Inline(), digests))
-    table = read_table(cohort.layout.before_after).set_index("measure")
+    table = BEFORE_AFTER_TABLE.read(cohort.layout).set_index("measure")
     assert list(table.index) == ["correct", "epg", "iou", "on_object_epg"]
     assert table.loc["epg", "change"] > 0
     assert (table["n_participants"] == sum(len(fold.test) for fold in split().folds)).all()

@@ -26,7 +26,7 @@ from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from heatlas.pipeline.evaluation.grids.composition import Grid
-from heatlas.pipeline.evaluation.grids.directions import SUMMARY_COLUMNS, summary_of_grids
+from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE, summary_of_grids
 from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, GridMethod, grid_scores
 from heatlas.pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
 from heatlas.pipeline.evaluation.grids.job import picture
@@ -123,7 +123,7 @@ def test_what_is_not_defined_is_one_row_that_says_so(model: object, setting: str
     assert table["grid"].isna().all()
     assert table["note"].str.contains(words).all()
     summary = summary_of_grids(table, PEOPLE)
-    assert list(summary.columns) == list(SUMMARY_COLUMNS)
+    assert list(summary.columns) == list(GRIDS_TABLE.meanings)
     assert (summary["n_grids"] == 0).all()
     assert summary["note"].str.contains(words).all()
 

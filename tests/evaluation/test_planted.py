@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatlas.pipeline.evaluation.planted import (
-    RECOVERY_COLUMNS,
+    PLANTED_RECOVERY_TABLE,
     evaluate_planted,
     localisation,
     planted_recovery,
@@ -156,7 +156,7 @@ def truth(tmp_path: Path, *groups: str) -> Path:
 
 def test_a_run_is_judged_on_its_true_positives(layout: RunLayout, tmp_path: Path) -> None:
     frame = evaluate_planted(layout, truth(tmp_path, "Hippocampus"))
-    written = read_table(layout.statistics("planted_recovery"), list(RECOVERY_COLUMNS))
+    written = read_table(layout.statistics("planted_recovery"), list(PLANTED_RECOVERY_TABLE.meanings))
     pd.testing.assert_frame_equal(written, frame, check_dtype=False)
     assert list(zip(frame["map"], frame["metric"], strict=True)) == [
         (name, metric) for name in ("lrpB000", "gb") for metric in ("sum", "density", "gain")
@@ -175,7 +175,7 @@ def test_without_a_true_positive_the_table_is_empty(layout: RunLayout, tmp_path:
     predictions = read_table(layout.group / "predictions.tsv")
     write_table(layout.group / "predictions.tsv", predictions.assign(outcome="FN"))
     assert len(evaluate_planted(layout, truth(tmp_path, "Hippocampus"))) == 0
-    assert list(read_table(layout.statistics("planted_recovery")).columns) == list(RECOVERY_COLUMNS)
+    assert list(read_table(layout.statistics("planted_recovery")).columns) == list(PLANTED_RECOVERY_TABLE.meanings)
 
 
 def test_an_atlas_with_some_of_the_groups_is_judged_on_those(

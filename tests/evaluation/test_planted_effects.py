@@ -10,7 +10,12 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.cohort.demo.effects import EFFECTS
-from heatlas.pipeline.evaluation.planted_effects import EFFECTS_COLUMNS, QUESTIONS, evaluate_effects, read_effects
+from heatlas.pipeline.evaluation.planted_effects import (
+    PLANTED_EFFECTS_TABLE,
+    QUESTIONS,
+    evaluate_effects,
+    read_effects,
+)
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
@@ -53,7 +58,7 @@ def site(group: str, before: float, after: float, effect: str = "location", sour
 
 def answers(layout: RunLayout, truth: Path) -> pd.DataFrame:
     table = evaluate_effects(layout, truth, "lrpB000")
-    assert list(table.columns) == list(EFFECTS_COLUMNS)
+    assert list(table.columns) == list(PLANTED_EFFECTS_TABLE.meanings)
     return table.set_index("effect")
 
 

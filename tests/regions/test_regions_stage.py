@@ -26,11 +26,11 @@ from toy_run import (
 )
 
 from heatlas.atlases.brain_box import Box
-from heatlas.pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
+from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, write_sums
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import _execute_all
 
@@ -267,8 +267,8 @@ def partial_sums(layout, maps):
             sums = {m: sum(box.crop(maps[name, m]).astype(np.float64) for name in names) for m in MAPS}
             layout.partial_sums.mkdir(exist_ok=True, parents=True)
             write_sums(layout.partial_sum(part), sums, box)
-            rows += few.assign(part=part)[list(PARTIAL_COLUMNS)].values.tolist()
-    write_table(layout.partial_sums / "scans.tsv", pd.DataFrame(rows, columns=list(PARTIAL_COLUMNS)), PARTIAL_COLUMNS)
+            rows += few.assign(part=part)[list(PARTIAL_TABLE.meanings)].values.tolist()
+    PARTIAL_TABLE.write(layout.partial_sums / "scans.tsv", rows)
     return box
 
 

@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
 from heatlas.pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
 from heatlas.pipeline.registration.volumes.tables import (
-    VOLUME_COLUMNS,
+    VOLUMES_TABLE,
     hippocampal_volumes,
     retest_table,
     volume_stability,
@@ -131,7 +131,7 @@ def volumes(participant: str, session: str | None, scan_id: str, factor: float) 
         (48, "Left hippocampus", "left", "Hippocampus", 2900.0 * factor**2, 2800.0 * factor**2, 3400.0),
         (31, "Right amygdala", "right", "Amygdala", 1000.0, np.nan, 900.0),
     ]
-    return pd.DataFrame([(participant, session, scan_id, *row) for row in rows], columns=list(VOLUME_COLUMNS))
+    return VOLUMES_TABLE.frame([(participant, session, scan_id, *row) for row in rows])
 
 
 def test_retest_compares_sessions_of_one_person_only() -> None:

@@ -17,18 +17,18 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import SPLIT_COLUMNS
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation.planted import evaluate_planted
-from heatlas.pipeline.explaining.stage import CONSERVATION_COLUMNS, EVIDENCE_COLUMNS
-from heatlas.pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
+from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_TABLE
+from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
 from heatlas.pipeline.regions.metrics import negative_class_reference
-from heatlas.pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
+from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
 from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS
-from heatlas.pipeline.registration.stage import REGISTRATION_COLUMNS
+from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.config.files import config_to_toml, load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json, write_table, write_text
-from heatlas.pipeline.run.work.jobs import FAILURE_COLUMNS
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 from heatlas.pipeline.run.work.provenance import write_provenance
 from heatlas.pipeline.statistics.data.image_measures import COLUMNS as IMAGE_COLUMNS
 from heatlas.pipeline.statistics.stage import analyse
@@ -179,14 +179,12 @@ def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan:
             "rotation_degrees": 3.0, "scale": 1.01, "affine_residual_mm": 2.0, "dark_ml": 0.5,
             "flags": f"correlation 0.4 is below 0.45{plan.text}" if bad else None, "decision": "keep" if bad else None,
         })  # fmt: skip
-    write_table(
-        run.group / "registration.tsv", pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), REGISTRATION_COLUMNS
-    )
+    REGISTRATION_TABLE.write(run.group / "registration.tsv", rows)
     failures = pd.DataFrame(
         [["registration", f"sub-BAD{plan.text}", "BadInputError", f"image is 4D{plan.text}", "logs/failures/x.txt"]],
-        columns=list(FAILURE_COLUMNS),
+        columns=list(FAILURES_TABLE.meanings),
     )
-    write_table(run.failures, failures, FAILURE_COLUMNS)
+    FAILURES_TABLE.write(run.failures, failures)
 
 
 def _fold_of(scan: Scan, scans: list[Scan], plan: RunPlan) -> int:
@@ -241,9 +239,7 @@ def _write_attribution(run: RunLayout, scans: list[Scan], config: Config, plan: 
                              0.05 * start, 0.0, 0.0])  # fmt: skip
     if plan.evidence:
         _write_evidence(run, scans, plan)
-    write_table(
-        run.group / "conservation.tsv", pd.DataFrame(rows, columns=list(CONSERVATION_COLUMNS)), CONSERVATION_COLUMNS
-    )
+    CONSERVATION_TABLE.write(run.group / "conservation.tsv", rows)
 
 
 def _write_evidence(run: RunLayout, scans: list[Scan], plan: RunPlan) -> None:
@@ -258,7 +254,7 @@ def _write_evidence(run: RunLayout, scans: list[Scan], plan: RunPlan) -> None:
             scan.participant_id, scan.session_id, scan.scan_id, EVIDENCE, evidence, -1.5, evidence + 1.51, 0.01, 0.004,
             -0.1, 0.04, 12,
         ])  # fmt: skip
-    write_table(run.group / "evidence.tsv", pd.DataFrame(rows, columns=list(EVIDENCE_COLUMNS)), EVIDENCE_COLUMNS)
+    EVIDENCE_TABLE.write(run.group / "evidence.tsv", rows)
 
 
 def _write_map(path: Path, name: str, positive: bool, place: int) -> None:
@@ -307,8 +303,8 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
     _write_image_regions(run, scans, plan)
     write_table(run.group / "relevance_bilateral.tsv", full[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
     lrp = [name for name in _map_names(config) if name not in ("gb", EVIDENCE)]
-    write_table(run.statistics("fingerprints"), fingerprint_table(full, _map_names(config)), FINGERPRINT_COLUMNS)
-    write_table(run.statistics("beta_overlap"), overlap_table(full, lrp), OVERLAP_COLUMNS)
+    FINGERPRINTS_TABLE.write(run.statistics("fingerprints"), fingerprint_table(full, _map_names(config)))
+    BETA_OVERLAP_TABLE.write(run.statistics("beta_overlap"), overlap_table(full, lrp))
     _write_group_maps(run, scans, config)
 
 

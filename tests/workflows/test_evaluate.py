@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
+from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
+from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
 from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
@@ -191,10 +193,10 @@ def test_an_unreadable_scan_is_a_failed_unit_and_others_go_on(run, tmp_path, cap
     assert set(failures["stage"]) == {"training", "judging"}
     assert failures["message"].str.contains("not the file that registration wrote there").all()
     assert "2 networks failed" in capsys.readouterr().out.replace("2 of 2", "2")
-    rows = read_table(layout.evaluation_scores).query("map == 'gradient'").set_index("network")
+    rows = EVALUATION_TABLE.read(layout).query("map == 'gradient'").set_index("network")
     assert rows.loc["real", "n_scans"] == scans["diagnosis"].isin(["AD", "CN"]).sum() - 1
     assert {"untrained", "cascade-1"} <= set(rows.index)
-    assert read_table(layout.verdicts).set_index("map").loc["gradient", "tells_labels"] == "not known"
+    assert VERDICTS_TABLE.read(layout).set_index("map").loc["gradient", "tells_labels"] == "not known"
 
 
 def test_a_method_that_is_not_defined_is_refused_before_any_work(run, tmp_path, capsys, monkeypatch) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
+from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE
+from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES, INVARIANCE_TABLE
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.workflows.command_line import main
@@ -149,7 +150,7 @@ def test_a_fold_with_too_few_confident_scans_has_a_row_and_the_others_go_on(run,
     predict(copy, 1, {"CN": "0.2", "AD": "0.2"})
     assert main(["evaluate", str(copy), *ASKED[:2], "--quick", "--methods", "lrp", "occlusion", "--n-procs", "1"]) == 0
     layout = EvaluationLayout(copy)
-    rows = read_table(layout.grids)
+    rows = GRIDS_TABLE.read(layout)
     missing = rows[rows["method"] == "all"]
     assert set(missing["setting"]) == {"GridPG", "DiFull", "DiPart"}
     assert missing["note"].str.startswith("fold 1: no scan of AD is recognised").all()
@@ -162,7 +163,7 @@ def test_a_fold_with_too_few_confident_scans_has_a_row_and_the_others_go_on(run,
     assert slow["n_grids"].gt(0).to_dict() == {0: False, 2: True}
     assert "without --quick" in slow.loc[0, "note"]
     assert set(made["stage"]) == {0, 2}
-    z_plus = read_table(layout.invariance).set_index("method").loc["lrp beta=0"]
+    z_plus = INVARIANCE_TABLE.read(layout).set_index("method").loc["lrp beta=0"]
     assert not bool(z_plus["invariant"])
     assert z_plus["share_plain"] == 0
     assert z_plus["share_cancelling"] > 0.5

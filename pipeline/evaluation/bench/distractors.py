@@ -15,24 +15,24 @@ MOST_UNUSED = 0.5
 """Largest |evidence| of something unused over that of what is used, of a map that does not mark it."""
 MOST_RIM = 1.0
 """Largest share of the rim over its share of voxels: as of a map that is even everywhere."""
-COLUMNS = {
-    "cohort": "run or planted, as in evaluation.tsv",
-    "map": "Map, named as in file names; or a map made without a network",
-    "network": "real, or none for a map that needs no network",
-    "distractor": "What it is",
-    "kind": "both classes: a change as large in both; correlated: an untouched region whose intensity goes with that "
-    "of planted ones; marker: a bright spot outside the brain; rim: the surface of the brain",
-    "n_scans": "Positive scans that have it",
-    "ratio": "Mean |density| there over that in planted groups (both classes, correlated); mean |value| there over "
-    "that in true regions (marker); share of |values| over share of voxels (rim)",
-    "limit": "Largest ratio of a map that does not mark it",
-    "marked": "Whether the ratio is above the limit",
-}
 DISTRACTORS_TABLE = Table(
-    "distractors", COLUMNS, "cohort, map and distractor", "Do maps mark what they should not?", stage="evaluation",
+    "distractors",
+    {
+        "cohort": "run or planted, as in evaluation.tsv",
+        "map": "Map, named as in file names; or a map made without a network",
+        "network": "real, or none for a map that needs no network",
+        "distractor": "What it is",
+        "kind": "both classes: a change as large in both; correlated: an untouched region whose intensity goes with "
+        "that of planted ones; marker: a bright spot outside the brain; rim: the surface of the brain",
+        "n_scans": "Positive scans that have it",
+        "ratio": "Mean |density| there over that in planted groups (both classes, correlated); mean |value| there over "
+        "that in true regions (marker); share of |values| over share of voxels (rim)",
+        "limit": "Largest ratio of a map that does not mark it",
+        "marked": "Whether the ratio is above the limit",
+    },
+    "cohort, map and distractor", "Do maps mark what they should not?", stage="evaluation",
     file="evaluation/distractors.tsv", filled=("cohort", "map", "network", "distractor", "kind"),
-    forms={"cohort": Form.CODE, "map": Form.CODE, "network": Form.CODE, "distractor": Form.TEXT, "kind": Form.CODE,
-           "marked": Form.FLAG},
+    forms={"map": Form.CODE, "network": Form.CODE},
 )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def distractor_table(cohort: JudgedCohort, rows: Rows) -> pd.DataFrame:
             made.append(_row(cohort, network, name, one.name, one.kind, len(scans), ratio, MOST_UNUSED))
         rim = float(own["rim"].mean())
         made.append(_row(cohort, network, name, "rim of the brain", "rim", len(own), rim, MOST_RIM))
-    return pd.DataFrame(made, columns=list(COLUMNS)).astype({"marked": "boolean"})
+    return DISTRACTORS_TABLE.frame(made).astype({"marked": "boolean"})
 
 
 def _row(

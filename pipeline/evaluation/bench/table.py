@@ -72,47 +72,43 @@ _RANKED = {
     "hits": f"Planted groups among the first {FIRST}; ties count as a random order of the tied gives",
     "places": "Places of the planted groups in the order of their names, from 1",
 }
-COLUMNS = {
-    "cohort": "run: scans of the run; planted: copies of its controls with planted loss, and untouched copies",
-    "map": "Map, named as in file names; or a map made without a network",
-    "method": "Method that makes it; none for a map made without a network",
-    "network": "real: networks of the run. shuffled-n: trained on labels that say nothing. cascade-n: the real ones "
-    "with the last n layers drawn anew. untrained. none: the map needs no network",
-    "severity": "all, or the severity of the planted copies that are compared with their untouched ones",
-    "n_scans": "Scans explained",
-    "n_participants": "Participants",
-    "n_undefined": "Scans whose map is 0 everywhere, which counts with sums of 0, or that have no finite map",
-    "n_no_map": "Scans without a finite map; rankings, dose-response and unused_ratio are of the others",
-    "n_no_positive": "Positive scans with a map that has no positive value in the brain: no energy, f1, iou, le, om, "
-    "ba, ep, sm, gini or entropy",
-    "balanced_accuracy": "Of the networks, over these scans",
-    **{f"{name}_difference": f"{text}; ranked by Hedges' g between the classes" for name, text in _RANKED.items()},
-    **{f"{name}_mean": f"{text}; ranked by mean density over the positive class" for name, text in _RANKED.items()},
-    "n_planted": "Planted groups",
-    "n_groups": "Groups in the ranking",
-    "first_groups": "The first groups by Hedges' g, best first",
-    **{name: f"{text}. Mean over positive scans" for name, text in MAP_ROW.items() if name not in FLAGS},
-    "dose_response": "Rank correlation over positive scans of severity with the sum over planted groups",
-    "dose_response_low": "Lower bound of its 95 % bootstrap interval over participants, for maps by the true network "
-    "and maps without a network",
-    "dose_response_high": "Upper bound",
-    "unused_ratio": "Largest ratio, over changes that both classes have, of the mean |density| there to that in "
-    "planted groups, in scans that have the change; above 0.5 the map shows what the network need not use",
-    "fold_agreement": "Mean rank correlation between folds of the ranking by mean density",
-    "completeness_error": "Largest |sum of the map - evidence it must add up to|, as share of the mean |evidence|",
-    "seconds": "Per scan and map, on this machine",
-    **FAITHFUL_COLUMNS,
-}
-"""Columns of ``evaluation.tsv``."""
 EVALUATION_TABLE = Table(
-    "evaluation", COLUMNS, "cohort, map, network and severity",
-    "How does every map do against nulls, planted truth and the network itself?", stage="evaluation",
-    file="evaluation/evaluation.tsv", filled=("cohort", "map", "network", "n_scans"),
-    later=("n_seen", *(f"{name}_{end}" for name in SEEN for end in ("low", "high"))),
-    forms={  # maps are named as codes: some are none of the run
-        "cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "network": Form.CODE, "severity": Form.CODE,
-        "places_difference": Form.TEXT, "places_mean": Form.TEXT, "first_groups": Form.TEXT,
+    "evaluation",
+    {
+        "cohort": "run: scans of the run; planted: copies of its controls with planted loss, and untouched copies",
+        "map": "Map, named as in file names; or a map made without a network",
+        "method": "Method that makes it; none for a map made without a network",
+        "network": "real: networks of the run. shuffled-n: trained on labels that say nothing. cascade-n: the real "
+        "ones with the last n layers drawn anew. untrained. none: the map needs no network",
+        "severity": "all, or the severity of the planted copies that are compared with their untouched ones",
+        "n_scans": "Scans explained",
+        "n_participants": "Participants",
+        "n_undefined": "Scans whose map is 0 everywhere, which counts with sums of 0, or that have no finite map",
+        "n_no_map": "Scans without a finite map; rankings, dose-response and unused_ratio are of the others",
+        "n_no_positive": "Positive scans with a map that has no positive value in the brain: no energy, f1, iou, le, "
+        "om, ba, ep, sm, gini or entropy",
+        "balanced_accuracy": "Of the networks, over these scans",
+        **{f"{name}_difference": f"{text}; ranked by Hedges' g between the classes" for name, text in _RANKED.items()},
+        **{f"{name}_mean": f"{text}; ranked by mean density over the positive class" for name, text in _RANKED.items()},
+        "n_planted": "Planted groups",
+        "n_groups": "Groups in the ranking",
+        "first_groups": "The first groups by Hedges' g, best first",
+        **{name: f"{text}. Mean over positive scans" for name, text in MAP_ROW.items() if name not in FLAGS},
+        "dose_response": "Rank correlation over positive scans of severity with the sum over planted groups",
+        "dose_response_low": "Lower bound of its 95 % bootstrap interval over participants, for maps by the true "
+        "network and maps without a network",
+        "dose_response_high": "Upper bound",
+        "unused_ratio": "Largest ratio, over changes that both classes have, of the mean |density| there to that in "
+        "planted groups, in scans that have the change; above 0.5 the map shows what the network need not use",
+        "fold_agreement": "Mean rank correlation between folds of the ranking by mean density",
+        "completeness_error": "Largest |sum of the map - evidence it must add up to|, as share of the mean |evidence|",
+        "seconds": "Per scan and map, on this machine",
+        **FAITHFUL_COLUMNS,
     },
+    "cohort, map, network and severity", "How does every map do against nulls, planted truth and the network itself?",
+    stage="evaluation", file="evaluation/evaluation.tsv", filled=("cohort", "map", "network", "n_scans"),
+    later=("n_seen", *(f"{name}_{end}" for name in SEEN for end in ("low", "high"))),
+    forms={"map": Form.CODE, "network": Form.CODE},
 )  # fmt: skip
 
 
@@ -128,7 +124,7 @@ def evaluation_table(cohort: JudgedCohort, rows: Rows) -> pd.DataFrame:
                 made.append(
                     _row(cohort, rows, str(network), str(name), own[own["scan_id"].isin(scans)], f"{severity:g}")
                 )
-    return pd.DataFrame(made, columns=list(COLUMNS))
+    return EVALUATION_TABLE.frame(made)
 
 
 def _at_severity(cohort: JudgedCohort, severity: float) -> set[str]:

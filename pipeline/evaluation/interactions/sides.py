@@ -24,7 +24,6 @@ from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -43,24 +42,22 @@ SCAN_COLUMNS = {
     "both": "The same of both sides together",
 }
 """Columns of the table of one scan."""
-COLUMNS = {
-    "cohort": "run or planted, as in evaluation.tsv",
-    "group": SCAN_COLUMNS["group"],
-    "n_participants": "Participants of the positive class, one scan each",
-    "left": f"{SCAN_COLUMNS['left']}; mean, in logits",
-    "right": f"{SCAN_COLUMNS['right']}; mean, in logits",
-    "both": f"{SCAN_COLUMNS['both']}; mean, in logits",
-    "interaction": "both - left - right: above 0 redundancy (either side suffices), below 0 synergy (the network needs "
-    "both sides)",
-    "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
-    "ci_high": "Upper bound",
-}
-"""Columns of ``interactions_of_sides.tsv``."""
 INTERACTIONS_TABLE = Table(
-    "interactions_of_sides", COLUMNS, "cohort and bilateral group",
-    "Does the network need both sides of a region, or does either suffice?", stage="evaluation",
-    file="evaluation/interactions_of_sides.tsv", filled=("cohort", "group", "n_participants"),
-    forms={"cohort": Form.CODE, "group": Form.TEXT},
+    "interactions_of_sides",
+    {
+        "cohort": "run or planted, as in evaluation.tsv",
+        "group": SCAN_COLUMNS["group"],
+        "n_participants": "Participants of the positive class, one scan each",
+        "left": f"{SCAN_COLUMNS['left']}; mean, in logits",
+        "right": f"{SCAN_COLUMNS['right']}; mean, in logits",
+        "both": f"{SCAN_COLUMNS['both']}; mean, in logits",
+        "interaction": "both - left - right: above 0 redundancy (either side suffices), below 0 synergy (the network "
+        "needs both sides)",
+        "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
+        "ci_high": "Upper bound",
+    },
+    "cohort and bilateral group", "Does the network need both sides of a region, or does either suffice?",
+    stage="evaluation", file="evaluation/interactions_of_sides.tsv", filled=("cohort", "group", "n_participants"),
 )  # fmt: skip
 
 
@@ -137,7 +134,7 @@ def interaction_table(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> pd.D
     """Means over participants, from the tables of all scans that succeeded."""
     frames = [read_table(one.job.outputs["sides"], list(SCAN_COLUMNS), ["group"]) for one in outcomes if one.ok]
     if not frames:
-        return pd.DataFrame(columns=list(COLUMNS))
+        return INTERACTIONS_TABLE.frame()
     random = generator(cohort.config.seed, "interactions")
     drawn = random.integers(len(frames), size=(DRAWS, len(frames)))
     values = np.stack([frame[["left", "right", "both"]].to_numpy(float) for frame in frames])
@@ -152,4 +149,4 @@ def interaction_table(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> pd.D
             "right": right, "both": both, "interaction": together.mean(axis=0), "ci_low": low, "ci_high": high,
         }
     )  # fmt: skip
-    return table[list(COLUMNS)]
+    return table[list(INTERACTIONS_TABLE.meanings)]

@@ -6,11 +6,15 @@ from heatlas.pipeline.evaluation.bench.densities import Rows
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort
-from heatlas.pipeline.evaluation.interactions import sides, sources
-from heatlas.pipeline.evaluation.interactions.sides import ScanOfSides, score_sides
+from heatlas.pipeline.evaluation.interactions.sides import (
+    INTERACTIONS_TABLE,
+    ScanOfSides,
+    interaction_table,
+    score_sides,
+)
+from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE, source_table
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.registration.volumes.tables import VOLUMES_TABLE
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 
@@ -38,13 +42,13 @@ class SideJobs(Judge):
 
 
 def interactions(bench: Bench, cohort: JudgedCohort, rows: Rows) -> list[Outcome]:
-    """Write ``interactions.tsv`` and ``evidence_sources.tsv``."""
+    """Write `INTERACTIONS_TABLE` and `SOURCES_TABLE`."""
     explanations, layout = bench.explanations(cohort.config), bench.layout
     jobs = SideJobs(cohort, explanations, Extent(), bench.digests).jobs()
     outcomes = run_jobs(layout, jobs, bench.executor, "sides of regions")
-    write_table(layout.interactions, sides.interaction_table(cohort, outcomes), sides.COLUMNS)
+    INTERACTIONS_TABLE.write(layout, interaction_table(cohort, outcomes))
     known = cohort.name == RUN and VOLUMES_TABLE.path(layout).is_file()
     volumes = VOLUMES_TABLE.read(layout) if known else None
     maps = [name for asked in explanations if asked.entry.needs_reference for name in asked.names]
-    write_table(layout.evidence_sources, sources.source_table(cohort, rows, maps, volumes), sources.COLUMNS)
+    SOURCES_TABLE.write(layout, source_table(cohort, rows, maps, volumes))
     return outcomes

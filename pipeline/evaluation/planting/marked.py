@@ -27,7 +27,7 @@ from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.marker import MARKER_OFFSET, with_marker
 from heatlas.pipeline.evaluation.planting.copies import read_registered
 from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, REVERSED, Places, map_measures, tied_marks
-from heatlas.pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row, read_answers
+from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE, MEASURES, marker_row, read_answers
 from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
 from heatlas.pipeline.evaluation.scores.overlap import best_threshold
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
@@ -106,7 +106,7 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
         ]
     if not rows:
         raise BadInputError(f"training with a marker: every network failed; see {cohort.layout.failures}.")
-    write_table(cohort.layout.marker_groups, pd.DataFrame(rows, columns=list(COLUMNS)), COLUMNS)
+    MARKER_TABLE.write(cohort.layout, rows)
     return made + outcomes
 
 

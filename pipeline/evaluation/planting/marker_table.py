@@ -11,7 +11,6 @@ import pandas as pd
 from heatlas.pipeline.evaluation.planting.marker_groups import GROUPS, REVERSED, GroupAnswers
 from heatlas.pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes, worst_interval
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.tables import read_table
 
@@ -29,41 +28,41 @@ MEASURES = {
     **_MAPS,
 }
 """Columns of ``measures.tsv`` of a fold."""
-COLUMNS = {
-    "task": "diagnosis, or marker for the reversed task: networks learn to recognise the marker",
-    "training": "guided, or control: as long, with weight 0",
-    "weight": "Weight of the guidance",
-    "n_participants": "Participants tested, each with a copy with the marker and one without",
-    **{f"accuracy_{name}": f"Accuracy: {name.split('_')[0]} class of the diagnosis, copies "
-       f"{'with' if name.endswith('marked') else 'without'} the marker" for name in GROUPS},
-    "worst_group": "Lowest of the four accuracies",
-    "worst_group_low": "Lower bound of its interval, of at least 95 % (the least bound of the four groups)",
-    "worst_group_high": "Upper bound (the least of the four, each at a level divided by four)",
-    "chance": "Worst group expected of a coin tossed for each participant, whatever their diagnosis and marker",
-    "chance_low": "Lower end of the central 95 % of such coins",
-    "chance_high": "Upper end",
-    "mean_accuracy": "Mean of the four accuracies; .5 by chance",
-    "as_in_training": "Mean accuracy of the two groups in which marker and diagnosis go together, as in training",
-    "against_training": "Mean accuracy of the two groups in which they do not go together; a network that follows "
-                        "what goes with its class in training is wrong there",
-    **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
-    "n_no_positive": "Copies whose map has no positive value: they have no epg, iou, on_object_epg or on_marker",
-    "epg_change": "epg minus that of the control",
-    "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-    "epg_change_high": "Upper bound",
-    "worst_group_change": "worst_group minus that of the control; without an interval, since that of a least value of "
-                          "few participants does not hold",
-    **{f"{name}_change{end}": text.format(name) for name in ("mean_accuracy", "as_in_training", "against_training")
-       for end, text in (("", "{} minus that of the control"),
-                         ("_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
-                         ("_high", "Upper bound"))},
-}  # fmt: skip
-"""Columns of ``marker_groups.tsv``."""
 MARKER_TABLE = Table(
-    "marker_groups", COLUMNS, "task and training", "Do networks use a marker that goes with the diagnosis in training "
-    "only, and does guidance keep them from it?", stage="evaluation", file="evaluation/marker_groups.tsv",
+    "marker_groups",
+    {
+        "task": "diagnosis, or marker for the reversed task: networks learn to recognise the marker",
+        "training": "guided, or control: as long, with weight 0",
+        "weight": "Weight of the guidance",
+        "n_participants": "Participants tested, each with a copy with the marker and one without",
+        **{f"accuracy_{name}": f"Accuracy: {name.split('_')[0]} class of the diagnosis, copies "
+           f"{'with' if name.endswith('marked') else 'without'} the marker" for name in GROUPS},
+        "worst_group": "Lowest of the four accuracies",
+        "worst_group_low": "Lower bound of its interval, of at least 95 % (the least bound of the four groups)",
+        "worst_group_high": "Upper bound (the least of the four, each at a level divided by four)",
+        "chance": "Worst group expected of a coin tossed for each participant, whatever their diagnosis and marker",
+        "chance_low": "Lower end of the central 95 % of such coins",
+        "chance_high": "Upper end",
+        "mean_accuracy": "Mean of the four accuracies; .5 by chance",
+        "as_in_training": "Mean accuracy of the two groups in which marker and diagnosis go together, as in training",
+        "against_training": "Mean accuracy of the two groups in which they do not go together; a network that follows "
+                            "what goes with its class in training is wrong there",
+        **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
+        "n_no_positive": "Copies whose map has no positive value: they have no epg, iou, on_object_epg or on_marker",
+        "epg_change": "epg minus that of the control",
+        "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+        "epg_change_high": "Upper bound",
+        "worst_group_change": "worst_group minus that of the control; without an interval, since that of a least value "
+        "of few participants does not hold",
+        **{f"{name}_change{end}": text.format(name) for name in ("mean_accuracy", "as_in_training", "against_training")
+           for end, text in (("", "{} minus that of the control"),
+                             ("_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
+                             ("_high", "Upper bound"))},
+    },
+    "task and training",
+    "Do networks use a marker that goes with the diagnosis in training " "only, and does guidance keep them from it?",
+    stage="evaluation", file="evaluation/marker_groups.tsv",
     filled=("task", "training", "n_participants", "worst_group"),
-    forms={"task": Form.CODE, "training": Form.CODE},
 )  # fmt: skip
 
 

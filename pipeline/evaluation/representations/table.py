@@ -37,33 +37,33 @@ MEASURES = {
     "effective_negatives": "exp of the entropy of the softmax over negatives, mean over people",
     SITE: "site by a linear classifier, cross-validated by participant",
 }
-COLUMNS = {
-    "features": "Name of the set of features",
-    "measure": "Share of people recognised by a probe, or a property of features: "
-    + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
-    "classes": "all; head, mid or tail: groups of classes by frequency in training; or the name of a class. Shares are "
-    "means over classes",
-    "temperature": "Of the InfoNCE loss, for contribution_peak and effective_negatives",
-    "estimate": "Value of the measure",
-    "ci_low": "Lower bound of its 95 % bootstrap interval over participants (percentile), given the fitted "
-    "classifiers; with 8 people tested per class, 9 instead of 5 % miss the true value",
-    "ci_high": "Upper bound of the interval",
-    "reference": "Set of features it is compared with",
-    "difference": "estimate minus that of the reference, on the same people",
-    "difference_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-    "difference_high": "Upper bound of the interval",
-    "chance": "Balanced accuracy of guessing",
-    "p": "For site: one-sided, from permuting sites between people of one class with as many scans, (b+1)/(m+1)",
-    "n_participants": "Participants measured",
-    "n_training": "Participants a probe was trained on",
-    "note": "Why there is no value or interval, or a caveat",
-}
 REPRESENTATIONS_TABLE = Table(
-    "representations", COLUMNS, "set of features, measure, group of classes and temperature",
+    "representations",
+    {
+        "features": "Name of the set of features",
+        "measure": "Share of people recognised by a probe, or a property of features: "
+        + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
+        "classes": "all; head, mid or tail: groups of classes by frequency in training; or the name of a class. Shares "
+        "are means over classes",
+        "temperature": "Of the InfoNCE loss, for contribution_peak and effective_negatives",
+        "estimate": "Value of the measure",
+        "ci_low": "Lower bound of its 95 % bootstrap interval over participants (percentile), given the fitted "
+        "classifiers; with 8 people tested per class, 9 instead of 5 % miss the true value",
+        "ci_high": "Upper bound of the interval",
+        "reference": "Set of features it is compared with",
+        "difference": "estimate minus that of the reference, on the same people",
+        "difference_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+        "difference_high": "Upper bound of the interval",
+        "chance": "Balanced accuracy of guessing",
+        "p": "For site: one-sided, from permuting sites between people of one class with as many scans, (b+1)/(m+1)",
+        "n_participants": "Participants measured",
+        "n_training": "Participants a probe was trained on",
+        "note": "Why there is no value or interval, or a caveat",
+    },
+    "set of features, measure, group of classes and temperature",
     "How well do features without labels separate classes, rare ones too, and what else do they hold?",
     stage="evaluation", file="evaluation/representations.tsv",
-    filled=("features", "measure", "classes", "n_participants"),
-    forms={"features": Form.TEXT, "classes": Form.TEXT, "reference": Form.TEXT},
+    filled=("features", "measure", "classes", "n_participants"), forms={"reference": Form.TEXT},
     inference=Inference("exploratory", "one test per set of features"),
 )  # fmt: skip
 
@@ -142,7 +142,7 @@ def judged(
     Returns
     -------
     pandas.DataFrame
-        With the columns of `COLUMNS`; measures that cannot be computed have a row with a note.
+        With the columns of `REPRESENTATIONS_TABLE`; measures that cannot be computed have a row with a note.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def judged(
             rows += [{"features": name, **empty} for name in points]
         else:
             rows += _of_sites(found, draws, seed).rows(reference)
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = REPRESENTATIONS_TABLE.frame(rows)
     return table.astype({"n_participants": "Int64", "n_training": "Int64"})
 
 

@@ -17,7 +17,7 @@ from heatlas.pipeline.evaluation.planting.mean_maps import write_pooled
 from heatlas.pipeline.evaluation.retraining.before_after_table import (
     AFTER,
     BEFORE,
-    COLUMNS,
+    BEFORE_AFTER_TABLE,
     UNIT_COLUMNS,
     before_after_table,
 )
@@ -25,7 +25,7 @@ from heatlas.pipeline.evaluation.retraining.before_after_unit import control_and
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome
 from heatlas.pipeline.training.objectives.explanations import facts_of
@@ -80,7 +80,7 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
         raise BadInputError(f"training without maps: every network failed; see {layout.failures}.")
     measured = [read_table(job.outputs["measures"], list(UNIT_COLUMNS)) for job in done]
     table = before_after_table(cohort.config.objective.kind, measured)
-    write_table(layout.before_after, table, COLUMNS)
+    BEFORE_AFTER_TABLE.write(layout, table)
     counts = [frame["participant_id"].nunique() for frame in measured]
     for training in (BEFORE, AFTER):
         folds = [(job.outputs[training], count) for job, count in zip(done, counts, strict=True)]

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.declared import Table
 
 BEFORE, AFTER = "before", "after"
@@ -30,23 +29,22 @@ UNIT_COLUMNS = {
     "value": "Its value for this person",
 }
 """Columns of ``measures.tsv`` of a fold."""
-COLUMNS = {
-    "objective": "Kind of [objective] of the run",
-    "measure": "What was measured, mean over participants: "
-    + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
-    "before": "Networks trained as long without the maps (weight 0), on the same folds with the same seeds",
-    "after": "Networks of the run",
-    "change": "after minus before",
-    "change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-    "change_high": "Upper bound",
-    "n_participants": "Participants that both tested, each by a network that has not seen them, and whose map has the "
-    "measure in both: a map without positive values has no epg, iou or on_object_epg, one that is 0 no cosine",
-}
-"""Columns of ``before_after.tsv``."""
 BEFORE_AFTER_TABLE = Table(
-    "before_after", COLUMNS, "measure", "What did training with maps change?", stage="evaluation",
-    file="evaluation/before_after.tsv", filled=("objective", "measure", "before", "after", "n_participants"),
-    forms={"objective": Form.CODE, "measure": Form.CODE},
+    "before_after",
+    {
+        "objective": "Kind of [objective] of the run",
+        "measure": "What was measured, mean over participants: "
+        + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
+        "before": "Networks trained as long without the maps (weight 0), on the same folds with the same seeds",
+        "after": "Networks of the run",
+        "change": "after minus before",
+        "change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+        "change_high": "Upper bound",
+        "n_participants": "Participants that both tested, each by a network that has not seen them, and whose map has "
+        "the measure in both: a map without positive values has no epg, iou or on_object_epg, one that is 0 no cosine",
+    },
+    "measure", "What did training with maps change?", stage="evaluation", file="evaluation/before_after.tsv",
+    filled=("objective", "measure", "before", "after", "n_participants"),
 )  # fmt: skip
 
 
@@ -70,4 +68,4 @@ def before_after_table(objective: str, measured: Sequence[pd.DataFrame]) -> pd.D
         low, high = participant_interval((change,), np.mean, DRAWS, 0)
         means = [float(wide[column].mean()) for column in (BEFORE, AFTER)]
         rows.append([objective, name, *means, float(change.mean()), low, high, len(wide)])
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return BEFORE_AFTER_TABLE.frame(rows)

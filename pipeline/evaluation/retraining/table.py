@@ -34,29 +34,26 @@ def _columns(score: str, title: str) -> dict[str, str]:
     }
 
 
-COLUMNS = {
-    "cohort": "run or planted, as in evaluation.tsv",
-    "map": f"Map whose first regions are removed. {NOTHING}: the networks as they are. {AT_RANDOM}: all draws of "
-    "random regions",
-    "method": "Method that makes it; none for a map made without a network",
-    "volume_share": "Share of the labelled volume that is to be removed",
-    "removed_share": "Share that was removed, mean over folds",
-    "n_removed": "Groups removed, mean over folds",
-    "planted_share": "Share of the volume of planted groups that was removed, mean over folds",
-    "removed_groups": "Groups removed, and in how many folds",
-    "n_participants": "Participants tested",
-    "n_draws": "Draws of random regions that were trained in every fold",
-    **{name: text for score, title in _NAMES.items() for name, text in _columns(score, title).items()},
-}
-"""Columns of ``retraining.tsv``."""
 RETRAINING_TABLE = Table(
-    "retraining", COLUMNS, "cohort, map and share of the volume",
+    "retraining",
+    {
+        "cohort": "run or planted, as in evaluation.tsv",
+        "map": f"Map whose first regions are removed. {NOTHING}: the networks as they are. {AT_RANDOM}: all draws of "
+        "random regions",
+        "method": "Method that makes it; none for a map made without a network",
+        "volume_share": "Share of the labelled volume that is to be removed",
+        "removed_share": "Share that was removed, mean over folds",
+        "n_removed": "Groups removed, mean over folds",
+        "planted_share": "Share of the volume of planted groups that was removed, mean over folds",
+        "removed_groups": "Groups removed, and in how many folds",
+        "n_participants": "Participants tested",
+        "n_draws": "Draws of random regions that were trained in every fold",
+        **{name: text for score, title in _NAMES.items() for name, text in _columns(score, title).items()},
+    },
+    "cohort, map and share of the volume",
     "Do networks that never see the regions a map ranks first do worse than those without random regions?",
     stage="evaluation", file="evaluation/retraining.tsv", filled=("cohort", "map", "volume_share", "n_participants"),
-    forms={
-        "cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "removed_groups": Form.TEXT,
-        "removed_share": Form.SHARE, "planted_share": Form.SHARE, "n_removed": Form.VALUE, "auc": Form.RATIO,
-    },
+    forms={"map": Form.CODE, "n_removed": Form.VALUE},
 )  # fmt: skip
 
 
@@ -120,7 +117,7 @@ def retraining_table(
         if random:
             row = {**common, "map": AT_RANDOM, "volume_share": share}
             rows.append(row | _removed(random, sizes, planted) | _of_draws(draws, whole))
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"n_draws": "Int64"})
+    return RETRAINING_TABLE.frame(rows).astype({"n_draws": "Int64"})
 
 
 def _removed(found: Sequence[Removed], sizes: Mapping[str, int], planted: Sequence[str]) -> dict[str, object]:
@@ -177,7 +174,7 @@ def removal_lines(table: pd.DataFrame) -> list[str]:
 
     Examples
     --------
-    >>> row = dict.fromkeys(COLUMNS, float("nan"))
+    >>> row = dict.fromkeys(RETRAINING_TABLE.meanings, float("nan"))
     >>> row |= {"map": "m", "volume_share": 0.05, "balanced_accuracy": 0.5, "auc": 0.6}
     >>> whole = row | {"map": "nothing", "balanced_accuracy": 0.9, "auc": 0.95}
     >>> removal_lines(pd.DataFrame([whole, row]))[0].partition(": ")[2]

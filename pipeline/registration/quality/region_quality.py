@@ -59,15 +59,16 @@ SCAN_REGION_COLUMNS = {
     "jacobian_p99": "99th percentile of that determinant over the region",
 }
 """Columns of a scan's own table."""
-REGION_QUALITY_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    **SCAN_REGION_COLUMNS,
-    "distance": "Deviation of the correlation from the cohort: robust standard deviations of its Fisher transform "
-    "from the region's median, minus the scan's median over regions; < 0 is worse; n/a in small cohorts",
-}
 REGION_QUALITY_TABLE = Table(
-    "region_quality", REGION_QUALITY_COLUMNS, "scan and region", "Does each scan lie on the template in each region?",
-    stage="registration", file="group/region_quality.tsv", on_pages=False,
+    "region_quality",
+    {
+        **described("participant_id", "session_id", "scan_id"),
+        **SCAN_REGION_COLUMNS,
+        "distance": "Deviation of the correlation from the cohort: robust standard deviations of its Fisher transform "
+        "from the region's median, minus the scan's median over regions; < 0 is worse; n/a in small cohorts",
+    },
+    "scan and region", "Does each scan lie on the template in each region?", stage="registration",
+    file="group/region_quality.tsv", on_pages=False,
 )  # fmt: skip
 
 
@@ -116,7 +117,7 @@ def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_m
         path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).region_quality
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
         tables.append(read_table(path, text_columns=["group"]).assign(**identity))
-    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(REGION_QUALITY_COLUMNS))
+    whole = pd.concat(tables, ignore_index=True) if tables else REGION_QUALITY_TABLE.frame()
     return REGION_QUALITY_TABLE.write(layout, whole.assign(distance=_distances(whole)))
 
 

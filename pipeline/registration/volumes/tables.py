@@ -50,26 +50,27 @@ SCAN_VOLUME_COLUMNS = {
     "template_mm3": "Volume of the region in the template, on the grid of this run",
 }
 """Columns of a scan's own table."""
-VOLUME_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    **SCAN_VOLUME_COLUMNS,
-}
 VOLUMES_TABLE = Table(
-    "volumes", VOLUME_COLUMNS, "scan and region", "How large is each region in the scan?", stage="registration",
-    file="group/volumes.tsv", filled=("participant_id", "scan_id", "group"), finite=True,
+    "volumes",
+    {
+        **described("participant_id", "session_id", "scan_id"),
+        **SCAN_VOLUME_COLUMNS,
+    },
+    "scan and region", "How large is each region in the scan?", stage="registration", file="group/volumes.tsv",
+    filled=("participant_id", "scan_id", "group"), finite=True,
 )  # fmt: skip
-RETEST_COLUMNS = {
-    **described("participant_id"),
-    "first_session_id": "Earlier of two consecutive sessions",
-    "second_session_id": "Later of the two sessions",
-    "correlation": "Pearson correlation over regions of log(volume / template volume) of the two scans",
-    "mean_difference_percent": "Mean over regions of the absolute difference in percent of the mean of both",
-    "regions": "Number of regions compared",
-}
 TEST_RETEST_TABLE = Table(
-    "test_retest", RETEST_COLUMNS, "pair of sessions that follow each other",
-    "How alike are the volumes of two scans of one person?", stage="registration",
-    file="group/test_retest.tsv", on_pages=False,
+    "test_retest",
+    {
+        **described("participant_id"),
+        "first_session_id": "Earlier of two consecutive sessions",
+        "second_session_id": "Later of the two sessions",
+        "correlation": "Pearson correlation over regions of log(volume / template volume) of the two scans",
+        "mean_difference_percent": "Mean over regions of the absolute difference in percent of the mean of both",
+        "regions": "Number of regions compared",
+    },
+    "pair of sessions that follow each other", "How alike are the volumes of two scans of one person?",
+    stage="registration", file="group/test_retest.tsv", on_pages=False,
 )  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
         )
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
         tables.append(table.assign(**identity))
-    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(VOLUME_COLUMNS))
+    whole = pd.concat(tables, ignore_index=True) if tables else VOLUMES_TABLE.frame()
     return [VOLUMES_TABLE.write(layout, whole), TEST_RETEST_TABLE.write(layout, retest_table(whole))]
 
 
@@ -180,7 +181,7 @@ def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
             a, b = (scans[scans["session_id"] == session].set_index("region") for session in (first, second))
             found = volume_stability(a["volume_mm3"].to_dict(), b["volume_mm3"].to_dict(), a["template_mm3"].to_dict())
             rows.append((participant, first, second, found.correlation, found.mean_difference_percent, found.regions))
-    return pd.DataFrame(rows, columns=list(RETEST_COLUMNS))
+    return TEST_RETEST_TABLE.frame(rows)
 
 
 def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]:
@@ -189,7 +190,7 @@ def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]
     Parameters
     ----------
     volumes : pandas.DataFrame
-        Columns of `VOLUME_COLUMNS`; empty if the atlas has no bilateral groups "Hippocampus" and
+        Columns of `VOLUMES_TABLE`; empty if the atlas has no bilateral groups "Hippocampus" and
         "Lateral ventricle".
     """
     hippocampi = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]

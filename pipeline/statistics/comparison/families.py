@@ -143,8 +143,8 @@ def map_table(runs: Sequence[tuple[Run, RunLayout]]) -> pd.DataFrame:
 
 
 def _map_rows(run: Run, layout: RunLayout) -> Iterator[dict[str, Any]]:
-    scores = _read(layout.evaluation_scores, ("network", "severity"), ("real", "all"))
-    verdicts = _read(layout.verdicts, (), ())
+    scores = _read(layout.evaluation / "evaluation.tsv", ("network", "severity"), ("real", "all"))
+    verdicts = _read(layout.evaluation / "verdicts.tsv", (), ())
     planted = _read(layout.statistics("planted_recovery"), ("metric", "outcome"), ("density", "TP"))
     for name in run.values.maps:
         row: dict[str, Any] = {"run": run.name, "architecture": run.config.model.architecture, "map": name}

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
-from heatlas.pipeline.evaluation.bench.table import ALL, COLUMNS
+from heatlas.pipeline.evaluation.bench.table import ALL, EVALUATION_TABLE
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from heatlas.reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
 from heatlas.reports.frame.material import Material
@@ -33,7 +33,7 @@ _BESIDE = (
     numeric("unused_ratio", "Unused change ÷ used one", fixed),
     numeric("rim", "Rim ÷ even", fixed),
     numeric("balanced_accuracy", "Balanced accuracy", fixed, "of the networks over these scans"),
-    numeric("completeness_error", "Completeness error", fixed, COLUMNS["completeness_error"]),
+    numeric("completeness_error", "Completeness error", fixed, EVALUATION_TABLE.meanings["completeness_error"]),
     numeric("seconds", "Seconds per scan", fixed),
 )
 """Columns of the table of maps; those without any value are left out."""
@@ -100,7 +100,8 @@ def _dose_response(scores: pd.DataFrame) -> PageTable | None:
             at[at["severity"].astype(str) == severity].set_index("map")["auroc_difference"]
         )
     columns = [
-        Column("title", "Map"), numeric("dose_response", "Dose-response", fixed, COLUMNS["dose_response"]),
+        Column("title", "Map"),
+        numeric("dose_response", "Dose-response", fixed, EVALUATION_TABLE.meanings["dose_response"]),
         *(numeric(severity, f"AUROC at severity {severity}", fixed) for severity in severities),
     ]  # fmt: skip
     return page_table(rows, columns, "Dose-response: does the map say more where more was planted?")
@@ -110,7 +111,11 @@ def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
     """What happens to the network's answer when the regions of a map are removed; None where it was not measured."""
     rows = scores[(scores["severity"].astype(str) == ALL) & (scores["network"] == REAL)]
     columns = _known(
-        rows, [numeric(name, sentence_case(_spelt(name)), number, COLUMNS[name]) for name in (*FAITHFUL, *LOCALISED)]
+        rows,
+        [
+            numeric(name, sentence_case(_spelt(name)), number, EVALUATION_TABLE.meanings[name])
+            for name in (*FAITHFUL, *LOCALISED)
+        ],
     )
     if not columns:
         return None
@@ -120,7 +125,9 @@ def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
         rows[f"{name}_interval"] = [interval(low, high, 0) for low, high in ends]
         place = next((n for n, column in enumerate(columns) if column.key == name), None)
         if place is not None:
-            columns.insert(place + 1, Column(f"{name}_interval", "95 % of people", hint=COLUMNS[f"{name}_low"]))
+            columns.insert(
+                place + 1, Column(f"{name}_interval", "95 % of people", hint=EVALUATION_TABLE.meanings[f"{name}_low"])
+            )
     return page_table(
         rows,
         [Column("title", "Map"), *columns],
