@@ -18,7 +18,6 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.metrics import density, gain
 from heatlas.pipeline.regions.stage import scan_table
 from heatlas.pipeline.regions.tables import (
-    BILATERAL_COLUMNS,
     RELEVANCE_BILATERAL_TABLE,
     RELEVANCE_TABLE,
     bilateral_sums,
@@ -35,7 +34,7 @@ STAGE = "regions-applied"
 RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
     "relevance_applied_bilateral",
     {
-        **BILATERAL_COLUMNS,
+        **RELEVANCE_BILATERAL_TABLE.without("evidence_sd").meanings,
         "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged "
         "over these networks: the denominator of gain",
     },
@@ -117,7 +116,7 @@ def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, reference
     Parameters
     ----------
     relevance : pandas.DataFrame
-        `RELEVANCE_COLUMNS` of the scans outside the contrast.
+        `RELEVANCE_TABLE` of the scans outside the contrast.
     networks : pandas.DataFrame
         ``scan_id`` and ``fold``: a row per scan and network that explains it.
     references : pandas.DataFrame

@@ -24,8 +24,8 @@ from heatlas.pipeline.regions.ranking import least_voxels
 from heatlas.pipeline.regions.tables import (
     PREDICTION_COLUMNS,
     RELEVANCE_BILATERAL_TABLE,
-    RELEVANCE_COLUMNS,
     RELEVANCE_TABLE,
+    SPREADS,
     bilateral_rows,
     predictions_of,
 )
@@ -144,7 +144,7 @@ STAGE_TABLES = (
 
 def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
     """Region sums of one scan, of the maps asked for."""
-    return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_COLUMNS)), path, map_names)
+    return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_TABLE.without(*SPREADS).meanings)), path, map_names)
 
 
 def _scan_audit(path: Path, map_names: Sequence[str]) -> pd.DataFrame:

@@ -102,6 +102,18 @@ class Table:
         found = {name: column_of(name, meaning) for name, meaning in self.meanings.items()}
         return found | {name: replace(found[name], form=form) for name, form in self.forms.items()}
 
+    def without(self, *names: str) -> Table:
+        """The table less some columns: of one scan, whose name is added when the tables of all are gathered."""
+
+        def kept(values: Iterable[str]) -> list[str]:
+            return [name for name in values if name not in names]
+
+        return replace(
+            self, meanings={name: self.meanings[name] for name in kept(self.meanings)}, filled=kept(self.filled),
+            forms={name: self.forms[name] for name in kept(self.forms)}, later=kept(self.later),
+            values={name: self.values[name] for name in kept(self.values)},
+        )  # fmt: skip
+
     @property
     def tests(self) -> str:
         """Role, family and correction of the tests in a sentence; empty for a table without tests.

@@ -19,7 +19,7 @@ from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES
+from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, explain_scans
@@ -150,12 +150,12 @@ def test_accounts_add_up(run: SmallRun) -> None:
         files = run.layout.scan(row.participant_id, None if pd.isna(row.session_id) else row.session_id, 4.0)
         values = np.asanyarray(nib.load(files.relevance_map(row.map)).dataobj)
         assert values.sum(dtype=np.float64) == pytest.approx(row.map_sum, rel=1e-9)
-        ledger = read_table(files.ledger, list(LEDGER_COLUMNS))
+        ledger = read_table(files.ledger, list(LEDGER_TABLE.meanings))
         own = ledger[ledger["map"] == row.map]
         assert own["layer"].tolist() == ["stages.3.1", "stages.2.2", "stages.1.0", "stages.0.0"]
         assert own["relevance_in"].iloc[0] == pytest.approx(row.start_value)
         assert own["lost_no_contribution"].sum() == pytest.approx(row.lost_no_contribution)
-        assert json.loads(files.ledger.with_suffix(".json").read_text()).keys() == LEDGER_COLUMNS.keys()
+        assert json.loads(files.ledger.with_suffix(".json").read_text()).keys() == LEDGER_TABLE.meanings.keys()
 
 
 def test_second_run_does_nothing_and_a_new_setting_or_network_redoes_its_scans(run: SmallRun) -> None:

@@ -16,14 +16,14 @@ from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS
+from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.on_demand import (
-    BILATERAL_COLUMNS,
-    REGION_COLUMNS,
+    EXPLAINED_BILATERAL_TABLE,
+    EXPLAINED_REGIONS_TABLE,
     Request,
     chosen_scans,
     show_scans,
@@ -108,16 +108,17 @@ def test_maps_of_an_unseen_network_with_sidecar_and_sums(whole: ExplanationLayou
             assert facts["Target"] == "AD"
             assert facts["Stage"] == stage
             assert all((whole.root / source.removeprefix("bids::")).is_file() for source in facts["Sources"])
-            table = read_table(whole.regions(label), list(REGION_COLUMNS)).set_index(["scan_id", "region"])
+            table = EXPLAINED_REGIONS_TABLE.read(whole.regions(label)).set_index(["scan_id", "region"])
             index = index_labels(ATLAS.labels, ATLAS.regions.numbers)
             own = table.loc[scan.scan_id].loc[list(index.numbers)]
             limit = 1e-12 * np.abs(stored).sum(dtype=np.float64)
             assert (np.abs(own["sum"].to_numpy() - region_sums(stored, index)) <= limit).all()
-            hippocampus = read_table(whole.bilateral(label), list(BILATERAL_COLUMNS))
+            hippocampus = EXPLAINED_BILATERAL_TABLE.read(whole.bilateral(label))
             pooled = hippocampus[(hippocampus["scan_id"] == scan.scan_id) & (hippocampus["group"] == "Hippocampus")]
             assert pooled["sum"].item() == pytest.approx(own.loc[[47, 48], "sum"].sum(), abs=limit)
             assert pooled["density"].item() * pooled["n_voxels"].item() == pytest.approx(pooled["sum"].item())
-    assert json.loads(whole.regions("gradCam").with_suffix(".json").read_text()).keys() == REGION_COLUMNS.keys()
+    dictionary = json.loads(whole.regions("gradCam").with_suffix(".json").read_text())
+    assert dictionary.keys() == EXPLAINED_REGIONS_TABLE.meanings.keys()
 
 
 def test_the_predicted_class_is_that_of_each_scan(whole: ExplanationLayout) -> None:
@@ -238,8 +239,9 @@ def test_an_explanation_by_lrp_has_the_ledger_of_conservation_and_others_have_no
     assert outcome.ok
     label = outcome.job.arguments[0].explanations[0].label
     files = whole.scan("sub-1", "ses-M000", 4.0)
-    ledger = read_table(files.explanation_ledger(label), list(LEDGER_COLUMNS), ["layer"])
-    assert json.loads(files.explanation_ledger(label).with_suffix(".json").read_text()).keys() == LEDGER_COLUMNS.keys()
+    ledger = read_table(files.explanation_ledger(label), list(LEDGER_TABLE.meanings), ["layer"])
+    dictionary = json.loads(files.explanation_ledger(label).with_suffix(".json").read_text())
+    assert dictionary.keys() == LEDGER_TABLE.meanings.keys()
     loaded = load_model(whole.fold(0))
     volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
     own = lrp_beta(loaded.model, volume, 1, [1.0], CONFIG.attribution.start_value)[1.0]

@@ -18,7 +18,7 @@ from heatlas.pipeline.evaluation.retraining.before_after_table import (
     AFTER,
     BEFORE,
     BEFORE_AFTER_TABLE,
-    UNIT_COLUMNS,
+    MEASURED_TABLE,
     before_after_table,
 )
 from heatlas.pipeline.evaluation.retraining.before_after_unit import measured
@@ -92,7 +92,7 @@ def test_changes_are_paired_and_measures_without_values_left_out() -> None:
     def frame(epg: dict[str, tuple[float, float]]) -> pd.DataFrame:
         rows = [[who, training, "epg", value] for who, pair in epg.items()
                 for training, value in zip((BEFORE, AFTER), pair, strict=True)]  # fmt: skip
-        return pd.DataFrame(rows, columns=list(UNIT_COLUMNS))
+        return MEASURED_TABLE.frame(rows)
 
     folds = [frame({"a": (0.1, 0.3), "b": (0.2, 0.6)}), frame({"c": (0.3, 0.2), "d": (np.nan, 0.9)})]
     table = before_after_table("guided", folds)

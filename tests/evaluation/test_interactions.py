@@ -13,13 +13,12 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.evaluation.bench.densities import Rows
 from heatlas.pipeline.evaluation.interactions.sides import (
-    SCAN_COLUMNS,
+    SIDES_TABLE,
     interaction,
     interaction_table,
     sided_groups,
 )
 from heatlas.pipeline.evaluation.interactions.sources import source_table, standardised_slopes
-from heatlas.pipeline.run.tables import write_table
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def test_every_group_with_two_sides_is_asked_and_no_other() -> None:
 
 def table_of(folder: Path, name: str, rows: list[tuple[str, float, float, float]]) -> SimpleNamespace:
     path = folder / f"{name}.tsv"
-    write_table(path, pd.DataFrame(rows, columns=list(SCAN_COLUMNS)))
+    SIDES_TABLE.write(path, rows)
     return SimpleNamespace(ok=True, job=SimpleNamespace(outputs={"sides": path}))
 
 

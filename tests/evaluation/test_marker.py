@@ -27,7 +27,7 @@ from heatlas.pipeline.evaluation.planting.marked import (
     recipe_of,
 )
 from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
-from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE, MEASURES, marker_row
+from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
@@ -65,7 +65,7 @@ def test_accuracies_of_groups_and_their_changes_by_hand() -> None:
             for copy, own in ((False, plain), (True, marked))
             for who, found in zip("abcd", own, strict=True)
         ]
-        return pd.DataFrame(rows, columns=list(MEASURES))
+        return MEASURES_TABLE.frame(rows)
 
     def bounds(name: str) -> list[float]:
         return [row[f"{name}_change{end}"] for end in ("", "_low", "_high")]

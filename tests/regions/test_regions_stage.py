@@ -28,7 +28,7 @@ from toy_run import (
 from heatlas.atlases.brain_box import Box
 from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, write_sums
 from heatlas.pipeline.regions.stage import aggregate_relevance
-from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
@@ -60,7 +60,7 @@ def tables(layout):
 def test_every_region_of_every_map_and_the_rest(run, maps):
     assert all(outcome.ok for outcome in aggregate(run))
     table = read_table(run.group / "relevance.tsv")
-    assert list(table.columns) == list(RELEVANCE_COLUMNS)
+    assert list(table.columns) == list(RELEVANCE_TABLE.without(*SPREADS).meanings)
     assert json.loads((run.group / "relevance.tsv").with_suffix(".json").read_text())["sum"]["Description"]
     assert len(table) == len(SCANS) * len(MAPS) * 7
     wide = table.set_index(["scan_id", "map", "region"]).sort_index()
@@ -87,7 +87,7 @@ def test_bilateral_groups_and_gain(run, maps, over):
     regions = dataclasses.replace(CONFIG.regions, gain_reference=over)
     aggregate(run, config=dataclasses.replace(CONFIG, regions=regions))
     table = read_table(run.group / "relevance_bilateral.tsv")
-    assert list(table.columns) == list(BILATERAL_COLUMNS)
+    assert list(table.columns) == list(RELEVANCE_BILATERAL_TABLE.without("evidence_sd").meanings)
     assert list(dict.fromkeys(table["group"])) == list(REGIONS.groups)
     sums = {
         (scan.scan_id, name): float(values[np.isin(toy_labels(), (47, 48))].sum(dtype=np.float64))

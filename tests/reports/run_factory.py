@@ -21,7 +21,7 @@ from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_TABLE
 from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
 from heatlas.pipeline.regions.metrics import negative_class_reference
 from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
-from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.config.files import config_to_toml, load_config
 from heatlas.pipeline.run.config.settings import Config
@@ -301,7 +301,8 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
     full["gain"] = (full["sum"] / full["reference_sum"]).where((full["group"] != "Vessel") & (full["map"] != EVIDENCE))
     full["evidence"] = full["sum"].where(full["map"] == EVIDENCE)
     _write_image_regions(run, scans, plan)
-    write_table(run.group / "relevance_bilateral.tsv", full[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
+    columns = [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in full]
+    RELEVANCE_BILATERAL_TABLE.write(run, full[columns])
     lrp = [name for name in _map_names(config) if name not in ("gb", EVIDENCE)]
     FINGERPRINTS_TABLE.write(run.statistics("fingerprints"), fingerprint_table(full, _map_names(config)))
     BETA_OVERLAP_TABLE.write(run.statistics("beta_overlap"), overlap_table(full, lrp))

@@ -35,7 +35,8 @@ class SideJobs(Judge):
             inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
             inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
             facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest]
-            outputs = {"sides": self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)}
+            path = self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)
+            outputs = {"sides": path, "columns": path.with_suffix(".json")}
             unit, key = f"{self.cohort.name}_{scan.name}", unit_key(inputs, facts, score_sides)
             jobs.append(Job(STAGE, unit, key, outputs, score_sides, (task,), on_gpu=True))
         return jobs

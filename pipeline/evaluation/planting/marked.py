@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -27,7 +26,7 @@ from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.marker import MARKER_OFFSET, with_marker
 from heatlas.pipeline.evaluation.planting.copies import read_registered
 from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, REVERSED, Places, map_measures, tied_marks
-from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE, MEASURES, marker_row, read_answers
+from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row, read_answers
 from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
 from heatlas.pipeline.evaluation.scores.overlap import best_threshold
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
@@ -37,7 +36,6 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.objectives.explanations import BRAIN, annotated_people, mask_of
@@ -241,7 +239,7 @@ def train_and_measure(
             mean.add(values)
         rows.append([scan.participant_id, marked, correct, *map_measures(values, places, threshold).values()])
     mean.write(outputs["mean_map"], "Heatlas evaluation: mean map of copies with the marker")
-    write_table(outputs["measures"], pd.DataFrame(rows, columns=list(MEASURES)), MEASURES)
+    MEASURES_TABLE.write(outputs["measures"], rows)
     return facts
 
 

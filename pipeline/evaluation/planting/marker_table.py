@@ -11,8 +11,8 @@ import pandas as pd
 from heatlas.pipeline.evaluation.planting.marker_groups import GROUPS, REVERSED, GroupAnswers
 from heatlas.pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes, worst_interval
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.run.tables import read_table
 
 _MAPS = {
     "epg": "Share of the positive attribution inside the mask (energy pointing game)",
@@ -21,13 +21,17 @@ _MAPS = {
     "on_object_epg": "Share inside the mask of the positive attribution in the bounding boxes of its parts",
     "on_marker": "Share of the positive attribution on the marker",
 }
-MEASURES = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "marked": "Whether this copy of the scan has the marker",
-    "correct": "Whether the network recognises its class",
-    **_MAPS,
-}
-"""Columns of ``measures.tsv`` of a fold."""
+MEASURES_TABLE = Table(
+    "marker_measures",
+    {
+        **described("participant_id"),
+        "marked": "Whether this copy of the scan has the marker",
+        "correct": "Whether the network recognises its class",
+        **_MAPS,
+    },
+    "copy of a scan tested", "What does a network make of each copy?", stage="evaluation",
+    file="evaluation/models/marker_diagnosis_control/fold-0/measures.tsv",
+)  # fmt: skip
 MARKER_TABLE = Table(
     "marker_groups",
     {
@@ -68,8 +72,8 @@ MARKER_TABLE = Table(
 
 def read_answers(paths: Sequence[Path]) -> pd.DataFrame:
     """Measures of all folds that are there."""
-    found = [read_table(path, list(MEASURES)) for path in paths]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(MEASURES))
+    found = [MEASURES_TABLE.read(path) for path in paths]
+    return pd.concat(found, ignore_index=True) if found else MEASURES_TABLE.frame()
 
 
 def tested_of(answers: pd.DataFrame, positive: Mapping[str, bool]) -> GroupAnswers:
@@ -89,7 +93,7 @@ def marker_row(
     ----------
     task, training : str
     answers, control : pandas.DataFrame
-        With the columns of `MEASURES`, of this training and of the control; paired by participant.
+        `MEASURES_TABLE` of this training and of the control; paired by participant.
     weight : float
     positive : mapping of str to bool
         Whether a participant has the positive diagnosis.

@@ -18,14 +18,13 @@ from heatlas.pipeline.evaluation.retraining.before_after_table import (
     AFTER,
     BEFORE,
     BEFORE_AFTER_TABLE,
-    UNIT_COLUMNS,
+    MEASURED_TABLE,
     before_after_table,
 )
 from heatlas.pipeline.evaluation.retraining.before_after_unit import control_and_measures
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome
 from heatlas.pipeline.training.objectives.explanations import facts_of
@@ -78,7 +77,7 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
     done = [one.job for one in outcomes if one.ok]
     if not done:
         raise BadInputError(f"training without maps: every network failed; see {layout.failures}.")
-    measured = [read_table(job.outputs["measures"], list(UNIT_COLUMNS)) for job in done]
+    measured = [MEASURED_TABLE.read(job.outputs["measures"]) for job in done]
     table = before_after_table(cohort.config.objective.kind, measured)
     BEFORE_AFTER_TABLE.write(layout, table)
     counts = [frame["participant_id"].nunique() for frame in measured]

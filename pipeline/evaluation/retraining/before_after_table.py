@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 
 BEFORE, AFTER = "before", "after"
@@ -22,13 +23,17 @@ MEASURES = {
     "guided_cosine": "Cosine between its input gradient and that of guided backpropagation",
 }
 """What is measured of a person's scan; those that the kind of the objective is about."""
-UNIT_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "training": "before: trained as long without the maps of [objective] (weight 0); after: the run's network",
-    "measure": "What was measured: " + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
-    "value": "Its value for this person",
-}
-"""Columns of ``measures.tsv`` of a fold."""
+MEASURED_TABLE = Table(
+    "before_after_measures",
+    {
+        **described("participant_id"),
+        "training": "before: trained as long without the maps of [objective] (weight 0); after: the run's network",
+        "measure": "What was measured: " + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
+        "value": "Its value for this person",
+    },
+    "person, training and measure", "What is measured of each person's map?", stage="evaluation",
+    file="evaluation/models/objective-control/fold-0/measures.tsv",
+)  # fmt: skip
 BEFORE_AFTER_TABLE = Table(
     "before_after",
     {
@@ -55,7 +60,7 @@ def before_after_table(objective: str, measured: Sequence[pd.DataFrame]) -> pd.D
     ----------
     objective : str
     measured : sequence of pandas.DataFrame
-        With the columns of `UNIT_COLUMNS`, of all folds. Who has no value in either training is left out of a measure.
+        `MEASURED_TABLE` of all folds. Who has no value in either training is left out of a measure.
     """
     rows = []
     frame = pd.concat(measured, ignore_index=True)

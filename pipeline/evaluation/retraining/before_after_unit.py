@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -20,13 +19,12 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.planting.marked import places_of
 from heatlas.pipeline.evaluation.planting.marker_groups import Places, map_measures
 from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap
-from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS
+from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, MEASURED_TABLE
 from heatlas.pipeline.evaluation.scores.overlap import HALF, best_threshold
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.training.objectives.explanations import context_of, mean_control
 from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
 from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
@@ -77,7 +75,7 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
             mean.add(values)
             rows += [[name, training, measure, value] for measure, value in found.items()]
         mean.write(outputs[training], f"Heatlas evaluation: mean map {training} training with maps")
-    write_table(outputs["measures"], pd.DataFrame(rows, columns=list(UNIT_COLUMNS)), UNIT_COLUMNS)
+    MEASURED_TABLE.write(outputs["measures"], rows)
     return facts
 
 

@@ -27,7 +27,6 @@ from heatlas.pipeline.registration.volumes.region_volumes import region_volumes,
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.run.work.steps import run_step
@@ -36,29 +35,22 @@ STAGE = "volumes"
 HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"
 """Bilateral groups of the atlas."""
 
-SCAN_VOLUME_COLUMNS = {
-    "region": "Number of the region in the atlas",
-    "name": "Name of the region",
-    "hemisphere": "left, right or both",
-    "group": "Bilateral group of the region",
-    "volume_mm3": "Volume of the region in the scan: sum of the Jacobian determinant of the map template -> scan over "
-    "the region times the voxel volume, mm3 of the scan's own space; n/a for a region without a voxel. As good as the "
-    "registration, and compared with manual volumes for the hippocampi only (docs/benchmarks/registration.md). n/a "
-    "after an affine registration, which changes all regions alike",
-    "tissue_mm3": "volume_mm3 without voxels that are darker than halfway between fluid and the hippocampus; n/a for "
-    "other regions, and where the atlas has no lateral ventricles or they are not dark in the scan",
-    "template_mm3": "Volume of the region in the template, on the grid of this run",
-}
-"""Columns of a scan's own table."""
 VOLUMES_TABLE = Table(
     "volumes",
     {
-        **described("participant_id", "session_id", "scan_id"),
-        **SCAN_VOLUME_COLUMNS,
+        **described("participant_id", "session_id", "scan_id", "region", "name", "hemisphere", "group"),
+        "volume_mm3": "Volume of the region in the scan: sum of the Jacobian determinant of the map template -> scan "
+        "over the region times the voxel volume, mm3 of the scan's own space; n/a for a region without a voxel. As "
+        "good as the registration, and compared with manual volumes for the hippocampi only "
+        "(docs/benchmarks/registration.md). n/a after an affine registration, which changes all regions alike",
+        "tissue_mm3": "volume_mm3 without voxels that are darker than halfway between fluid and the hippocampus; n/a "
+        "for other regions, and where the atlas has no lateral ventricles or they are not dark in the scan",
+        "template_mm3": "Volume of the region in the template, on the grid of this run",
     },
     "scan and region", "How large is each region in the scan?", stage="registration", file="group/volumes.tsv",
     filled=("participant_id", "scan_id", "group"), finite=True,
 )  # fmt: skip
+SCAN_VOLUMES_TABLE = VOLUMES_TABLE.without("participant_id", "session_id", "scan_id")
 TEST_RETEST_TABLE = Table(
     "test_retest",
     {
@@ -133,7 +125,7 @@ def measure_one(
          tissue.get(region.number, float("nan")), template[region.number])
         for region in atlas.regions.regions
     ]  # fmt: skip
-    write_table(outputs["volumes"], pd.DataFrame(rows, columns=list(SCAN_VOLUME_COLUMNS)), SCAN_VOLUME_COLUMNS)
+    SCAN_VOLUMES_TABLE.write(outputs["volumes"], rows)
     return {}
 
 
@@ -162,11 +154,9 @@ def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
     """Write the tables of the group from those of these scans."""
     tables = []
     for scan in scans:
-        table = read_table(
-            layout.scan(scan.participant_id, scan.session_id, resolution_mm).volumes, text_columns=["group"]
-        )
+        path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).volumes
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-        tables.append(table.assign(**identity))
+        tables.append(SCAN_VOLUMES_TABLE.read(path).assign(**identity))
     whole = pd.concat(tables, ignore_index=True) if tables else VOLUMES_TABLE.frame()
     return [VOLUMES_TABLE.write(layout, whole), TEST_RETEST_TABLE.write(layout, retest_table(whole))]
 
