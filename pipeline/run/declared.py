@@ -16,7 +16,7 @@ import pandas as pd
 
 from heatlas.pipeline.run.columns import Column, Form, column_of
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table, write_json, write_table
 
 CLASSES = "{classes}"
 """Among the values of a column: the classes of the run, of which there are none where a number is predicted."""
@@ -180,8 +180,12 @@ class Table:
         frame = rows if isinstance(rows, pd.DataFrame) else self.frame(rows)
         described = self.dictionary
         columns = {name: described[name] for name in described if name in frame or name not in self.later}
-        write_table(self.path(where), frame, columns)
-        return self.path(where)
+        path = self.path(where)
+        if set(columns) != set(frame.columns):
+            raise ValueError(f"{path.name}: columns and descriptions differ: {set(columns) ^ set(frame.columns)}")
+        write_json(path.with_suffix(".json"), {name: {"Description": text} for name, text in columns.items()})
+        write_table(path, frame[list(columns)])
+        return path
 
     def read(self, where: RunLayout | Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Read the table, its text as text; `columns` must exist, all of `required` if not given.

@@ -357,15 +357,14 @@ def test_printed_verdicts_are_wrapped_and_keep_every_answer_and_number() -> None
 
 def test_planted_rows_of_an_earlier_call_are_kept_and_those_judged_again_are_replaced(tmp_path: Path) -> None:
     path = tmp_path / "evaluation.tsv"
-    columns = {"cohort": "", "map": "", "auroc": ""}
     earlier = pd.DataFrame({"cohort": ["run", "planted"], "map": ["m", "m"], "auroc": [0.1, 0.2]})
     made = pd.DataFrame({"cohort": ["run"], "map": ["m"], "auroc": [0.9]})
     assert with_earlier(path, made) is made
-    write_table(path, earlier, columns)
+    write_table(path, earlier)
     assert with_earlier(path, made).to_dict("list") == {
         "cohort": ["run", "planted"], "map": ["m", "m"], "auroc": [0.9, 0.2],
     }  # fmt: skip
-    write_table(path, earlier.drop(columns="auroc"), {"cohort": "", "map": ""})
+    write_table(path, earlier.drop(columns="auroc"))
     assert with_earlier(path, made) is made
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.people.splits import SPLIT_COLUMNS
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation.planted import evaluate_planted
 from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_TABLE
@@ -27,14 +27,14 @@ from heatlas.pipeline.run.config.files import config_to_toml, load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_json, write_table, write_text
+from heatlas.pipeline.run.tables import read_table, write_json, write_text
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 from heatlas.pipeline.run.work.provenance import write_provenance
-from heatlas.pipeline.statistics.data.image_measures import COLUMNS as IMAGE_COLUMNS
+from heatlas.pipeline.statistics.data.image_measures import IMAGE_REGIONS_TABLE
 from heatlas.pipeline.statistics.stage import analyse
 from heatlas.pipeline.training.metrics import outcome
-from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS
-from heatlas.pipeline.training.stage import HISTORY_COLUMNS
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
+from heatlas.pipeline.training.stage import HISTORIES_TABLE
 
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics")
 PLANTED = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus", "Lateral ventricle")
@@ -163,7 +163,7 @@ def _write_cohort(run: RunLayout, scans: list[Scan], config: Config, plan: RunPl
         for fold in range(plan.folds)
         for place, person in enumerate(people)
     ]
-    write_table(run.root / "splits.tsv", pd.DataFrame(rows), SPLIT_COLUMNS)
+    SPLITS_TABLE.write(run, rows)
 
 
 def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
@@ -201,7 +201,7 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
             "validation_loss": 0.7 * 0.93**epochs, "validation_balanced_accuracy": 1 - 0.5 * 0.85**epochs,
             "best": epochs == 17,
         })  # fmt: skip
-        write_table(files.history, history, HISTORY_COLUMNS)
+        HISTORIES_TABLE.write(files.history, history)
         parts = {"train": ["a", "b"], "validation": ["c"], "test": ["d"]}
         write_json(files.description, {
             "fold": fold, "participants": parts, "epochs": 20, "best_epoch": 17, "validation_balanced_accuracy": 0.97,
@@ -220,7 +220,7 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
             -logit / 2, logit / 2, 1 / (1 + np.exp(-logit)), plan.contrast[1 - predicted], outcome(target, predicted),
             "none",
         ])  # fmt: skip
-    write_table(run.group / "predictions.tsv", pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)), PREDICTION_COLUMNS)
+    PREDICTIONS_TABLE.write(run, PREDICTIONS_TABLE.without("spread").frame(rows))
 
 
 def _map_names(config: Config) -> list[str]:
@@ -317,7 +317,7 @@ def _write_image_regions(run: RunLayout, scans: list[Scan], plan: RunPlan) -> No
          rng.normal() - 5.0 * (scan.label == plan.contrast[0] and group in (PLANTED[0], "Putamen")), np.nan]
         for scan in scans for group in region_names()
     ]  # fmt: skip
-    write_table(run.group / "image_regions.tsv", pd.DataFrame(rows, columns=list(IMAGE_COLUMNS)), IMAGE_COLUMNS)
+    IMAGE_REGIONS_TABLE.write(run, rows)
 
 
 def _write_group_maps(run: RunLayout, scans: list[Scan], config: Config) -> None:

@@ -402,7 +402,7 @@ def test_a_run_without_evidence_has_none(tmp_path):
     table = read_table(layout.group / "relevance_bilateral.tsv").drop(
         columns="evidence"
     )  # as earlier versions wrote it
-    write_table(layout.group / "relevance_bilateral.tsv", table, {name: "" for name in table})
+    write_table(layout.group / "relevance_bilateral.tsv", table)
     record = read_run(layout)
     assert record.unreadable == {}
     assert (record.evidence_maps, record.leading_map, record.main_maps) == ((), "lrpB000", ("lrpB000", "gb"))
