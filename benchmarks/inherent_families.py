@@ -114,7 +114,7 @@ def found_by(layout: RunLayout, planted: tuple[str, ...]) -> dict[str, float]:
     return {
         "balanced_accuracy": float(right.groupby(predictions["label"]).mean().mean()),
         "completeness_error": float(error),
-        **{f"{name}_{by}": scores[by][f"region_{name}"] for by in scores for name in ("auroc", "hits")},
+        **{f"{name}_{by}": scores[by][name] for by in scores for name in ("auroc", "hits")},
     }
 
 

@@ -23,8 +23,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import make_split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
-from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, map_jobs, maps_of
 from heatlas.pipeline.evaluation.bench.request import with_methods
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input

@@ -32,9 +32,8 @@ from torch.nn import functional
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.inherent.contributions import contrast, contributions, mean_corrected
 from heatlas.pipeline.attribution.methods import attribute_all
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered, map_jobs
 from heatlas.pipeline.evaluation.bench.map_row import Places
-from heatlas.pipeline.evaluation.bench.maps import map_jobs
 from heatlas.pipeline.evaluation.bench.scan_job import ScanToJudge
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve

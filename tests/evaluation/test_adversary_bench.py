@@ -14,7 +14,6 @@ import pytest
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.answers import LEVEL, UNKNOWN
 from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD, Rows, density_ratio
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, those_judged
@@ -27,7 +26,7 @@ from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
 from heatlas.pipeline.evaluation.nulls.networks import shuffled_name
 from heatlas.pipeline.evaluation.planting.copies import paired_folds, people_to_plant
-from heatlas.pipeline.evaluation.scores.chance import at_least, chance_of_order, wins_in_random_order
+from heatlas.pipeline.evaluation.scores.chance import LEVEL, UNKNOWN, at_least, chance_of_order, wins_in_random_order
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.files import load_config

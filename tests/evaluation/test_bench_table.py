@@ -153,7 +153,7 @@ def test_iou_and_box_accuracy_are_of_the_set_of_maps() -> None:
     keys = [f"I{person[4:]}" for person, label, _ in PEOPLE if label == "AD"]
     maps = [np.where(mask, 1.0, np.linspace(0, 0.7, 6)[n] * (np.arange(216).reshape(mask.shape) % 2)) for n in range(6)]
     scored = pd.DataFrame([score_map(one if n else -one - 1, mask) for n, one in enumerate(maps)]).assign(scan_id=keys)
-    scores = found.scores.merge(scored.drop(columns="undefined"), on="scan_id", how="left")
+    scores = found.scores.merge(scored, on="scan_id", how="left")
     scores["no_positive"] = (scores["scan_id"] == keys[0]).astype(float)
     row = evaluation_table(cohort(TRUTH), dataclasses.replace(found, scores=scores)).iloc[0]
     assert row["n_no_positive"] == 1

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.densities import Rows
+from heatlas.pipeline.evaluation.bench.densities import Rows, densities
 from heatlas.pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import (
@@ -234,3 +234,31 @@ def gathered(cohort: JudgedCohort, outcomes: Sequence[Outcome], explanations: Se
                 sums.setdefault((network, of), {})[scan.scan_id] = values
     methods = {name: asked.entry.name for asked in explanations for name in asked.names}
     return Rows(pd.concat(frames, ignore_index=True), sums, n_voxels, tuple(groups), methods, intensity)
+
+
+def map_jobs(
+    cohort: JudgedCohort, explanations: tuple[Explanation, ...], digests: DigestCache, stage: str
+) -> list[Job]:
+    """One unit per scan: its maps by the networks of the cohort, summed over regions.
+
+    Parameters
+    ----------
+    stage : str
+        Names receipts and failures, which are kept apart from those of other parts.
+    """
+    untold = dataclasses.replace(cohort, truth=None)  # regions are scored, voxels are not
+    jobs = Judge(untold, explanations, Extent(), digests).jobs()
+    return [dataclasses.replace(job, stage=stage) for job in jobs]
+
+
+def maps_of(
+    cohort: JudgedCohort, explanations: Sequence[Explanation], outcomes: Sequence[Outcome]
+) -> tuple[JudgedCohort, Rows]:
+    """The scans that were explained and their sums; raises as `those_judged`."""
+    left = those_judged(cohort, outcomes)
+    return left, gathered(left, [one for one in outcomes if one.ok], explanations)
+
+
+def participant_densities(cohort: JudgedCohort, rows: Rows, name: str, network: str = REAL) -> pd.DataFrame:
+    """Mean density per participant and class; see `pipeline.evaluation.bench.densities.densities`."""
+    return densities(cohort, rows, network, name, {scan.scan_id for scan in cohort.scans})

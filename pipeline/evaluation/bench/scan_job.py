@@ -30,7 +30,7 @@ from heatlas.pipeline.evaluation.nulls.image_maps import image_maps
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
 from heatlas.pipeline.evaluation.scores.boxes import attended_box
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
-from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, score_map
+from heatlas.pipeline.evaluation.scores.map_scores import score_map
 from heatlas.pipeline.evaluation.scores.stability import Explain
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network
@@ -50,8 +50,6 @@ from heatlas.pipeline.run.work.memory import kept_memory
 NOT_KEPT = ("undefined", "ag_clamped")
 FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in NOT_KEPT)
 """Scores of faithfulness that are kept. A map that is undefined has a row without any."""
-LOCALISED = ("pointing", "f1", "le", "om", "sp", "ep", "sm")
-"""Scores against the true regions measured in the same scans, beside those that every map has (`MAP_ROW`)."""
 SEEN = tuple(name for name in MASKED if name not in NOT_KEPT)
 """Scores of masked recognition, which is measured in every positive scan."""
 
@@ -166,8 +164,7 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
                 scores = faithful.scores(one.values, _made_again(one, task, device))
             row |= {name: scores[name] for name in FAITHFUL if name in known}
             if values is not None and places.truth is not None and not row["undefined"]:
-                found = _localisation(values, places, task, volume, device)
-                row |= {name: found[name] for name in (*LOCALISED, *IOU_COLUMNS, *BOX_COLUMNS)}
+                row |= _localisation(values, places, task, volume, device)
         elif task.seen and one.values is not None and one.network in (REAL, NO_NETWORK):
             with exact_float32(device):
                 scores = faithful.masked(one.values)

@@ -24,16 +24,15 @@ from heatlas.pipeline.evaluation.bench.densities import (
     is_paired,
 )
 from heatlas.pipeline.evaluation.bench.map_row import MAP_ROW
-from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
+from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, SEEN
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.accuracy import People, balanced_accuracy
-from heatlas.pipeline.evaluation.scores.dose_response import DRAWS, dose_response
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
 from heatlas.pipeline.evaluation.scores.hits import ranked
 from heatlas.pipeline.evaluation.scores.intervals import participant_interval
 from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, SET_SCORES, set_scores
-from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
+from heatlas.pipeline.evaluation.scores.rank_correlation import DRAWS, dose_response, rank_correlation
 from heatlas.pipeline.evaluation.scores.region_scores import FIRST, region_scores
 from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.declared import Table
@@ -58,8 +57,8 @@ FAITHFUL_COLUMNS = (
         },
     }
     | {
-        name: f"{MAP_SCORES[name]}. Mean over the scans in which faithfulness was measured, where the truth is known"
-        for name in LOCALISED
+        name: f"{text}. Mean over the scans in which faithfulness was measured, where the truth is known"
+        for name, text in MAP_SCORES.items()
     }
     | {
         name: f"{text}. Over the scans in which faithfulness was measured, where the truth is known"
@@ -156,7 +155,7 @@ def _row(
         "completeness_error": completeness(own),
     }
     found |= {column: _mean(of_positive, column) for column in MAP_ROW if column not in FLAGS}
-    found |= {column: _mean(of_positive, column) for column in (*FAITHFUL, *LOCALISED)}
+    found |= {column: _mean(of_positive, column) for column in (*FAITHFUL, *MAP_SCORES)}
     found |= _seen(cohort, of_positive) | _of_set(cohort, of_positive)
     scans = set(own["scan_id"])
     if severity != ALL or covers_folds(cohort, scans):
@@ -235,8 +234,8 @@ def _of_set(cohort: JudgedCohort, own: pd.DataFrame) -> dict[str, float]:
 def ranking_columns(values: Floats, planted: Flags, by: str) -> dict[str, object]:
     """The columns of one ranking."""
     scores = region_scores(values, planted.tolist())
-    found: dict[str, object] = {f"{name}_{by}": scores[f"region_{name}"] for name in ("auroc", "auprc", "hits")}
-    if not scores["undefined"]:
+    found: dict[str, object] = {f"{name}_{by}": score for name, score in scores.items()}
+    if np.isfinite(scores["auroc"]):
         places = stats.rankdata(-ranked(values))[planted]
         found[f"places_{by}"] = " ".join(f"{place:g}" for place in places)
     return found

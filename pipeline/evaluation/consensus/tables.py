@@ -108,7 +108,7 @@ class Evidence:
     networks, kind : str
         As of `pipeline.evaluation.consensus.networks.Networks`.
     densities : pandas.DataFrame
-        Per participant and class (`pipeline.evaluation.bench.maps.participant_densities`).
+        Per participant and class (`pipeline.evaluation.bench.judging.participant_densities`).
     paired : bool
         Whether everyone has a copy of either class.
     accuracy : mapping of str to float
@@ -186,7 +186,7 @@ def network_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict
         }  # fmt: skip
         if len(planted):
             scores = region_scores(values, np.isin(groups, planted).tolist())
-            row |= {"auroc_difference": scores["region_auroc"], "hits_difference": scores["region_hits"]}
+            row |= {"auroc_difference": scores["auroc"], "hits_difference": scores["hits"]}
             row["n_planted"] = int(np.isin(groups, planted).sum())
         rows.append(row)
     return rows

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.densities import class_difference, is_paired
-from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
+from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.image_maps import DIFFERENCE
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL

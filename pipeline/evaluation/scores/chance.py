@@ -13,6 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+YES, PARTLY, NO, UNKNOWN = "yes", "partly", "no", "not known"
+LEVEL = 0.05
+"""A p below this answers a question. With shuffled labels it is a map that fails: random orders of the regions would
+find planted ones as well in fewer cases than this. So it is also the share of sound maps that fail, were regions
+independent."""
+
 Floats = NDArray[np.float64]
 TIE = 1e-9
 """Sums of scores that differ by less are the same."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
+from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, SEEN
 from heatlas.pipeline.evaluation.bench.table import ALL, EVALUATION_TABLE
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from heatlas.pipeline.evaluation.scores.map_scores import MAP_SCORES
 from heatlas.reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
@@ -114,7 +115,7 @@ def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
         rows,
         [
             numeric(name, sentence_case(_spelt(name)), number, EVALUATION_TABLE.meanings[name])
-            for name in (*FAITHFUL, *LOCALISED)
+            for name in (*FAITHFUL, *MAP_SCORES)
         ],
     )
     if not columns:
