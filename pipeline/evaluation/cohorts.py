@@ -14,7 +14,7 @@ from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.planted import read_planted
 from heatlas.pipeline.evaluation.planted_effects import read_effects
-from heatlas.pipeline.evaluation.scores.accuracy import People
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
@@ -125,9 +125,9 @@ class JudgedCohort:
         return {scan.scan_id: float(z) for scan, z in zip(self.scans, (numbers - numbers.mean()) / scale, strict=True)}
 
     @property
-    def people(self) -> People:
+    def people(self) -> HeldOutPeople:
         """Whom networks are tested on, in the order of `scans`."""
-        return People(
+        return HeldOutPeople(
             np.array([scan.participant_id for scan in self.scans]),
             np.array([self.fold_of(scan) for scan in self.scans]),
             np.array([scan.label == self.config.cohort.positive for scan in self.scans]),

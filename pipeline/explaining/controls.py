@@ -20,7 +20,7 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 
 
 @dataclass(frozen=True)
-class Controls:
+class ReferencePool:
     """Scans that may be a reference, one per person.
 
     Parameters
@@ -73,7 +73,7 @@ def _distance(one: Scan, scan: Scan, match: Sequence[str]) -> tuple[int, float]:
     return unlike, float("inf") if one.age is None or scan.age is None else abs(one.age - scan.age)
 
 
-def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Controls:
+def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> ReferencePool:
     """Who may be a reference for each network.
 
     Someone with scans of two classes, or with two names (`pipeline.cohort.people.persons`) of which one is a patient's,
@@ -100,7 +100,7 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Controls
         fold.index: tuple(scan for _, scan in firsts if scan.participant_id in set(fold.train)) for fold in split.folds
     }
     attribution = config.attribution
-    return Controls(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task))
+    return ReferencePool(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task))
 
 
 def _wanted(task: Task) -> str:

@@ -66,7 +66,7 @@ EXPLAINED_BILATERAL_TABLE = Table(
 
 
 @dataclass(frozen=True)
-class Request:
+class ExplanationRequest:
     """A request as typed.
 
     Parameters
@@ -95,7 +95,7 @@ class Request:
 
 def show_scans(
     layout: ExplanationLayout,
-    request: Request,
+    request: ExplanationRequest,
     scans: Sequence[Scan],
     split: Split,
     atlas: Atlas,
@@ -150,7 +150,7 @@ def show_scans(
 
 
 def chosen_scans(
-    request: Request, scans: Sequence[Scan], able: Mapping[str, int], shut: Mapping[str, str]
+    request: ExplanationRequest, scans: Sequence[Scan], able: Mapping[str, int], shut: Mapping[str, str]
 ) -> list[Scan]:
     """Scans of a request, in the order of the run; `able` and `shut` as from `explainable`.
 
@@ -191,7 +191,7 @@ def _not_kept(option: str, name: str, known: Sequence[str]) -> str:
     )
 
 
-def checked_explanations(request: Request, loaded: LoadedModel, config: Config) -> list[Explanation]:
+def checked_explanations(request: ExplanationRequest, loaded: LoadedModel, config: Config) -> list[Explanation]:
     """One explanation per method, each checked against its record and the layers of the network.
 
     Raises

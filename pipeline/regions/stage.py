@@ -17,7 +17,7 @@ from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
-from heatlas.pipeline.regions.group_maps import MapsToAverage, Part, average_maps, groups_of, outputs_of
+from heatlas.pipeline.regions.group_maps import MapsToAverage, MapSum, average_maps, groups_of, outputs_of
 from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
 from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
 from heatlas.pipeline.regions.ranking import least_voxels
@@ -190,12 +190,12 @@ def _map_jobs(
     return jobs
 
 
-def _own_part(layout: RunLayout, scan: Scan, outcome: str, map_name: str, config: Config) -> Part:
+def _own_part(layout: RunLayout, scan: Scan, outcome: str, map_name: str, config: Config) -> MapSum:
     path = _files(layout, scan, config).relevance_map(map_name)
-    return Part(path, outcome, (path.relative_to(layout.root).as_posix(),), (scan.participant_id,))
+    return MapSum(path, outcome, (path.relative_to(layout.root).as_posix(),), (scan.participant_id,))
 
 
-def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> list[Part]:
+def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> list[MapSum]:
     """Parts that hold several scans each, as attribution has listed them."""
     table = PARTIAL_TABLE.read(layout)
     other = sorted(set(table["scan_id"]) ^ {scan.scan_id for scan in scans})
@@ -210,7 +210,7 @@ def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> l
         members = [by_id[scan_id] for scan_id in rows["scan_id"]]
         sources = tuple(_files(layout, scan, config).t1w.relative_to(layout.root).as_posix() for scan in members)
         people = tuple(scan.participant_id for scan in members)
-        parts.append(Part(layout.partial_sum(str(part)), str(outcome), sources, people))
+        parts.append(MapSum(layout.partial_sum(str(part)), str(outcome), sources, people))
     return parts
 
 

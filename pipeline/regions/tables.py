@@ -86,7 +86,7 @@ PREDICTION_COLUMNS = ("scan_id", "fold", "target", "probability", "outcome")
 """Columns of the predictions that this room needs."""
 
 
-class Rows(Protocol):
+class RegionIndex(Protocol):
     """Of which regions sums are, in which order, and how many voxels each has."""
 
     @property
@@ -99,7 +99,7 @@ class Rows(Protocol):
 def scan_rows(
     identity: Mapping[str, str | None],
     sums: Mapping[str, NDArray[np.float64]],
-    index: Rows,
+    index: RegionIndex,
     regions: RegionTable,
     evidence: Collection[str] = (),
     errors: Mapping[str, NDArray[np.float64]] | None = None,
@@ -113,7 +113,7 @@ def scan_rows(
         ``participant_id``, ``session_id`` and ``scan_id``.
     sums : mapping of str to array
         Region sums by map name, in the order of ``index.numbers``.
-    index : Rows
+    index : RegionIndex
     regions : RegionTable
         Joined by label number.
     evidence : collection of str

@@ -24,7 +24,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.on_demand import (
     EXPLAINED_BILATERAL_TABLE,
     EXPLAINED_REGIONS_TABLE,
-    Request,
+    ExplanationRequest,
     chosen_scans,
     show_scans,
     unseen_fold,
@@ -80,7 +80,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> ExplanationLayout:
 def show(layout: ExplanationLayout, *methods: str, **request: object) -> list[Outcome]:
     with ThreadPoolExecutor(1) as executor:
         digests = DigestCache(layout.digests)
-        asked = Request(methods, **request)  # type: ignore[arg-type]
+        asked = ExplanationRequest(methods, **request)  # type: ignore[arg-type]
         return show_scans(layout, asked, SCANS, SPLIT, ATLAS, CONFIG, executor, digests)
 
 
@@ -149,7 +149,7 @@ def test_a_second_call_does_nothing_and_tables_gather_earlier_calls(whole: Expla
 @pytest.mark.parametrize("label", ["sub-ADNI002S0295", "ADNI002S0295", "002S0295", "002_S_0295"])
 def test_participants_are_named_as_for_a_run(label: str) -> None:
     scans = [Scan(f"sub-ADNI002S029{i}", None, f"I{i}", None, "AD", "AD") for i in (5, 6)]
-    chosen = chosen_scans(Request(("lrp",), participants=(label,)), scans, {"I5": 0, "I6": 0}, {})
+    chosen = chosen_scans(ExplanationRequest(("lrp",), participants=(label,)), scans, {"I5": 0, "I6": 0}, {})
     assert [scan.scan_id for scan in chosen] == ["I5"]
 
 

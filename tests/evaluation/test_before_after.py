@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.evaluation.planting.marker_groups import Places
-from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
+from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks
+from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap, write_pooled
 from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps
 from heatlas.pipeline.evaluation.retraining.before_after_table import (
     AFTER,
@@ -51,7 +51,7 @@ def test_measures_of_a_linear_network_by_hand() -> None:
     volume = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 1, 3)
     model = linear(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))
     line = lambda *found: np.array([[[bool(one) for one in found]]])  # noqa: E731
-    places = Places(line(1, 0, 0), line(1, 1, 0), line(0, 0, 1))
+    places = MarkerMasks(line(1, 0, 0), line(1, 1, 0), line(0, 0, 1))
     input_x_gradient = MapSettings(1.0, "input-x-gradient", 0)
     values, found = measured(model, volume, 0, "guided", input_x_gradient, places, None)
     assert values.ravel().tolist() == [1.0, -2.0, 3.0]  # evidence w_0 - w_1 = (1, -1, 1), times the input
@@ -107,7 +107,7 @@ def test_the_sum_of_a_mean_map_over_a_mask_is_the_mean_epg(tmp_path) -> None:
     spec, random = configured_input(CONFIG), np.random.default_rng(0)
     mask, shares, folds = random.random(spec.shape) < 0.3, [], []
     for fold, count in enumerate((3, 1)):
-        mean = MeanMap(spec)
+        mean = MeanEnergyMap(spec)
         for _ in range(count):
             values = random.normal(size=spec.shape)
             mean.add(values)

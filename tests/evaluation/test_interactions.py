@@ -11,7 +11,7 @@ import pytest
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.evaluation.bench.densities import Rows
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps
 from heatlas.pipeline.evaluation.interactions.sides import (
     SIDES_TABLE,
     interaction,
@@ -95,7 +95,7 @@ def test_scans_without_a_volume_are_counted(missing: tuple[int, ...]) -> None:
     scans = [SimpleNamespace(scan_id=f"I{i}", label=("CN", "AD")[i % 2]) for i in range(24)]
     cohort = SimpleNamespace(name="run", scans=scans, fold_of=lambda scan: int(scan.scan_id[1:]) // 12)
     values = {one.scan_id: random.standard_normal(2) for one in scans}
-    rows = Rows(pd.DataFrame(), {("real", "m"): values}, np.ones(2), ("a", "b"), {}, values)
+    rows = CohortMaps(pd.DataFrame(), {("real", "m"): values}, np.ones(2), ("a", "b"), {}, values)
     volumes = pd.DataFrame(
         [{"scan_id": f"I{i}", "group": name, "volume_mm3": 100.0 + i * i % 7}
          for i in range(24) for name in "ab" if name == "b" or i not in missing]

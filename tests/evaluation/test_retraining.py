@@ -26,7 +26,7 @@ from heatlas.pipeline.evaluation.retraining.table import (
     removal_lines,
     retraining_table,
 )
-from heatlas.pipeline.evaluation.scores.accuracy import People, auc, balanced_accuracy, rank_p, scored
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc, balanced_accuracy, rank_p, scored
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.inputs import configured_input, read_network_volume
@@ -76,10 +76,10 @@ def test_orders() -> None:
     assert all(sorted(one) == sorted(SIZES) for one in drawn)
 
 
-def people(random: np.random.Generator, n: int = 30) -> People:
+def people(random: np.random.Generator, n: int = 30) -> HeldOutPeople:
     names = np.array([f"p{place % 24:02}" for place in range(n)])  # six have two scans
     fold = np.array([place % 24 % 3 for place in range(n)])
-    return People(names, fold, random.random(n) < 0.5)
+    return HeldOutPeople(names, fold, random.random(n) < 0.5)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -116,7 +116,7 @@ def test_people_are_drawn_whole_within_fold_and_class() -> None:
 
 
 def test_an_interval_needs_people_and_a_perfect_score_claims_none() -> None:
-    who = People(np.array(["a", "b", "c", "d"]), np.zeros(4, int), np.array([True, True, False, False]))
+    who = HeldOutPeople(np.array(["a", "b", "c", "d"]), np.zeros(4, int), np.array([True, True, False, False]))
     found = scored(np.array([2.0, 1.0, -1.0, -2.0]), who, who.weights(100, 0))
     assert found["auc"].value == 1
     assert np.isnan(found["auc"].interval).all()
@@ -185,7 +185,7 @@ def test_a_training_part_that_is_too_small_is_refused_before_any_work(label: str
 
 
 def test_rows_by_hand() -> None:
-    who = People(np.array(list("abcd")), np.zeros(4, int), np.array([True, True, False, False]))
+    who = HeldOutPeople(np.array(list("abcd")), np.zeros(4, int), np.array([True, True, False, False]))
     weights = who.weights(100, 0)
 
     def of(*margin: float):

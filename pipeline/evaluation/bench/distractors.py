@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.densities import Rows, density_of, density_ratio
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps, density_of, density_ratio
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from heatlas.pipeline.run.columns import Form
@@ -36,7 +36,7 @@ DISTRACTORS_TABLE = Table(
 )  # fmt: skip
 
 
-def distractor_table(cohort: JudgedCohort, rows: Rows) -> pd.DataFrame:
+def distractor_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
     """One row per map by the true network (or none) and distractor."""
     made: list[list[object]] = []
     positive = {scan.scan_id: scan for scan in cohort.positive}

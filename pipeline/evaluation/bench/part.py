@@ -14,8 +14,8 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
 
 if TYPE_CHECKING:
-    from heatlas.pipeline.evaluation.bench.densities import Rows
-    from heatlas.pipeline.evaluation.bench.request import Request
+    from heatlas.pipeline.evaluation.bench.densities import CohortMaps
+    from heatlas.pipeline.evaluation.bench.request import BenchRequest
     from heatlas.pipeline.evaluation.bench.stage import Bench
     from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 
@@ -77,10 +77,10 @@ class Part:
 
     name: str
     help: str
-    require: Callable[[Request, Config], object] = _nothing
+    require: Callable[[BenchRequest, Config], object] = _nothing
     extent: Collection[Literal["nulls", "faithful", "controls"]] = ()
     cohort: Callable[[Bench], tuple[JudgedCohort, list[Outcome]]] | None = None
-    after: Callable[[Bench, JudgedCohort, Rows], list[Outcome]] | None = None
+    after: Callable[[Bench, JudgedCohort, CohortMaps], list[Outcome]] | None = None
     run: Callable[[Bench, JudgedCohort], list[Outcome]] | None = None
     tables: Sequence[Table] = ()
     shown: Sequence[Shown] = ()

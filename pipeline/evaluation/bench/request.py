@@ -25,7 +25,7 @@ SHUFFLES = 3
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """What is asked of the bench.
 
     Parameters
@@ -58,7 +58,7 @@ class Request:
         return Extent(swaps, **needed)
 
 
-def methods_of(request: Request, config: Config) -> tuple[str, ...]:
+def methods_of(request: BenchRequest, config: Config) -> tuple[str, ...]:
     """Names of the methods that are judged.
 
     Raises
@@ -74,7 +74,7 @@ def methods_of(request: Request, config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(request.methods)) or tuple(name for name in known if name not in family.refused)
 
 
-def few_methods(request: Request, config: Config) -> tuple[Explanation, ...]:
+def few_methods(request: BenchRequest, config: Config) -> tuple[Explanation, ...]:
     """The methods named, or `FEW_METHODS`, less those not defined for the family of networks."""
     refused = family_of(config.model).refused
     asked = dict.fromkeys(request.methods or FEW_METHODS)

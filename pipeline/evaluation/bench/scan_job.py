@@ -24,7 +24,7 @@ from heatlas.pipeline.attribution.perturbation.masking import AIR
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.map_row import Places, map_row
+from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
 from heatlas.pipeline.evaluation.marker import marker
 from heatlas.pipeline.evaluation.nulls.image_maps import image_maps
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
@@ -147,7 +147,7 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
     labels = task.atlas.labels_in(box)
     inside = brain if box is None else np.ascontiguousarray(box.crop(brain))
     cube = marker(inside.shape, (0, 0, 0)) if task.marked else None
-    places = Places.of(inside, labels, task.truth, min(first.input.template_grid.voxel_sizes_mm), cube)
+    places = ScanMasks.of(inside, labels, task.truth, min(first.input.template_grid.voxel_sizes_mm), cube)
     layout = device_labels(task.atlas.labels, box, device)
     faithful = _faithfulness(task, volume, labels, device)
     known = {*FAITHFUL} - ({*MASKED, "adcc"} if len(first.classes) == 1 else set())  # a number has no probability
@@ -294,7 +294,7 @@ def _made_again(one: OneMap, task: ScanToJudge, device: torch.device) -> Explain
 
 
 def _localisation(
-    values: NDArray[np.float32], places: Places, task: ScanToJudge, volume: Tensor, device: torch.device
+    values: NDArray[np.float32], places: ScanMasks, task: ScanToJudge, volume: Tensor, device: torch.device
 ) -> dict[str, float]:
     """Scores against the true regions; for SM the true network sees what lies in the box of the map, and air."""
     loaded = task.networks[0].network.load(device)

@@ -17,7 +17,7 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE, distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
-from heatlas.pipeline.evaluation.bench.request import Request, methods_of, with_methods
+from heatlas.pipeline.evaluation.bench.request import BenchRequest, methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, evaluation_table
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, verdict_table
@@ -56,7 +56,7 @@ class Bench:
     """What all parts work with."""
 
     layout: EvaluationLayout
-    request: Request
+    request: BenchRequest
     scans: tuple[Scan, ...]
     split: Split
     config: Config

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from heatlas.pipeline.evaluation.bench.densities import (
-    Rows,
+    CohortMaps,
     class_difference,
     densities,
     density_of,
@@ -27,7 +27,7 @@ from heatlas.pipeline.evaluation.bench.map_row import MAP_ROW
 from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, SEEN
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
-from heatlas.pipeline.evaluation.scores.accuracy import People, balanced_accuracy
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, balanced_accuracy
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
 from heatlas.pipeline.evaluation.scores.hits import ranked
 from heatlas.pipeline.evaluation.scores.intervals import participant_interval
@@ -111,7 +111,7 @@ EVALUATION_TABLE = Table(
 )  # fmt: skip
 
 
-def evaluation_table(cohort: JudgedCohort, rows: Rows) -> pd.DataFrame:
+def evaluation_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
     """One row per map and network, and per severity where there are several; raises nothing."""
     made = []
     severities = sorted({value for value in (cohort.truth.severity.values() if cohort.truth else ()) if value})
@@ -134,7 +134,7 @@ def _at_severity(cohort: JudgedCohort, severity: float) -> set[str]:
 
 
 def _row(
-    cohort: JudgedCohort, rows: Rows, network: str, name: str, own: pd.DataFrame, severity: str
+    cohort: JudgedCohort, rows: CohortMaps, network: str, name: str, own: pd.DataFrame, severity: str
 ) -> dict[str, object]:
     positive = {scan.scan_id for scan in cohort.positive}
     of_positive = own[own["scan_id"].isin(positive)]
@@ -173,7 +173,7 @@ def covers_folds(cohort: JudgedCohort, scans: Collection[str]) -> bool:
 
 
 def _of_regions(
-    cohort: JudgedCohort, rows: Rows, network: str, name: str, scans: set[str], severity: str
+    cohort: JudgedCohort, rows: CohortMaps, network: str, name: str, scans: set[str], severity: str
 ) -> dict[str, object]:
     """Columns that need every scan: rankings, dose-response, distractors, agreement of folds."""
     table = densities(cohort, rows, network, name, scans)
@@ -248,7 +248,7 @@ def _accuracy(own: pd.DataFrame, positive: set[str]) -> float:
     truth = own["scan_id"].isin(positive).to_numpy(bool)
     if truth.all() or not truth.any():
         return float("nan")
-    people = People(own["scan_id"].to_numpy(str), np.zeros(len(own), int), truth)
+    people = HeldOutPeople(own["scan_id"].to_numpy(str), np.zeros(len(own), int), truth)
     return float(balanced_accuracy(own["logit"].to_numpy(float), people, np.ones((1, len(own))))[0])
 
 

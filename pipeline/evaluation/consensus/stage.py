@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from heatlas.pipeline.evaluation.bench.densities import Rows, is_paired
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps, is_paired
 from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
@@ -82,7 +82,7 @@ def agree(
     return outcomes + explained
 
 
-def _evidence(networks: Networks, cohort: JudgedCohort, rows: Rows, name: str) -> Evidence:
+def _evidence(networks: Networks, cohort: JudgedCohort, rows: CohortMaps, name: str) -> Evidence:
     """One map by one set of networks."""
     own = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")
     margin = own.loc[[scan.scan_id for scan in cohort.scans], "logit"].to_numpy(float)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.bench.densities import Rows, density_of
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps, density_of
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.regions.effect_size import NO_SPREAD
@@ -42,7 +42,7 @@ SOURCES_TABLE = Table(
 )  # fmt: skip
 
 
-def source_table(cohort: JudgedCohort, rows: Rows, maps: list[str], volumes: pd.DataFrame | None) -> pd.DataFrame:
+def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volumes: pd.DataFrame | None) -> pd.DataFrame:
     """One row per map and group.
 
     Parameters

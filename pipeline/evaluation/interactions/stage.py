@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heatlas.pipeline.evaluation.bench.densities import Rows
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort
@@ -42,7 +42,7 @@ class SideJobs(Judge):
         return jobs
 
 
-def interactions(bench: Bench, cohort: JudgedCohort, rows: Rows) -> list[Outcome]:
+def interactions(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:
     """Write `INTERACTIONS_TABLE` and `SOURCES_TABLE`."""
     explanations, layout = bench.explanations(cohort.config), bench.layout
     jobs = SideJobs(cohort, explanations, Extent(), bench.digests).jobs()

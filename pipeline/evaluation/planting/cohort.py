@@ -17,7 +17,7 @@ from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.planting.copies import (
     FEWEST,
-    Person,
+    PlantedControl,
     paired_folds,
     people_to_plant,
     planted_changes,
@@ -88,7 +88,9 @@ def planted_cohort(
     return cohort, outcomes + networks
 
 
-def _copied(layout: EvaluationLayout, people: Sequence[Person], outcomes: Sequence[Outcome]) -> tuple[Person, ...]:
+def _copied(
+    layout: EvaluationLayout, people: Sequence[PlantedControl], outcomes: Sequence[Outcome]
+) -> tuple[PlantedControl, ...]:
     """People whose copies were written; refuses too few."""
     made = tuple(person for person, one in zip(people, outcomes, strict=True) if one.ok)
     if len(made) < FEWEST:
@@ -102,7 +104,7 @@ def _copied(layout: EvaluationLayout, people: Sequence[Person], outcomes: Sequen
     return made
 
 
-def _correlated(layout: EvaluationLayout, people: Sequence[Person], config: Config, atlas: Atlas) -> str | None:
+def _correlated(layout: EvaluationLayout, people: Sequence[PlantedControl], config: Config, atlas: Atlas) -> str | None:
     resolution = config.registration.resolution_mm
     files = [layout.scan(one.scan.participant_id, one.scan.session_id, resolution) for one in people]
     planted = [change.group for change in planted_changes(atlas)]

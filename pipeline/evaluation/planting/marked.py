@@ -25,9 +25,15 @@ from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.marker import MARKER_OFFSET, with_marker
 from heatlas.pipeline.evaluation.planting.copies import read_registered
-from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, REVERSED, Places, map_measures, tied_marks
+from heatlas.pipeline.evaluation.planting.marker_groups import (
+    DIAGNOSIS,
+    REVERSED,
+    MarkerMasks,
+    map_measures,
+    tied_marks,
+)
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row, read_answers
-from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
+from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap, write_pooled
 from heatlas.pipeline.evaluation.scores.overlap import best_threshold
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.models.storage import load_model
@@ -220,7 +226,7 @@ def train_and_measure(
     facts = train_fold({name: path for name, path in outputs.items() if name not in own}, task, key)
     loaded = load_model(FoldFiles(outputs["weights"].parent))
     places, rows = places_of(guidance, task.config.regions.atlas, task.spec), []
-    mean = MeanMap(task.spec)
+    mean = MeanEnergyMap(task.spec)
 
     def explained(scan: Scan) -> tuple[NDArray[np.floating], bool]:
         """The map of the true class, and whether it is found."""
@@ -243,9 +249,9 @@ def train_and_measure(
     return facts
 
 
-def places_of(guidance: ObjectiveConfig, atlas: str, spec: NetworkInput) -> Places:
+def places_of(guidance: ObjectiveConfig, atlas: str, spec: NetworkInput) -> MarkerMasks:
     """Mask before dilation, its boxes, and the marker, as networks see them."""
     mask = mask_of(dataclasses.replace(guidance, boxes=False), atlas, spec)
     boxes = np.ones_like(mask) if guidance.outside else mask_of(dataclasses.replace(guidance, boxes=True), atlas, spec)
     marker = block(spec)
-    return Places(mask, boxes, marker if spec.box is None else np.asarray(spec.box.crop(marker)))
+    return MarkerMasks(mask, boxes, marker if spec.box is None else np.asarray(spec.box.crop(marker)))

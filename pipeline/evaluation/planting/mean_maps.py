@@ -14,7 +14,7 @@ from heatlas.pipeline.models.inputs import NetworkInput, from_network
 from heatlas.pipeline.regions.maps import read_map
 
 
-class MeanMap:
+class MeanEnergyMap:
     """Mean of the `energy` of maps that have positive values: its sum over a mask is the mean EPG.
 
     Parameters

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts
-from heatlas.pipeline.evaluation.representations.points import Floats, Points
+from heatlas.pipeline.evaluation.representations.points import FeatureVectors, Floats
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.plain_text import counted, listed
 
@@ -42,12 +42,12 @@ class Parts:
 
     Parameters
     ----------
-    training, test : Points
+    training, test : FeatureVectors
     class_of : mapping of str to str
     """
 
-    training: Points
-    test: Points
+    training: FeatureVectors
+    test: FeatureVectors
     class_of: Mapping[str, str]
 
     def __post_init__(self) -> None:
@@ -120,12 +120,14 @@ def linear_votes(parts: Parts) -> Floats:
     return parts.test.mean(probe.predict_proba(parts.test.values))
 
 
-def probed(points: Points, drawn: LongTailedParts, measures: Sequence[str] = tuple(PROBES)) -> dict[str, Floats]:
+def probed(
+    points: FeatureVectors, drawn: LongTailedParts, measures: Sequence[str] = tuple(PROBES)
+) -> dict[str, Floats]:
     """Whether each probe finds the class of each tested participant.
 
     Parameters
     ----------
-    points : Points
+    points : FeatureVectors
         Of all scans; those of people in no part are not used.
     drawn : LongTailedParts
     measures : sequence of str

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from heatlas.pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
 from heatlas.pipeline.evaluation.representations.coverage import alignments, neighbours_agree, uniformity
 from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts
-from heatlas.pipeline.evaluation.representations.points import Floats, Points, one_per_person, points_of
+from heatlas.pipeline.evaluation.representations.points import FeatureVectors, Floats, one_per_person, points_of
 from heatlas.pipeline.evaluation.representations.probes import FEW_SHOT, NEAREST, PROBES, probed
 from heatlas.pipeline.evaluation.representations.recognised import (
     ALL,
@@ -177,7 +177,7 @@ def judged(
 
 
 def _probes(
-    points: Mapping[str, Points], parts: LongTailedParts, tested: Mapping[str, str], draws: int, seed: int
+    points: Mapping[str, FeatureVectors], parts: LongTailedParts, tested: Mapping[str, str], draws: int, seed: int
 ) -> list[_Measure]:
     trained = sum(map(len, parts.training.values()))
     there = [measure for measure in PROBES if NEAREST.get(measure, 0) <= trained]
@@ -204,7 +204,11 @@ def _probes(
 
 
 def _properties(
-    points: Mapping[str, Points], temperatures: Sequence[float], tested: Mapping[str, str], draws: int, seed: int
+    points: Mapping[str, FeatureVectors],
+    temperatures: Sequence[float],
+    tested: Mapping[str, str],
+    draws: int,
+    seed: int,
 ) -> list[_Measure]:
     who = sorted(tested)
     weights, counts = draws_within(who, [tested[person] for person in who], draws, seed), {ALL: len(who)}
@@ -262,7 +266,7 @@ def _mean(values: Floats) -> Statistic:
     return mean
 
 
-def _peak_of(own: Points, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
+def _peak_of(own: FeatureVectors, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
     def of_weights(weights: Floats) -> Floats:
         return peak(contributions(similar, temperature, same, weights[:, own.codes] * own.weights))
 

@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.planting.marked import places_of
-from heatlas.pipeline.evaluation.planting.marker_groups import Places, map_measures
-from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap
+from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks, map_measures
+from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap
 from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, MEASURED_TABLE
 from heatlas.pipeline.evaluation.scores.overlap import HALF, best_threshold
 from heatlas.pipeline.models.contract import StagedModel
@@ -58,7 +58,7 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
     firsts = {scan.participant_id: scan for scan in reversed(own.part(own.fold.test))}
     rows = []
     for training, one in files.items():
-        model, mean = load_model(one).model, MeanMap(spec)
+        model, mean = load_model(one).model, MeanEnergyMap(spec)
 
         def of(scan: Scan, threshold: float, model: StagedModel = model) -> tuple[Floats, Mapping[str, float]]:
             image = own.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
@@ -85,7 +85,7 @@ def measured(
     target: int,
     kind: str,
     maps: MapSettings,
-    places: Places | None,
+    places: MarkerMasks | None,
     teacher: nn.Module | None,
     reference: Tensor | None = None,
     threshold: float = HALF,
@@ -109,7 +109,7 @@ def measured(
     kind : str
         Of the objective.
     maps : MapSettings
-    places : Places or None
+    places : MarkerMasks or None
         Of guidance.
     teacher : nn.Module or None
         Of distillation.

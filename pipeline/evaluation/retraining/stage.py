@@ -34,7 +34,7 @@ from heatlas.pipeline.evaluation.retraining.table import (
     retraining_table,
 )
 from heatlas.pipeline.evaluation.retraining.training import Retraining
-from heatlas.pipeline.evaluation.scores.accuracy import People, Scored, scored
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, Scored, scored
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.inputs import configured_input
@@ -124,7 +124,7 @@ def _train(
 
 
 def _scored(
-    cohort: JudgedCohort, tables: Mapping[int, Path], people: People, weights: np.ndarray
+    cohort: JudgedCohort, tables: Mapping[int, Path], people: HeldOutPeople, weights: np.ndarray
 ) -> Mapping[str, Scored]:
     margins: dict[tuple[str, str], float] = {}
     for path in tables.values():
