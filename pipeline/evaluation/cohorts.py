@@ -58,7 +58,7 @@ class Truth:
     groups : tuple of str
         Bilateral groups.
     severity : mapping of str to float
-        Of the change, by scan id.
+        Severity of the change, by scan id.
     distractors : tuple of Distractor
     """
 
@@ -153,7 +153,7 @@ def truth_of_input(truth_json: Path, groups: Sequence[str]) -> Truth | None:
     truth_json : Path
         ``truth/planted.json`` of the input; ``severity.tsv`` beside it is read if it is there.
     groups : sequence of str
-        Of the atlas of the run; planted groups that it does not have cannot be looked for.
+        Groups of the atlas of the run; planted groups that it does not have cannot be looked for.
 
     Raises
     ------

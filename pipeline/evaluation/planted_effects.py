@@ -2,7 +2,7 @@
 
 Each effect has one analysis that should show it, named before any result (`QUESTIONS`): table, rows, p, direction. An
 effect that lives in one named group is one question and is judged by its own p; one that may show in several groups is
-judged by the smallest family-wise p. Of several relevance maps the first of the run is asked. An effect counts as found
+judged by the smallest family-wise p. The first relevance map of the run is asked. An effect counts as found
 if that p is below `ALPHA` and the sign is the planted one; a null is as planted if its p is not below it. One in twenty
 true nulls is a false alarm by construction. What a cohort has too few people to show is no miss: its expectation is
 open, and it is not tested. And where an effect was not found before ComBat, that it is not found after is no success.
@@ -64,7 +64,7 @@ class Question:
     Parameters
     ----------
     table : str
-        Of ``group/statistics``.
+        Name of a table of ``group/statistics``.
     rows : mapping of str to str
         Column and value of the rows to look at; ``{map}`` stands for the first map, ``{variable}`` for the effect's,
         ``{positive}`` and ``{negative}`` for the classes.

@@ -26,7 +26,7 @@ class ReferencePool:
     Parameters
     ----------
     by_fold : mapping of int to tuple of Scan
-        Of each fold's training part, in the order in which they are taken.
+        Scans of each fold's training part, in the order in which they are taken.
     size : int
         Scans of a reference.
     match : tuple of str

@@ -57,7 +57,7 @@ class ScanToExplain:
     scan : Scan
     files : ScanFiles
     networks : tuple of Network
-        None has seen the participant. Of several, the maps are means; see `pipeline.attribution.ensembles`. Each with
+        None has seen the participant. With several, the maps are means; see `pipeline.attribution.ensembles`. Each with
         the controls that it compares the scan with.
     explanations : tuple of Explanation
     training : TrainingConfig
@@ -116,8 +116,8 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
     Returns
     -------
     mapping
-        Of each map ``<map>.target`` and ``<map>.start_value``; of one with a ledger ``<map>.map_sum`` and its losses,
-        of an evidence map `EVIDENCE_ACCOUNT`.
+        ``<map>.target`` and ``<map>.start_value`` of each map; ``<map>.map_sum`` and losses of one with a ledger;
+        `EVIDENCE_ACCOUNT` of an evidence map.
 
     Raises
     ------

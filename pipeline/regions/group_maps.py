@@ -33,7 +33,7 @@ class MapSum:
     path : Path
         The map of one scan, or a partial sum of several.
     outcome : str
-        Of the predictions of its scans.
+        Outcome of the predictions of its scans.
     sources : tuple of str
         For sidecars: one file of the run per scan.
     participants : tuple of str

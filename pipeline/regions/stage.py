@@ -64,7 +64,7 @@ def aggregate_relevance(
         ``predictions.tsv``.
     map_names : sequence of str
     grid : Grid
-        Of the maps.
+        Grid of the maps.
     config : Config
     executor : concurrent.futures.Executor
     digests : DigestCache

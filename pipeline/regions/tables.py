@@ -87,7 +87,7 @@ PREDICTION_COLUMNS = ("scan_id", "fold", "target", "probability", "outcome")
 
 
 class RegionIndex(Protocol):
-    """Of which regions sums are, in which order, and how many voxels each has."""
+    """Which regions the sums belong to, in which order, and how many voxels each has."""
 
     @property
     def numbers(self) -> tuple[int, ...]: ...

@@ -92,7 +92,7 @@ def register_scans(
     registrations : list of Outcome
         One per kept scan, in their order; a failed scan does not affect the others.
     regions : list of Outcome
-        Of the quality per region, one per registered scan.
+        Outcomes of the quality per region, one per registered scan.
     """
     kept = [scan for scan in scans if scan.kept]
     if config.brain_extraction == "synthstrip":

@@ -30,7 +30,7 @@ class CohortMaps:
     sums : mapping of (str, str) to mapping of str to array
         By network and map, then by scan id: sums over bilateral groups. A scan without a finite map is missing.
     n_voxels : array
-        Of the groups.
+        Voxels of each group.
     groups : tuple of str
     methods : mapping of str to str
         Method by map.

@@ -20,7 +20,7 @@ USUAL_METHODS = (
 )  # fmt: skip
 """Those that a run makes by default, the other maps relative to controls, and the most used of the rest."""
 FEW_METHODS = ("expected-gradients", "deeplift", "lrp")
-"""Of the parts that train networks for every method, unless methods are named."""
+"""Methods of the parts that train networks for every method, unless methods are named."""
 SHUFFLES = 3
 
 
@@ -38,7 +38,7 @@ class BenchRequest:
     families : tuple of str
         Further families of networks, for parts that ask other networks.
     draws : int or None
-        Of random regions, for parts that draw some; None for as many as usual.
+        Draws of random regions, for parts that draw some; None for as many as usual.
     """
 
     methods: tuple[str, ...] = ()

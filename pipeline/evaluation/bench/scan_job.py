@@ -69,7 +69,7 @@ class NullNetwork:
     layers : int or None
         How many layers from the head, if so; None for all, buffers included.
     seed : int
-        Of the draw.
+        Seed of the draw.
     """
 
     name: str
@@ -103,7 +103,7 @@ class ScanToJudge:
         Whether all of faithfulness is measured (many forward passes).
     settings : EvaluationConfig
     seed : int
-        Of random maps.
+        Seed of random maps.
     """
 
     scan: Scan

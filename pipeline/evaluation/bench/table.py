@@ -42,7 +42,7 @@ Flags = NDArray[np.bool_]
 
 ALL = "all"
 FLAGS = ("undefined", "no_positive")
-"""Of `MAP_ROW`: they are counted."""
+"""Columns of `MAP_ROW` that are counted."""
 FAITHFUL_COLUMNS = (
     {
         name: f"{FAITHFULNESS_SCORES[name]}. Mean over the scans in which it was measured, by the true network"

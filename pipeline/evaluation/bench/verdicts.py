@@ -21,7 +21,7 @@ from heatlas.pipeline.run.columns import Form
 from heatlas.pipeline.run.declared import Table
 
 FOUND_SHARE, FOUND_AUROC, PARTLY_AUROC = 0.8, 0.9, 0.75
-"""Of the planted groups among the first ten, and the area that count as found; the area that counts as partly found."""
+"""Share of the planted groups among the first ten, and area, that count as found; area that counts as partly found."""
 MOST_ALIKE = 0.5
 """Largest rank correlation with the map of another network of a map that tells networks apart."""
 

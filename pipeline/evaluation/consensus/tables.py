@@ -215,7 +215,7 @@ def better_line(name: str, rows: pd.DataFrame, seed: int) -> str:
     Parameters
     ----------
     rows : pandas.DataFrame
-        Of ``consensus_networks.tsv``, of this map.
+        Rows of ``consensus_networks.tsv`` of this map.
     """
     of = {"AUROC of planted regions": "auroc_difference", "agreement with other networks": "agreement"}
     found = trends(rows, seed)

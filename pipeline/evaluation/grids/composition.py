@@ -143,7 +143,7 @@ def draw_grids(
     count : int
         Grids.
     seed : numpy.random.Generator
-        Of the place of the target and of the other scans.
+        Draws the place of the target and the other scans.
 
     Raises
     ------

@@ -113,7 +113,7 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
     Parameters
     ----------
     kernels : sequence of int
-        Of the smoothing study, in ascending order; the last but one is what the literature recommends.
+        Kernels of the smoothing study, in ascending order; the literature recommends the last but one.
     pooled : bool
         Whether the network pools its last map globally; some claims are about such networks only.
     """
@@ -186,11 +186,11 @@ def summary_of_grids(scores: pd.DataFrame, participants: Mapping[int, str], seed
     Parameters
     ----------
     scores : pandas.DataFrame
-        Of `pipeline.evaluation.grids.grid_scores.grid_scores`.
+        Scores from `pipeline.evaluation.grids.grid_scores.grid_scores`.
     participants : mapping of int to str
         Participant of each scan.
     seed : int
-        Of the intervals.
+        Seed of the intervals.
     """
     rows = []
     places = ["setting", "kind", "method", "stage"]
@@ -218,12 +218,12 @@ def directions(
     Parameters
     ----------
     scores : pandas.DataFrame
-        Of `pipeline.evaluation.grids.grid_scores.grid_scores`.
+        Scores from `pipeline.evaluation.grids.grid_scores.grid_scores`.
     participants : mapping of int to str
         Participant of each scan.
     asked : sequence of Claim
     seed : int
-        Of the intervals.
+        Seed of the intervals.
 
     Returns
     -------

@@ -75,7 +75,7 @@ def share_on_disconnected(
     Parameters
     ----------
     network : nn.Module
-        Of a `EquivalentNetworks`.
+        One of `EquivalentNetworks`.
     features : Tensor
         (1, 1, d, h, w).
     connected : Tensor

@@ -196,7 +196,7 @@ def spearman_matrix(scores: pd.DataFrame, setting: str, kind: str) -> pd.DataFra
     Parameters
     ----------
     scores : pandas.DataFrame
-        Of `pipeline.evaluation.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0.
+        Scores from `pipeline.evaluation.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0.
     setting : {"GridPG", "DiFull", "DiPart"}
     kind : {"needle", "pair", "corner"}
 

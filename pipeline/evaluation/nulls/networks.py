@@ -58,7 +58,7 @@ def shuffled_jobs(cohort: JudgedCohort, numbers: Sequence[int], digests: DigestC
     Parameters
     ----------
     numbers : sequence of int
-        Of the swaps, from 1.
+        Numbers of the swaps, from 1.
 
     Raises
     ------

@@ -58,9 +58,9 @@ class PlantedControl:
     Parameters
     ----------
     scan : Scan
-        Of the run.
+        Scan of the run.
     severity : float
-        Of the loss in the planted copy.
+        Severity of the loss in the planted copy.
     unused : float
         Severity of the change in both copies; 0 for none.
     marked : bool

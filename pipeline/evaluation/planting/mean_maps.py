@@ -20,7 +20,7 @@ class MeanEnergyMap:
     Parameters
     ----------
     spec : NetworkInput
-        Of the networks, whose maps have the shape of their input.
+        Input of the networks, whose maps have its shape.
     """
 
     def __init__(self, spec: NetworkInput) -> None:

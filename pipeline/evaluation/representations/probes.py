@@ -33,7 +33,7 @@ NEAREST = {KNN_1: 1, KNN_10: 10}
 NEARER = 1e-6
 """Weight of one rank among neighbours, against 1 for a vote: it decides ties only, which the first class would win."""
 STEPS = 2000
-"""Of the solver of logistic regression, at most."""
+"""Most steps of the solver of logistic regression."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,10 +128,10 @@ def probed(
     Parameters
     ----------
     points : FeatureVectors
-        Of all scans; those of people in no part are not used.
+        Features of all scans; those of people in no part are not used.
     drawn : LongTailedParts
     measures : sequence of str
-        Of `PROBES`.
+        Names from `PROBES`.
 
     Returns
     -------

@@ -136,7 +136,7 @@ def judged(
     sites : sequence, optional
         Site of each scan, one per participant; predicted for all people. Without, the site is not measured.
     temperatures : sequence of float
-        Of the InfoNCE loss.
+        Temperatures of the InfoNCE loss.
     permutations, draws, seed : int
 
     Returns

@@ -43,7 +43,7 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
     control, own : FoldTask
         Training with weight 0, and that of the run, which is done.
     key : str
-        Of the unit.
+        Key of the unit.
     """
     written = ("measures", "measures_columns", BEFORE, AFTER)
     facts = train_fold({name: path for name, path in outputs.items() if name not in written}, control, key)
@@ -107,16 +107,16 @@ def measured(
     target : int
         Class of the scan.
     kind : str
-        Of the objective.
+        Kind of the objective.
     maps : MapSettings
     places : MarkerMasks or None
-        Of guidance.
+        Masks of guidance.
     teacher : nn.Module or None
-        Of distillation.
+        Teacher of distillation.
     reference : Tensor or None
         The mean control of evidence maps.
     threshold : float
-        Of the IoU of guided maps, as share of the maximum.
+        Threshold for the IoU of guided maps, as share of the maximum.
     """
     own = torch.tensor([target])
     if kind == "readable-gradients":

@@ -70,7 +70,7 @@ def require_controls(cohort: JudgedCohort) -> None:
 def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
     """People whom the network of a fold was trained with, as a cohort that it explains; the first scan of each class.
 
-    Of more than `MOST` in a class, as many are drawn.
+    If a class has more than `MOST`, so many of them are drawn.
     """
     firsts: dict[tuple[str, str | None], Scan] = {}
     for scan in cohort.labelled:

@@ -63,9 +63,9 @@ def remove_and_retrain(
     explanations : tuple of Explanation
         Methods whose rankings are tried; the difference of the scan from the controls, without any network, is always.
     draws : int
-        Of random regions, per share.
+        Draws of random regions for each share.
     shares : sequence of float
-        Of the volume.
+        Shares of the volume.
 
     Raises
     ------

@@ -66,7 +66,7 @@ class Removed:
     name : str
         Map, or `AT_RANDOM`.
     share : float
-        Of the volume, asked for.
+        Share of the volume that was asked for.
     groups : mapping of int to tuple of str
         Removed groups by fold; empty where the map gives no ranking in a fold.
     scores : mapping of str to Scored
@@ -93,7 +93,7 @@ def retraining_table(
     Parameters
     ----------
     whole : mapping of str to Scored
-        Of the networks as they are.
+        Scores of the networks as they are.
     found : sequence of Removed
         One per map and share, and one per draw and share.
     sizes : mapping of str to int

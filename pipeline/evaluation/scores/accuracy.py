@@ -24,7 +24,7 @@ class HeldOutPeople:
     Parameters
     ----------
     participant, fold : array
-        Of each scan.
+        Participant and fold of each scan.
     positive : array of bool
     """
 

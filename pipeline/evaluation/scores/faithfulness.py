@@ -64,7 +64,7 @@ class Faithfulness:
     replacement : Tensor or float
         What is put in place of what is taken away: tissue of controls, (D, H, W), or the value of air.
     steps : int
-        Of the curves; by region as many as there are regions at most.
+        Steps of the curves; by region at most as many as there are regions.
     seed : int
     logit : callable, optional
         As `score`, in the unit of the map, for infidelity; `score` without it.

@@ -73,7 +73,7 @@ def score_map(
     Returns
     -------
     dict
-        Of `MAP_SCORES`, `IOU_COLUMNS` and `BOX_COLUMNS`; NaN where the map is undefined.
+        Values of `MAP_SCORES`, `IOU_COLUMNS` and `BOX_COLUMNS`; NaN where the map is undefined.
 
     Raises
     ------

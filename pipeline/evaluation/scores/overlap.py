@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 IOU_THRESHOLDS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Of S, among which the one of an IoU is chosen: finer near 0, since one voxel may be far above all others."""
+"""Thresholds of S that an IoU chooses from: finer near 0, since one voxel may be far above all others."""
 HALF = 0.5
 
 

@@ -57,7 +57,7 @@ def dose_response(severity: Floats, evidence: Floats, draws: int = DRAWS, seed: 
     severity, evidence : array, shape (participants,)
         One scan of each.
     draws : int
-        Of the interval; 0 for none.
+        Bootstrap draws for the interval; 0 for none.
     seed : int
 
     Examples
