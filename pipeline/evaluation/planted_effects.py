@@ -53,7 +53,7 @@ PLANTED_EFFECTS_TABLE = Table(
         "note": "Why there is no answer, or what to know of it",
     },
     "planted effect or null", "Are planted effects found, and nulls not?", stage="evaluation",
-    filled=("effect", "verdict"),
+    file="group/statistics/planted_effects.tsv", filled=("effect", "verdict"),
 )  # fmt: skip
 
 

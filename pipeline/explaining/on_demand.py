@@ -56,8 +56,8 @@ _HEAD = {
 _OF_RUN = RELEVANCE_TABLE.without("map", *SPREADS)
 _BILATERAL = RELEVANCE_BILATERAL_TABLE.without("map", "reference_sum", "gain", "evidence_sd")
 EXPLAINED_REGIONS_TABLE = Table(
-    "explained_regions", {**_HEAD, **_OF_RUN.meanings}, "scan and region", _OF_RUN.question, stage="explanations",
-    file="explanations/desc-MAP_regions.tsv",
+    "explained_regions", {**_HEAD, **_OF_RUN.meanings},
+    "scan and region", _OF_RUN.question, stage="explanations", file="explanations/desc-MAP_regions.tsv",
 )  # fmt: skip
 EXPLAINED_BILATERAL_TABLE = Table(
     "explained_bilateral", {**_HEAD, **_BILATERAL.meanings},

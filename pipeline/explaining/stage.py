@@ -64,7 +64,7 @@ CONSERVATION_TABLE = Table(
         "residual": "start_value minus map_sum and all losses: rounding error",
     },
     "scan and LRP map", "Does the relevance of a map add up to the start value?", stage="attribution",
-    file="group/conservation.tsv", filled=("participant_id", "scan_id", "map"), finite=True,
+    filled=("participant_id", "scan_id", "map"), finite=True,
 )  # fmt: skip
 
 EVIDENCE_TABLE = Table(
@@ -87,7 +87,7 @@ EVIDENCE_TABLE = Table(
         "n_reference": "Control scans in the reference, one per person",
     },
     "scan and evidence map", "How much more evidence has a scan than controls, and does its map add up to that?",
-    stage="attribution", file="group/evidence.tsv", filled=("participant_id", "scan_id", "map"), finite=True,
+    stage="attribution", filled=("participant_id", "scan_id", "map"), finite=True,
     later=("completeness_share", "sampling_error", "sampling_share"),
 )  # fmt: skip
 EVIDENCE_APPLIED_TABLE = replace(

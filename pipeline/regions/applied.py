@@ -39,8 +39,7 @@ RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
         "over these networks: the denominator of gain",
     },
     "scan, map and bilateral group", "The same for scans outside the contrast, such as MCI.", stage="regions",
-    file="group/relevance_applied_bilateral.tsv", filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
-    finite=True, later=("evidence",),
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence",),
 )  # fmt: skip
 RELEVANCE_APPLIED_TABLE = replace(
     RELEVANCE_TABLE, name="relevance_applied", question=RELEVANCE_APPLIED_BILATERAL_TABLE.question,

@@ -63,7 +63,7 @@ RELEVANCE_AUDIT_TABLE = Table(
         "without voxels or a reference without relevance",
     },
     "scan, map and compartment", "How much relevance lies at the rim, outside the brain, in fluid and in vessels?",
-    stage="regions", file="group/relevance_audit.tsv", on_pages=False,
+    stage="regions", on_pages=False,
 )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ FINGERPRINTS_TABLE = Table(
         "note": "Why there is no pair",
     },
     "map, patient of the pair and bilateral group", "Which two patients have the least alike maps?", stage="regions",
+    file="group/statistics/fingerprints.tsv",
 )  # fmt: skip
 
 

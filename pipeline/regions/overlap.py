@@ -25,7 +25,8 @@ BETA_OVERLAP_TABLE = Table(
         "note": "Why there is no overlap",
     },
     "pair of LRP maps and metric", "Does another beta put the same regions first?", stage="regions",
-    forms={"overlap": Form.VALUE}, filled=("map_a", "map_b", "metric", "top"),
+    file="group/statistics/beta_overlap.tsv", forms={"overlap": Form.VALUE},
+    filled=("map_a", "map_b", "metric", "top"),
 )  # fmt: skip
 
 

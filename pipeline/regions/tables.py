@@ -53,7 +53,7 @@ RELEVANCE_TABLE = Table(
         "of orders, and for all other methods",
         **SPREADS,
     },
-    "scan, map and region", "How much relevance lies in each region?", stage="regions", file="group/relevance.tsv",
+    "scan, map and region", "How much relevance lies in each region?", stage="regions",
     filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
     later=("evidence", "standard_error", *SPREADS), on_pages=False,
 )  # fmt: skip
@@ -75,8 +75,7 @@ RELEVANCE_BILATERAL_TABLE = Table(
     },
     "scan, map and bilateral group",
     "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
-    file="group/relevance_bilateral.tsv", filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
-    finite=True, later=("evidence", "evidence_sd"),
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence", "evidence_sd"),
 )  # fmt: skip
 
 OUTCOMES = ("TP", "FP", "TN", "FN")

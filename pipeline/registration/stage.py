@@ -46,7 +46,7 @@ REGISTRATION_TABLE = Table(
         **QUALITY_COLUMNS,
         **DOUBT_COLUMNS,
     },
-    "scan", "Does each scan lie on the template?", stage="registration", file="group/registration.tsv",
+    "scan", "Does each scan lie on the template?", stage="registration",
     filled=("participant_id", "scan_id", "status"), finite=True,
 )  # fmt: skip
 

@@ -58,8 +58,8 @@ class Table:
     stage : str
         The stage that writes it.
     file : str
-        Its path in the run folder; ``group/statistics/<name>.tsv`` where it is empty. Of a table of each fold, that of
-        the first.
+        Its path in the run folder; if empty, its name in the folder of the stage: ``group/statistics``, ``evaluation``
+        or ``group``. Of a table of each fold, that of the first.
     forms : mapping of str to Form
         Of columns that hold something else than their name says (``all`` among the numbers of folds).
     filled : sequence of str
@@ -91,7 +91,8 @@ class Table:
     inference: Inference | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "file", self.file or f"group/statistics/{self.name}.tsv")
+        folder = {"statistics": "group/statistics", "evaluation": "evaluation"}.get(self.stage, "group")
+        object.__setattr__(self, "file", self.file or f"{folder}/{self.name}.tsv")
         unknown = {*self.forms, *self.filled, *self.values, *self.later} - {*self.meanings}
         if unknown:
             raise ValueError(f"table {self.name}: {', '.join(sorted(unknown))} not among its columns.")

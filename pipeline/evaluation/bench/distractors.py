@@ -8,7 +8,7 @@ import pandas as pd
 from heatlas.pipeline.evaluation.bench.densities import CohortMaps, density_of, density_ratio
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 MOST_UNUSED = 0.5
@@ -18,7 +18,7 @@ MOST_RIM = 1.0
 DISTRACTORS_TABLE = Table(
     "distractors",
     {
-        "cohort": "run or planted, as in evaluation.tsv",
+        **described("cohort"),
         "map": "Map, named as in file names; or a map made without a network",
         "network": "real, or none for a map that needs no network",
         "distractor": "What it is",
@@ -31,8 +31,7 @@ DISTRACTORS_TABLE = Table(
         "marked": "Whether the ratio is above the limit",
     },
     "cohort, map and distractor", "Do maps mark what they should not?", stage="evaluation",
-    file="evaluation/distractors.tsv", filled=("cohort", "map", "network", "distractor", "kind"),
-    forms={"map": Form.CODE, "network": Form.CODE},
+    filled=("cohort", "map", "network", "distractor", "kind"), forms={"map": Form.CODE, "network": Form.CODE},
 )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from heatlas.pipeline.evaluation.scores.intervals import participant_interval
 from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, SET_SCORES, set_scores
 from heatlas.pipeline.evaluation.scores.rank_correlation import DRAWS, dose_response, rank_correlation
 from heatlas.pipeline.evaluation.scores.region_scores import FIRST, region_scores
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
@@ -76,12 +76,12 @@ EVALUATION_TABLE = Table(
     {
         "cohort": "run: scans of the run; planted: copies of its controls with planted loss, and untouched copies",
         "map": "Map, named as in file names; or a map made without a network",
-        "method": "Method that makes it; none for a map made without a network",
+        **described("method"),
         "network": "real: networks of the run. shuffled-n: trained on labels that say nothing. cascade-n: the real "
         "ones with the last n layers drawn anew. untrained. none: the map needs no network",
         "severity": "all, or the severity of the planted copies that are compared with their untouched ones",
         "n_scans": "Scans explained",
-        "n_participants": "Participants",
+        **described("n_participants"),
         "n_undefined": "Scans whose map is 0 everywhere, which counts with sums of 0, or that have no finite map",
         "n_no_map": "Scans without a finite map; rankings, dose-response and unused_ratio are of the others",
         "n_no_positive": "Positive scans with a map that has no positive value in the brain: no energy, f1, iou, le, "
@@ -89,7 +89,7 @@ EVALUATION_TABLE = Table(
         "balanced_accuracy": "Of the networks, over these scans",
         **{f"{name}_difference": f"{text}; ranked by Hedges' g between the classes" for name, text in _RANKED.items()},
         **{f"{name}_mean": f"{text}; ranked by mean density over the positive class" for name, text in _RANKED.items()},
-        "n_planted": "Planted groups",
+        **described("n_planted"),
         "n_groups": "Groups in the ranking",
         "first_groups": "The first groups by Hedges' g, best first",
         **{name: f"{text}. Mean over positive scans" for name, text in MAP_ROW.items() if name not in FLAGS},
@@ -105,7 +105,7 @@ EVALUATION_TABLE = Table(
         **FAITHFUL_COLUMNS,
     },
     "cohort, map, network and severity", "How does every map do against nulls, planted truth and the network itself?",
-    stage="evaluation", file="evaluation/evaluation.tsv", filled=("cohort", "map", "network", "n_scans"),
+    stage="evaluation", filled=("cohort", "map", "network", "n_scans"),
     later=("n_seen", *(f"{name}_{end}" for name in SEEN for end in ("low", "high"))),
     forms={"map": Form.CODE, "network": Form.CODE},
 )  # fmt: skip

@@ -17,7 +17,7 @@ from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.nulls.networks import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
 from heatlas.pipeline.evaluation.scores.chance import LEVEL, NO, PARTLY, UNKNOWN, YES, chance_of_order
 from heatlas.pipeline.evaluation.scores.region_scores import FIRST
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 FOUND_SHARE, FOUND_AUROC, PARTLY_AUROC = 0.8, 0.9, 0.75
@@ -29,9 +29,9 @@ _CODES = ("finds", "tells_labels", "follows_parameters", "marks_unused", "marks_
 VERDICTS_TABLE = Table(
     "verdicts",
     {
-        "cohort": "run or planted, as in evaluation.tsv",
+        **described("cohort"),
         "map": "Map, named as in file names; or a map made without a network",
-        "method": "Method that makes it; none for a map made without a network",
+        **described("method"),
         "passed": "true: finds, tells_labels and follows_parameters are yes, and marks_unused is not. false: one of "
         "them has another answer. n/a: it failed nothing, but one of the first three is not known",
         "n_scans": "Scans explained",
@@ -39,7 +39,7 @@ VERDICTS_TABLE = Table(
         "finds": f"yes: at least {FOUND_SHARE:.0%} of the planted groups among the first {FIRST} by Hedges' g, and "
         f"area at least {FOUND_AUROC}; partly: area at least {PARTLY_AUROC}; no; not known without a truth",
         "hits": f"Planted groups among the first {FIRST} by Hedges' g",
-        "n_planted": "Planted groups",
+        **described("n_planted"),
         "auroc": "Area under the ROC of planted groups by Hedges' g",
         "tells_labels": f"yes: with labels that say nothing, shuffled_p is at least {LEVEL:g}; without a truth: rank "
         f"correlation of its map with that by such a network below {MOST_ALIKE}",
@@ -60,7 +60,7 @@ VERDICTS_TABLE = Table(
         "verdict": "The answers in one line",
         "numbers": "The numbers that they rest on",
     },
-    "cohort and map", "Which map can be trusted on these data?", stage="evaluation", file="evaluation/verdicts.tsv",
+    "cohort and map", "Which map can be trusted on these data?", stage="evaluation",
     filled=("cohort", "map", "verdict", *_CODES),
     values={"finds": (YES, PARTLY, NO, UNKNOWN)} | {name: (YES, NO, UNKNOWN) for name in _CODES[1:]},
     forms={"map": Form.CODE, **{name: Form.CODE for name in _CODES}},

@@ -23,22 +23,20 @@ from heatlas.pipeline.evaluation.consensus.agreement import (
 from heatlas.pipeline.evaluation.consensus.networks import EPOCHS, OWN
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.region_scores import FIRST, region_scores
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
 FOLDS, SEVERAL = "folds", "several"
-_COHORT, _MAP = "run or planted, as in evaluation.tsv", "Map, named as in file names"
 _NETWORKS = (
     "Set of networks, one per fold. run: its own; repeat-n: other seeds; epochs-n: trained for n epochs at most; "
     "family-...: another family"
 )
-_CODES = {"cohort": Form.CODE, "map": Form.CODE}
+_IDENTITY = {**described("cohort"), "map": "Map, named as in file names"}
 CONSENSUS_TABLE = Table(
     "consensus",
     {
-        "cohort": _COHORT,
-        "map": _MAP,
+        **_IDENTITY,
         "differ_in": "What distinguishes the two: folds (networks of the run, each on the people it is tested on), "
         "seed, epochs, family, or several of these",
         "first_networks": f"{_NETWORKS}. fold-n: the network of that fold of the run",
@@ -54,15 +52,13 @@ CONSENSUS_TABLE = Table(
     },
     "cohort, map and pair of sets of networks",
     "Do networks of other folds, seeds, epochs and families rank regions alike?", stage="evaluation",
-    file="evaluation/consensus.tsv", filled=("cohort", "map", "differ_in", "first_networks", "second_networks"),
-    values={"differ_in": (FOLDS, "seed", EPOCHS, "family", SEVERAL)},
-    forms=_CODES | {"differ_in": Form.CODE, "first_networks": Form.TEXT, "second_networks": Form.TEXT},
+    filled=("cohort", "map", "differ_in", "first_networks", "second_networks"),
+    values={"differ_in": (FOLDS, "seed", EPOCHS, "family", SEVERAL)}, forms={"map": Form.CODE},
 )  # fmt: skip
 NETWORKS_TABLE = Table(
     "consensus_networks",
     {
-        "cohort": _COHORT,
-        "map": _MAP,
+        **_IDENTITY,
         "networks": _NETWORKS,
         "kind": "own, seed, epochs or family: how they differ from the run's own",
         "balanced_accuracy": "On people whom they have not seen",
@@ -72,20 +68,18 @@ NETWORKS_TABLE = Table(
         "agreement": "Mean rank correlation of its ranking of regions with those of the other sets",
         "auroc_difference": "Area under the ROC of planted groups, ranked by Hedges' g between the classes",
         "hits_difference": f"Planted groups among the first {FIRST}",
-        "n_planted": "Planted groups",
+        **described("n_planted"),
         "in_consensus": "Whether it counts towards the consensus: all do but networks with fewer epochs",
         "first_groups": "The first groups, best first",
     },
     "cohort, map and set of networks", "Do better classifiers give better evidence?", stage="evaluation",
-    file="evaluation/consensus_networks.tsv", filled=("cohort", "map", "networks", "kind"), on_pages=False,
-    forms=_CODES | {"kind": Form.CODE, "auc": Form.RATIO, "in_consensus": Form.FLAG},
+    filled=("cohort", "map", "networks", "kind"), on_pages=False, forms={"map": Form.CODE},
 )  # fmt: skip
 REGIONS_TABLE = Table(
     "consensus_regions",
     {
-        "cohort": _COHORT,
-        "map": _MAP,
-        "group": "Bilateral group",
+        **_IDENTITY,
+        **described("group"),
         "place": "Rank in the consensus, by the mean over networks; ties share the mean",
         "mean_place": "Mean rank over the sets of networks that count",
         "first_share": f"Share of these sets that have it among the first {FIRST}",
@@ -93,8 +87,7 @@ REGIONS_TABLE = Table(
         "is_planted": "Whether the classes differ there; n/a where no truth is known",
     },
     "cohort, map and bilateral group", "Which regions do most networks rank first?", stage="evaluation",
-    file="evaluation/consensus_regions.tsv", filled=("cohort", "map", "group"),
-    forms=_CODES | {"first_share": Form.SHARE, "is_planted": Form.FLAG},
+    filled=("cohort", "map", "group"), forms={"map": Form.CODE},
 )  # fmt: skip
 CONSENSUS_TABLES = (CONSENSUS_TABLE, NETWORKS_TABLE, REGIONS_TABLE)
 

@@ -48,7 +48,7 @@ GRIDS_TABLE = Table(
     },
     "setting, kind of grid, method and stage",
     "Of several scans side by side, does a map mark the one that speaks for the class?", stage="evaluation",
-    file="evaluation/grids.tsv", filled=("cohort", "setting", "kind", "method", "n_grids"),
+    filled=("cohort", "setting", "kind", "method", "n_grids"),
     values={"setting": ("GridPG", "DiFull", "DiPart"), "kind": ("needle", "pair", "corner"), "local": ("yes", "no")},
     forms={"stage": Form.COUNT},
 )  # fmt: skip
@@ -70,7 +70,7 @@ DIRECTIONS_TABLE = Table(
         "scores",
     },
     "claim", "Does what the literature found on grids hold for these networks?", stage="evaluation",
-    file="evaluation/grid_directions.tsv", filled=("cohort", "claim", "larger", "smaller", "expected"),
+    filled=("cohort", "claim", "larger", "smaller", "expected"),
     values={"expected": ("larger", "near"), "holds": ("yes", "no", "open", BY_CONSTRUCTION)},
     forms={"expected": Form.CODE},
 )  # fmt: skip

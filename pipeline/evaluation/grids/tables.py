@@ -30,8 +30,7 @@ AGREEMENT_TABLE = Table(
         "n_grids": GRIDS_TABLE.meanings["n_grids"],
     },
     "setting, kind of grid and two methods at their stages", "Do methods find the same grids easy?",
-    stage="evaluation", file="evaluation/grid_agreement.tsv",
-    filled=("cohort", "setting", "method_a", "method_b", "n_grids"), on_pages=False,
+    stage="evaluation", filled=("cohort", "setting", "method_a", "method_b", "n_grids"), on_pages=False,
 )  # fmt: skip
 
 INVARIANCE_TABLE = Table(
@@ -48,7 +47,7 @@ INVARIANCE_TABLE = Table(
         "note": "Why there is no share",
     },
     "method", "Does a map stay the same when another network computes the same function?", stage="evaluation",
-    file="evaluation/invariance.tsv", filled=("cohort", "method", "n_grids"),
+    filled=("cohort", "method", "n_grids"),
 )  # fmt: skip
 
 GRID_TABLES = (GRIDS_TABLE, DIRECTIONS_TABLE, AGREEMENT_TABLE, INVARIANCE_TABLE)

@@ -24,6 +24,7 @@ from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -48,7 +49,7 @@ SIDES_TABLE = Table(
 INTERACTIONS_TABLE = Table(
     "interactions_of_sides",
     {
-        "cohort": "run or planted, as in evaluation.tsv",
+        **described("cohort"),
         "group": SIDES_TABLE.meanings["group"],
         "n_participants": "Participants of the positive class, one scan each",
         **{name: f"{SIDES_TABLE.meanings[name]}; mean, in logits" for name in ("left", "right", "both")},
@@ -58,7 +59,7 @@ INTERACTIONS_TABLE = Table(
         "ci_high": "Upper bound",
     },
     "cohort and bilateral group", "Does the network need both sides of a region, or does either suffice?",
-    stage="evaluation", file="evaluation/interactions_of_sides.tsv", filled=("cohort", "group", "n_participants"),
+    stage="evaluation", filled=("cohort", "group", "n_participants"),
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from heatlas.pipeline.evaluation.bench.densities import CohortMaps, density_of
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.regions.effect_size import NO_SPREAD
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
@@ -25,9 +25,9 @@ FEWEST = 8
 SOURCES_TABLE = Table(
     "evidence_sources",
     {
-        "cohort": "run or planted, as in evaluation.tsv",
+        **described("cohort"),
         "map": "Map relative to controls, named as in file names",
-        "group": "Bilateral group",
+        **described("group"),
         "n_scans": "Scans with all three",
         "n_missing": "Scans left out because they have no volume (or no intensity)",
         "volume_slope": "Standard deviations of evidence per standard deviation of log volume; intensity, class and "
@@ -37,8 +37,7 @@ SOURCES_TABLE = Table(
         "r2": "Share of the variance of evidence within classes and folds that both explain",
     },
     "cohort, map and bilateral group", "Is evidence related to volume or to intensity?", stage="evaluation",
-    file="evaluation/evidence_sources.tsv", filled=("cohort", "map", "group", "n_scans", "n_missing"),
-    forms={"map": Form.CODE},
+    filled=("cohort", "map", "group", "n_scans", "n_missing"), forms={"map": Form.CODE},
 )  # fmt: skip
 
 

@@ -65,8 +65,7 @@ MARKER_TABLE = Table(
     },
     "task and training",
     "Do networks use a marker that goes with the diagnosis in training " "only, and does guidance keep them from it?",
-    stage="evaluation", file="evaluation/marker_groups.tsv",
-    filled=("task", "training", "n_participants", "worst_group"),
+    stage="evaluation", filled=("task", "training", "n_participants", "worst_group"),
 )  # fmt: skip
 
 

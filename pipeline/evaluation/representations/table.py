@@ -23,7 +23,7 @@ from heatlas.pipeline.evaluation.representations.recognised import (
 )
 from heatlas.pipeline.evaluation.representations.site_signal import PERMUTATIONS, SitePrediction, predicted_sites
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
@@ -49,7 +49,7 @@ REPRESENTATIONS_TABLE = Table(
         "estimate": "Value of the measure",
         "ci_low": "Lower bound of its 95 % bootstrap interval over participants (percentile), given the fitted "
         "classifiers; with 8 people tested per class, 9 instead of 5 % miss the true value",
-        "ci_high": "Upper bound of the interval",
+        **described("ci_high"),
         "reference": "Set of features it is compared with",
         "difference": "estimate minus that of the reference, on the same people",
         "difference_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
@@ -62,8 +62,7 @@ REPRESENTATIONS_TABLE = Table(
     },
     "set of features, measure, group of classes and temperature",
     "How well do features without labels separate classes, rare ones too, and what else do they hold?",
-    stage="evaluation", file="evaluation/representations.tsv",
-    filled=("features", "measure", "classes", "n_participants"), forms={"reference": Form.TEXT},
+    stage="evaluation", filled=("features", "measure", "classes", "n_participants"), forms={"reference": Form.TEXT},
     inference=Inference("exploratory", "one test per set of features"),
 )  # fmt: skip
 

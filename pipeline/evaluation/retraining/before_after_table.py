@@ -48,7 +48,7 @@ BEFORE_AFTER_TABLE = Table(
         "n_participants": "Participants that both tested, each by a network that has not seen them, and whose map has "
         "the measure in both: a map without positive values has no epg, iou or on_object_epg, one that is 0 no cosine",
     },
-    "measure", "What did training with maps change?", stage="evaluation", file="evaluation/before_after.tsv",
+    "measure", "What did training with maps change?", stage="evaluation",
     filled=("objective", "measure", "before", "after", "n_participants"),
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.evaluation.scores.accuracy import SCORES, Scored, rank_p
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 NOTHING, AT_RANDOM = "nothing", "random"
@@ -37,10 +37,10 @@ def _columns(score: str, title: str) -> dict[str, str]:
 RETRAINING_TABLE = Table(
     "retraining",
     {
-        "cohort": "run or planted, as in evaluation.tsv",
+        **described("cohort"),
         "map": f"Map whose first regions are removed. {NOTHING}: the networks as they are. {AT_RANDOM}: all draws of "
         "random regions",
-        "method": "Method that makes it; none for a map made without a network",
+        **described("method"),
         "volume_share": "Share of the labelled volume that is to be removed",
         "removed_share": "Share that was removed, mean over folds",
         "n_removed": "Groups removed, mean over folds",
@@ -52,7 +52,7 @@ RETRAINING_TABLE = Table(
     },
     "cohort, map and share of the volume",
     "Do networks that never see the regions a map ranks first do worse than those without random regions?",
-    stage="evaluation", file="evaluation/retraining.tsv", filled=("cohort", "map", "volume_share", "n_participants"),
+    stage="evaluation", filled=("cohort", "map", "volume_share", "n_participants"),
     forms={"map": Form.CODE, "n_removed": Form.VALUE},
 )  # fmt: skip
 

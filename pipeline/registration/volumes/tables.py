@@ -10,7 +10,6 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ VOLUMES_TABLE = Table(
         "for other regions, and where the atlas has no lateral ventricles or they are not dark in the scan",
         "template_mm3": "Volume of the region in the template, on the grid of this run",
     },
-    "scan and region", "How large is each region in the scan?", stage="registration", file="group/volumes.tsv",
+    "scan and region", "How large is each region in the scan?", stage="registration",
     filled=("participant_id", "scan_id", "group"), finite=True,
 )  # fmt: skip
 SCAN_VOLUMES_TABLE = VOLUMES_TABLE.without("participant_id", "session_id", "scan_id")
@@ -62,7 +61,7 @@ TEST_RETEST_TABLE = Table(
         "regions": "Number of regions compared",
     },
     "pair of sessions that follow each other", "How alike are the volumes of two scans of one person?",
-    stage="registration", file="group/test_retest.tsv", on_pages=False,
+    stage="registration", on_pages=False,
 )  # fmt: skip
 
 
@@ -170,7 +169,7 @@ def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
         for first, second in itertools.pairwise(sessions):
             a, b = (scans[scans["session_id"] == session].set_index("region") for session in (first, second))
             found = volume_stability(a["volume_mm3"].to_dict(), b["volume_mm3"].to_dict(), a["template_mm3"].to_dict())
-            rows.append((participant, first, second, found.correlation, found.mean_difference_percent, found.regions))
+            rows.append([participant, first, second, *found])
     return TEST_RETEST_TABLE.frame(rows)
 
 
@@ -192,25 +191,18 @@ def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]
     return found
 
 
-@dataclass(frozen=True)
-class VolumeStability:
-    """Agreement of the region volumes of two scans."""
-
-    # Pearson correlation over regions of the log volume relative to the template's. Volumes themselves always
-    # correlate, since large regions are large in everyone
-    correlation: float
-    mean_difference_percent: float  # mean over regions of the absolute difference, in percent of the mean of the two
-    regions: int  # number of regions with a volume in both
-
-
 def volume_stability(
     first: Mapping[int, float], second: Mapping[int, float], template: Mapping[int, float]
-) -> VolumeStability:
+) -> tuple[float, float, int]:
     """Compare the Jacobian-weighted volumes (mm³ by region) of two scans; ValueError if they share no region.
+
+    Gives ``correlation``, ``mean_difference_percent`` and ``regions`` of `TEST_RETEST_TABLE`. The correlation is that
+    of volumes relative to the template's: volumes themselves always correlate, since large regions are large in
+    everyone.
 
     >>> template = {1: 100.0, 2: 200.0, 3: 400.0}
     >>> volume_stability({1: 90.0, 2: 220.0, 3: 400.0}, {1: 99.0, 2: 242.0, 3: 440.0}, template)
-    VolumeStability(correlation=1.0, mean_difference_percent=9.523809523809524, regions=3)
+    (1.0, 9.523809523809524, 3)
     """
     shared = [n for n in first if n in second and min(first[n], second[n], template.get(n, 0.0)) > 0]
     if not shared:
@@ -218,4 +210,4 @@ def volume_stability(
     a, b, t = (np.array([volumes[n] for n in shared]) for volumes in (first, second, template))
     difference = 100 * np.abs(a - b) / ((a + b) / 2)
     alike = correlation(np.log(a / t), np.log(b / t))
-    return VolumeStability(round(alike, 12), float(difference.mean()), len(shared))
+    return round(alike, 12), float(difference.mean()), len(shared)
