@@ -29,11 +29,10 @@ from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, balanced_accuracy
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
-from heatlas.pipeline.evaluation.scores.hits import ranked
+from heatlas.pipeline.evaluation.scores.hits import FIRST, ranked, region_scores
 from heatlas.pipeline.evaluation.scores.intervals import participant_interval
 from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, SET_SCORES, set_scores
 from heatlas.pipeline.evaluation.scores.rank_correlation import DRAWS, dose_response, rank_correlation
-from heatlas.pipeline.evaluation.scores.region_scores import FIRST, region_scores
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Executor
 
 import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
 from heatlas.atlases.labels import Atlas
-from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.planting.copies import (
@@ -33,43 +32,27 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome, run_jobs
 from heatlas.pipeline.training.stage import fold_job, registered_versions
 
 log = logging.getLogger("heatlas")
 
 
-def planted_cohort(
-    layout: EvaluationLayout,
-    scans: Sequence[Scan],
-    config: Config,
-    atlas: Atlas,
-    executor: Executor,
-    digests: DigestCache,
-) -> tuple[JudgedCohort, list[Outcome]]:
-    """Copy the controls among the scans, train on the copies, and keep those that a network has not seen.
-
-    Parameters
-    ----------
-    layout : EvaluationLayout
-        Where the scans of the run lie.
-    scans : sequence of Scan
-        Kept and registered.
-    config : Config
-        Recipe of the run.
+def planted_cohort(bench: Bench) -> tuple[JudgedCohort, list[Outcome]]:
+    """Copy the controls of the run, train on the copies, and keep those that a network has not seen.
 
     Raises
     ------
     BadInputError
         If there are too few controls, too few could be copied, or every training failed.
     """
+    layout, config, atlas, digests = bench.layout, bench.config, bench.atlas, bench.digests
     recipe = planted_config(config, config.seed)
     controls = None if config.cohort.target else config.cohort.negative
-    people = people_to_plant(scans, controls, config.seed)
+    people = people_to_plant(bench.scans, controls, config.seed)
     copies = dataclasses.replace(layout, images=PLANTED, networks=PLANTED)
     jobs = planting_jobs(layout, copies, people, atlas, recipe, digests)
-    outcomes = run_jobs(layout, jobs, executor, "planting")
+    outcomes = run_jobs(layout, jobs, bench.executor, "planting")
     made = _copied(layout, people, outcomes)
     split = paired_folds(made, recipe.cohort.folds, recipe.cohort.validation_fraction, recipe.seed)
     labelled = tuple(scan for person in made for scan in person.copies)
@@ -77,7 +60,7 @@ def planted_cohort(
     spec = configured_input(recipe)
     jobs = [fold_job(copies, fold, labelled, spec, recipe, versions, prefix="planted_") for fold in split.folds]
     digests.save()
-    networks = trained(layout, jobs, executor, "training on planted copies")
+    networks = trained(layout, jobs, bench.executor, "training on planted copies")
     tested = {who for fold, one in zip(split.folds, networks, strict=True) if one.ok for who in fold.test}
     if not tested:
         raise BadInputError(f"training on planted copies: every network failed; see {layout.failures}.")
