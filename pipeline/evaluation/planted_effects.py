@@ -116,42 +116,34 @@ _ON_RELEVANCE = Question(
 _SITE_IN_VOLUME = {"source": VOLUME, "effect": "location"}
 _SITE_IN_RELEVANCE = {"source": "{map}", "effect": "location"}
 
-QUESTIONS: Mapping[str, tuple[tuple[str, Question], ...]] = {
-    "disease": (("", _BETWEEN_CLASSES),),
-    "severity_cdrsb": (("", _WITH_SCORE),),
-    "severity_adas13": (("", _WITH_SCORE),),
-    "severity_mmse": (("", _WITH_SCORE),),
-    "sex_difference": (("", _ON_VOLUME),),
-    "site_effect": (
-        ("_before_combat", Question("site_effects", _SITE_IN_VOLUME, "p_fwe_before", "r2_before", groups=False)),
-        (
-            "_after_combat",
-            Question("site_effects", _SITE_IN_VOLUME, "p_fwe_after", "r2_after", groups=False, expected=False),
+QUESTIONS: Mapping[str, Mapping[str, Question]] = {
+    "disease": {"": _BETWEEN_CLASSES},
+    "severity_cdrsb": {"": _WITH_SCORE},
+    "severity_adas13": {"": _WITH_SCORE},
+    "severity_mmse": {"": _WITH_SCORE},
+    "sex_difference": {"": _ON_VOLUME},
+    "site_effect": {
+        "_before_combat": Question("site_effects", _SITE_IN_VOLUME, "p_fwe_before", "r2_before", groups=False),
+        "_after_combat": Question(
+            "site_effects", _SITE_IN_VOLUME, "p_fwe_after", "r2_after", groups=False, expected=False
         ),
-        (
-            "_in_relevance_before_combat",
-            Question(
-                "site_effects", _SITE_IN_RELEVANCE, "p_fwe_before", "r2_before", groups=False,
-                note="planted in the image; missed if the networks do not go by it",
-            ),
+        "_in_relevance_before_combat": Question(
+            "site_effects", _SITE_IN_RELEVANCE, "p_fwe_before", "r2_before", groups=False,
+            note="planted in the image; missed if the networks do not go by it",
         ),
-        (
-            "_in_relevance_after_combat",
-            Question("site_effects", _SITE_IN_RELEVANCE, "p_fwe_after", "r2_after", groups=False, expected=False),
+        "_in_relevance_after_combat": Question(
+            "site_effects", _SITE_IN_RELEVANCE, "p_fwe_after", "r2_after", groups=False, expected=False
         ),
-    ),
-    "conversion": (
-        (
-            "",
-            Question(
-                "progression", {"predictor": "model", "measure": "concordance"}, "p", "estimate", groups=False,
-                neutral=0.5, interval=("ci_low", "ci_high"), fewest_events=FEWEST_EVENTS,
-            ),
+    },
+    "conversion": {
+        "": Question(
+            "progression", {"predictor": "model", "measure": "concordance"}, "p", "estimate", groups=False,
+            neutral=0.5, interval=("ci_low", "ci_high"), fewest_events=FEWEST_EVENTS,
         ),
-    ),
-    "null_education": (("", _ON_RELEVANCE),),
-    "null_field_strength": (("", _ON_RELEVANCE),),
-    "null_sex_difference": (("", _ON_VOLUME),),
+    },
+    "null_education": {"": _ON_RELEVANCE},
+    "null_field_strength": {"": _ON_RELEVANCE},
+    "null_sex_difference": {"": _ON_VOLUME},
 }  # fmt: skip
 """By effect: suffix of the row's name, and where to look. An effect may be looked at twice."""
 
@@ -189,7 +181,7 @@ def evaluate_effects(
         questions = QUESTIONS.get(str(effect["effect"]))
         if questions is None:
             raise BadInputError(f"{truth_json}: effect {effect['effect']!r}; known are {', '.join(QUESTIONS)}.")
-        own = {suffix: _answer(layout, effect, suffix, question, words) for suffix, question in questions}
+        own = {suffix: _answer(layout, effect, suffix, question, words) for suffix, question in questions.items()}
         for suffix, row in own.items():
             before = own.get(suffix.replace("_after_", "_before_"), row)
             if (before["result"], row["result"]) == ("not found", "not found") and before is not row:

@@ -123,17 +123,12 @@ def _write_tables(
     relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
     audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
     bilateral = bilateral_rows(relevance, predictions, gain_reference)
-    frames = {
-        RELEVANCE_TABLE.name: relevance,
-        RELEVANCE_AUDIT_TABLE.name: audit,
-        RELEVANCE_BILATERAL_TABLE.name: bilateral[
-            [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
-        ],
-        FINGERPRINTS_TABLE.name: fingerprint_table(bilateral, map_names, least),
-        BETA_OVERLAP_TABLE.name: overlap_table(bilateral, lrp_names),
-    }
-    for table in STAGE_TABLES:
-        table.write(layout, frames[table.name])
+    RELEVANCE_TABLE.write(layout, relevance)
+    RELEVANCE_AUDIT_TABLE.write(layout, audit)
+    columns = [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
+    RELEVANCE_BILATERAL_TABLE.write(layout, bilateral[columns])
+    FINGERPRINTS_TABLE.write(layout, fingerprint_table(bilateral, map_names, least))
+    BETA_OVERLAP_TABLE.write(layout, overlap_table(bilateral, lrp_names))
     return [path for table in STAGE_TABLES for path in table.files(layout)]
 
 

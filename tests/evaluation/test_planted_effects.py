@@ -65,7 +65,7 @@ def answers(layout: RunLayout, truth: Path) -> pd.DataFrame:
 def test_every_planted_effect_has_a_question_and_every_question_a_table_that_is_written() -> None:
     assert {effect.effect for effect in EFFECTS} == set(QUESTIONS)
     tables = {table.name for analysis in ANALYSES for table in analysis.tables}
-    assert {question.table for asked in QUESTIONS.values() for _, question in asked} <= tables | {"site_effects"}
+    assert {question.table for asked in QUESTIONS.values() for question in asked.values()} <= tables | {"site_effects"}
 
 
 def test_questions_name_columns_that_the_tables_have() -> None:
@@ -80,7 +80,7 @@ def test_questions_name_columns_that_the_tables_have() -> None:
         "main_effects": MAIN_EFFECTS_COLUMNS, "progression": PROGRESSION_COLUMNS,
     }  # fmt: skip
     for asked in QUESTIONS.values():
-        for _, question in asked:
+        for question in asked.values():
             used = {*question.rows, question.p, question.estimate, *question.interval}
             assert used <= set(columns[question.table]), question.table
 

@@ -66,14 +66,9 @@ class BackboneToJudge:
 def judge_backbone(
     cohort: JudgedCohort, scans: Sequence[Scan], executor: Executor, digests: DigestCache
 ) -> list[Outcome]:
-    """Measure the features of the backbone, and write ``representations.tsv``.
+    """Measure the features of the backbone under a cohort's networks, and write ``representations.tsv``.
 
-    Parameters
-    ----------
-    cohort : JudgedCohort
-        Whose networks stand on the backbone.
-    scans : sequence of Scan
-        Registered; also those outside the contrast, which belong to rarer classes.
+    Scans outside the contrast are among `scans`: they belong to rarer classes.
 
     Raises
     ------
