@@ -85,8 +85,8 @@ class JudgedCohort:
     truth : Truth or None
         None where nobody knows.
     compared_with : tuple of Scan
-        Those of whom controls are taken: all labelled and registered scans of the run (of a single split, nobody whom
-        the network was trained with is among `scans`), or untouched copies (who has two copies is still a control).
+        Scans that controls are taken from: all labelled and registered scans of the run (with a single split, `scans`
+        holds nobody that the network was trained with), or untouched copies (a person with two copies is a control).
     labelled : tuple of Scan
         All labelled and registered scans, from which networks learn.
     untrained : frozenset of Path

@@ -1,7 +1,7 @@
-"""Who a scan is compared with: controls of the training part of the fold whose network explains it.
+"""Controls that a scan is compared with: of the training part of the fold whose network explains it.
 
 Never anyone of the validation or test part: the network has learned what is normal from these people, and someone who
-is explained is never among them. Where a number is predicted there are no controls, and the reference is everyone whom
+is explained is never among them. Where a number is predicted there are no controls, and the reference is everyone that
 the network was trained with.
 """
 

@@ -112,7 +112,7 @@ def show_scans(
     UsageError
         For a method, setting, target, stage or scan that does not exist, or a scan that no network may explain.
     BadInputError
-        If a network cannot be read, or was trained on a participant whom ``splits.tsv`` says it tests.
+        If a network cannot be read, or was trained on one of its test participants in ``splits.tsv``.
     """
     able, closed = explainable(layout, scans, split, config)
     chosen = chosen_scans(request, scans, able, closed)

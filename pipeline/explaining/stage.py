@@ -128,7 +128,7 @@ def explain_scans(
     executor : concurrent.futures.Executor
     digests : DigestCache
     labelled : sequence of Scan, optional
-        Registered, with a label: those whom the networks were trained with are among them. By default `scans`.
+        Registered, with a label; the scans that the networks were trained with are among them. By default `scans`.
 
     Returns
     -------
@@ -180,7 +180,7 @@ def explain_applied(
     scans : sequence of Scan
         Registered, without a label, and in ``predictions_applied.tsv``: the networks that answered explain them.
     labelled : sequence of Scan
-        Registered, with a label: those whom the networks were trained with are among them.
+        Registered, with a label; the scans that the networks were trained with are among them.
     split, atlas, executor, digests
         As of `explain_scans`.
     config : Config

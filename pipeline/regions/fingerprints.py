@@ -1,4 +1,4 @@
-"""Fingerprints: two patients whom the network is sure of, for reasons as different as can be found.
+"""Fingerprints: the two patients with the most different maps among those that the network is sure of.
 
 As in Böhle et al. (2019): among scans of the positive class with a probability above 0.9, the vectors of relevance
 density in the 25 groups with the highest mean are compared, and the pair with the largest cosine distance is shown.

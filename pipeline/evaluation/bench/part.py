@@ -62,8 +62,8 @@ class Part:
     after : callable or None
         ``after(bench, cohort, rows)``: goes on with the maps of the first cohort.
     run : callable or None
-        ``run(bench, cohort)``: all of its work, on the first cohort, with tables of its own. Asked without others, it
-        leaves the verdicts as they are.
+        ``run(bench, cohort)``: all of its work, on the first cohort, with tables of its own. If no other part is
+        asked for, the verdicts stay as they are.
     tables : sequence of Table
         Written by it alone.
     shown : sequence of Shown

@@ -49,7 +49,7 @@ from heatlas.pipeline.run.work.seeds import generator
 log = logging.getLogger("heatlas")
 STAGE = "grids"
 GRID_METHODS = ("layer-cam", "occlusion", "rise")
-"""Asked in grids beside the usual methods: the literature says what to expect of them."""
+"""Methods judged on grids beside the usual ones: the literature says what to expect of them."""
 
 
 def require_single(config: Config) -> None:
@@ -234,7 +234,7 @@ def _kept(answers: pd.Series) -> str | None:
 
 
 def _notes(cohort: JudgedCohort, planned: Sequence[Planned]) -> pd.DataFrame:
-    """A row per setting and kind of which a fold has no grid."""
+    """A row per setting and kind where a fold has no grid."""
     rows = {
         (setting, one.kind, one.note) for one in planned if one.note for setting in SETTINGS_OF[one.kind]
     }  # fmt: skip

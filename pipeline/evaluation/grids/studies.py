@@ -67,7 +67,7 @@ def depths(model: nn.Module, every: bool = True) -> tuple[Depth, ...]:
 
 
 def regional(asked: Explanation) -> bool:
-    """Whether a method hides the regions of one brain, of which a grid has several."""
+    """Whether a method hides the regions of one brain; a grid holds several brains."""
     return any(field.name == "regions" for field in dataclasses.fields(asked.entry.record))
 
 

@@ -1,4 +1,4 @@
-"""``--parts interactions``: sides of regions together, and what evidence goes with; of the first cohort."""
+"""``--parts interactions`` on the first cohort: both sides of regions together, and what evidence is related to."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _people(cohort: JudgedCohort) -> tuple[Scan, ...]:
 
 
 def _seen(scans: Sequence[Scan], fold: Fold, tied: Mapping[str, bool]) -> tuple[Scan, ...]:
-    """One copy of whom a fold trains or selects with, both of whom it tests."""
+    """One copy of each person a fold trains or selects with, both copies of each person it tests."""
     return tuple(
         scan
         for scan in scans
@@ -221,7 +221,7 @@ def _training(
 def train_and_measure(
     outputs: dict[str, Path], task: FoldTask, key: str, guidance: ObjectiveConfig
 ) -> Mapping[str, Any]:
-    """Train one fold and measure the maps of the true class of whom it tests; the function of a `Job`."""
+    """Train one fold and measure the maps of the true class of its test people; the function of a `Job`."""
     own = ("measures", "measures_columns", "mean_map")
     facts = train_fold({name: path for name, path in outputs.items() if name not in own}, task, key)
     loaded = load_model(FoldFiles(outputs["weights"].parent))

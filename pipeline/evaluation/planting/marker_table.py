@@ -118,7 +118,7 @@ def marker_row(
 
 
 def changes(answers: pd.DataFrame, control: pd.DataFrame, positive: Mapping[str, bool]) -> dict[str, float]:
-    """Differences from the control over participants whom both tested."""
+    """Differences from the control over the participants that both tested."""
     both = set(answers["participant_id"]) & set(control["participant_id"])
     sides = [frame[frame["participant_id"].isin(both)] for frame in (answers, control)]
     epg = [frame.groupby("participant_id")["epg"].mean().to_numpy(float) for frame in sides]

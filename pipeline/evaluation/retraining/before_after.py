@@ -2,7 +2,7 @@
 
 The control of a fold has the same people, seed and settings as the run's network, and weight 0: of guidance and
 readable gradients the task alone remains, of distillation the answers of the teacher. Both are asked for the maps of
-the people whom the fold tests.
+the test people of the fold.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Floats = NDArray[np.floating]
 
 
 def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, own: FoldTask) -> Mapping[str, Any]:
-    """Train the control of one fold, measure both networks on whom it tests; the function of a `Job`.
+    """Train the control of one fold and measure both networks on its test people; the function of a `Job`.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ FEWEST = 2
 
 
 class TrainingPart(JudgedCohort):
-    """People whom a network explains although it was trained with them."""
+    """People that a network explains although it was trained with them."""
 
     def fold_of(self, scan: Scan) -> int:
         return self.split.folds[0].index
@@ -68,7 +68,7 @@ def require_controls(cohort: JudgedCohort) -> None:
 
 
 def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
-    """People whom the network of a fold was trained with, as a cohort that it explains; the first scan of each class.
+    """Training people of a fold as a cohort that its network explains; the first scan of each class.
 
     If a class has more than `MOST`, so many of them are drawn.
     """

@@ -11,7 +11,7 @@ from scipy import stats
 from heatlas.pipeline.evaluation.scores.intervals import Floats, participant_interval
 
 FEWEST = 3
-"""Values of which an order can be compared."""
+"""Fewest values whose order can be compared."""
 
 
 def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:

@@ -94,7 +94,7 @@ def flag_reasons(quality: pd.DataFrame, ages: Sequence[float | None] | None = No
 
 
 def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
-    """Distances from the median in robust standard deviations, of which `smallest_spread` is the lower bound.
+    """Distances from the median in robust standard deviations, which are at least `smallest_spread`.
 
     >>> robust_distance(np.array([1.0, 2.0, 3.0, 4.0, 100.0]), 0.0).round(2).tolist()
     [-1.35, -0.67, 0.0, 0.67, 65.43]
