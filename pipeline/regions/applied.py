@@ -17,11 +17,7 @@ from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.metrics import density, gain
 from heatlas.pipeline.regions.stage import scan_table
-from heatlas.pipeline.regions.tables import (
-    RELEVANCE_BILATERAL_TABLE,
-    RELEVANCE_TABLE,
-    bilateral_sums,
-)
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, bilateral_sums
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout

@@ -88,10 +88,7 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
     row["finds"] = _finds(real)
     if needs_network:
         row |= _with_shuffled(shuffled, real)
-        row |= {
-            "untrained_spearman": _likeness(own, UNTRAINED),
-            "head_spearman": _likeness(own, f"{CASCADE}-1"),
-        }
+        row |= {"untrained_spearman": _likeness(own, UNTRAINED), "head_spearman": _likeness(own, f"{CASCADE}-1")}
         row["tells_labels"] = _tells_labels(row)
         row["follows_parameters"] = _answer(row["untrained_spearman"], lambda value: value < MOST_ALIKE)
     else:  # the same whatever the network

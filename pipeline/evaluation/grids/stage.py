@@ -235,9 +235,7 @@ def _kept(answers: pd.Series) -> str | None:
 
 def _notes(cohort: JudgedCohort, planned: Sequence[Planned]) -> pd.DataFrame:
     """A row per setting and kind where a fold has no grid."""
-    rows = {
-        (setting, one.kind, one.note) for one in planned if one.note for setting in SETTINGS_OF[one.kind]
-    }  # fmt: skip
+    rows = {(setting, one.kind, one.note) for one in planned if one.note for setting in SETTINGS_OF[one.kind]}
     made = [
         {"cohort": cohort.name, "setting": setting, "kind": kind, "method": ALL_METHODS, "n_participants": 0,
          "n_grids": 0, "n_undefined": 0, "cells": layout_of(kind, cohort.config.evaluation.grids).cells, "note": note}

@@ -90,11 +90,7 @@ def _members(atlas: Atlas, group: str) -> Sequence[int]:
 
 
 def planted_copy(
-    volume: Array,
-    brain: NDArray[np.bool_],
-    site: PlantingSite,
-    severities: Sequence[float],
-    rng: np.random.Generator,
+    volume: Array, brain: NDArray[np.bool_], site: PlantingSite, severities: Sequence[float], rng: np.random.Generator
 ) -> Array:
     """A copy of a scan with changes of given severities (0 for none), after a small random deformation.
 

@@ -111,9 +111,7 @@ def predicted_sites(
     orders = within(alike, permutations, generator(seed, "site signal", "orders"))
     found = _right(parts, site, len(large))
     null = np.array([_balanced(_right(parts, site[order], len(large)), site[order]) for order in orders])
-    return SitePrediction(
-        people, tuple(large[code] for code in site), found, null, len(points.people) - len(people)
-    )  # fmt: skip
+    return SitePrediction(people, tuple(large[code] for code in site), found, null, len(points.people) - len(people))
 
 
 def within(alike: Sequence[str], count: int, rng: np.random.Generator) -> NDArray[np.intp]:

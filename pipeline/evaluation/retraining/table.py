@@ -14,10 +14,7 @@ from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 NOTHING, AT_RANDOM = "nothing", "random"
-_NAMES = {
-    "balanced_accuracy": "balanced accuracy",
-    "auc": "area under the ROC (pairs of people tested by one network)",
-}
+_NAMES = {"balanced_accuracy": "balanced accuracy", "auc": "area under the ROC (pairs of people tested by one network)"}
 
 
 def _columns(score: str, title: str) -> dict[str, str]:

@@ -119,9 +119,9 @@ def held_out_ious(curves: Floats, people: Sequence[str]) -> Floats:
     """
     owner = np.asarray(people)
     places = {one: best_place(curves[owner != one]) for one in set(people)}
-    return np.array([
-        np.nan if (place := places[one]) is None else curve[place] for one, curve in zip(people, curves, strict=True)
-    ])  # fmt: skip
+    return np.array(
+        [np.nan if (place := places[one]) is None else curve[place] for one, curve in zip(people, curves, strict=True)]
+    )
 
 
 def f1(values: NDArray[np.floating], mask: Bools) -> float:
