@@ -10,8 +10,8 @@ import pytest
 
 from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE
 from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLE, REGIONS_TABLE
-from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE
-from heatlas.pipeline.evaluation.grids.tables import GRIDS_TABLE, INVARIANCE_TABLE
+from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
+from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
 from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE
 from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE
 from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
