@@ -1,4 +1,4 @@
-"""Judge the maps of a cohort: one unit of work per scan, then its rows."""
+"""Judge the maps of a cohort: one unit of work per scan, then its rows; or sum its maps over regions alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What random orders of regions give: the exact distribution of the area under the ROC, over several orders.
+"""Answers of the bench and the level of its tests; what random orders of regions give, exactly.
 
 A map by a network that has learned nothing true should put regions in an order that says nothing of the planted ones.
 Whether it does is tested once with all swaps of labels together, since one swap alone decides nothing. By area, not by

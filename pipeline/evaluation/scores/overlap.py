@@ -1,10 +1,13 @@
-"""How much of a map lies in a mask, and how well its extent fits the mask.
+"""How much of a map lies in a mask, how well its extent fits the mask, and how concentrated it is.
 
 Only positive attribution counts here, ``A+ = max(A, 0)``. ``S = A+ / max A+`` lies in [0, 1]. In three dimensions the
 truth is a mask, so EPG, IoU and F1 use the mask itself. A map without positive values has no score (NaN).
 
-Source: EPG (Wang et al. 2020); IoU, with the threshold of other people's maps (Rao et al. 2023); F1 of saliency
-(Achanta et al. 2009; Zhang et al. 2024, Opti-CAM).
+Concentration (Gini index, Shannon entropy) does not ask whether the map is right. Bounds over n voxels: an even map has
+Gini 0 and entropy log2 n; a single voxel has (n - 1) / n and 0.
+
+Sources: EPG (Wang et al. 2020); IoU, with the threshold of other people's maps (Rao et al. 2023); F1 of saliency
+(Achanta et al. 2009; Zhang et al. 2024, Opti-CAM); Gini (Chalasani et al. 2020); entropy (Bhatt et al. 2020).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spearman's rank correlation, as every part of the bench computes it."""
+"""Spearman's rank correlation, as every part of the bench computes it; also of evidence with planted severity."""
 
 from __future__ import annotations
 
