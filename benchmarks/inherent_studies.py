@@ -32,9 +32,8 @@ from torch.nn import functional
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.inherent.contributions import contrast, contributions
 from heatlas.pipeline.attribution.methods import attribute_all
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered
-from heatlas.pipeline.evaluation.bench.map_row import Places
-from heatlas.pipeline.evaluation.bench.maps import map_jobs
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered, map_jobs
+from heatlas.pipeline.evaluation.bench.map_row import ScanMasks
 from heatlas.pipeline.evaluation.bench.scan_job import ScanToJudge
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
@@ -112,13 +111,13 @@ def implicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
             ])  # fmt: skip
             of_each = {"AD logit": both[1], "AD less mean of the classes": both[1] - both.mean(0)}
             brain = one.volume[0, 0].numpy() > 0
-            places = Places.of(brain, np.zeros(brain.shape, np.int64), (), one.loaded.input.resolution_mm)
+            places = ScanMasks.of(brain, np.zeros(brain.shape, np.int64), (), one.loaded.input.resolution_mm)
             for name, values in of_each.items():
                 rows.append({"recipe": recipe.name, "map": name, **misplaced(values.numpy(), places)})
     return pd.DataFrame(rows).groupby(["recipe", "map"], sort=False).mean().reset_index()
 
 
-def misplaced(values: np.ndarray, places: Places) -> dict[str, float]:
+def misplaced(values: np.ndarray, places: ScanMasks) -> dict[str, float]:
     """Shares of |values| and of positive values where no anatomy is."""
     size, faces = np.abs(values), np.ones(values.shape, bool)
     faces[(slice(FACE, -FACE),) * 3] = False

@@ -192,7 +192,7 @@ def test_the_table_can_be_written_and_read(adni: AdniTree, tmp_path: Path) -> No
     adni.image("002_S_0295", "2006-04-18", "I1")
     adni.row("002_S_0295", CDRSB="0.5")
     clinical = clinical_of(adni.read())
-    write_table(tmp_path / "clinical.tsv", clinical.frame, clinical.columns)
+    write_table(tmp_path / "clinical.tsv", clinical.frame)
     read = read_table(tmp_path / "clinical.tsv").set_index("scan_id")
     assert read.loc["I1", "cdrsb"] == 0.5
     assert read["converted"].dropna().isin([0, 1]).all()

@@ -16,14 +16,14 @@ from scipy.stats import binomtest, friedmanchisquare, hypergeom
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.comparison.agreement import agreement, kendall_w, mean_overlap, tops
 from heatlas.pipeline.statistics.comparison.rankings import (
-    AGREEMENT_COLUMNS,
+    RANKING_AGREEMENT_TABLE,
     Rankings,
     agreement_table,
     ranking_agreement_tables,
     rankings_of_run,
 )
 from heatlas.pipeline.statistics.comparison.runs import (
-    MCNEMAR_COLUMNS,
+    MCNEMAR_TABLE,
     Run,
     common_scans,
     mcnemar_table,
@@ -116,7 +116,7 @@ def test_table_of_a_run_says_what_cannot_be_ranked(tmp_path) -> None:
     scans = people()
     inputs = inputs_of(tmp_path, scans, np.zeros(len(scans)), config=fast())
     table = ranking_agreement_tables(inputs)
-    assert list(table.columns) == list(AGREEMENT_COLUMNS)
+    assert list(table.columns) == list(RANKING_AGREEMENT_TABLE.meanings)
     table = table.set_index(["between", "metric", "scans"])
     assert table.loc[("betas", "sum", "all"), "note"] == "1 ranking; two are needed"
     density = table.loc[("methods", "density", "all")]
@@ -150,7 +150,7 @@ def test_mcnemar_is_the_binomial_test_over_participants_with_holm() -> None:
     runs = [a, b, c]
     scans = common_scans(runs)
     table = mcnemar_table(runs, scans, 3)
-    assert list(table.columns) == list(MCNEMAR_COLUMNS)
+    assert list(table.columns) == list(MCNEMAR_TABLE.meanings)
     first = table.iloc[0]
     assert (first["run_a"], first["run_b"], first["n_participants"], first["n_scans"]) == ("a", "b", 16, len(people()))
     cells = first[["both_right", "only_a_right", "only_b_right", "both_wrong"]].tolist()

@@ -110,10 +110,10 @@ def test_tables_of_the_group_grow_while_scans_are_registered(
     )
     seen = []
 
-    def seen_at_first(path: Path, frame: pd.DataFrame, columns: Any) -> None:
+    def seen_at_first(path: Path, frame: pd.DataFrame) -> None:
         if path.name == "registration.tsv":
             seen.append((path.name, frame["participant_id"].unique().tolist()))
-        write_table(path, frame, columns)
+        write_table(path, frame)
 
     monkeypatch.setattr("heatlas.pipeline.run.declared.write_table", seen_at_first)
     run(tmp_path / "out", scans)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.demo.adnimerge import FILE_NAME, adnimerge_csv, adnimerge_row
@@ -31,24 +30,30 @@ from heatlas.pipeline.cohort.demo.fields import exponential, jacobian_determinan
 from heatlas.pipeline.cohort.demo.people import SyntheticPerson, SyntheticVisit, draw_people
 from heatlas.pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
 from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
-from heatlas.pipeline.run.tables import write_json, write_table, write_text
+from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.progress import Progress
 from heatlas.pipeline.run.work.seeds import generator
 
-SEVERITY_COLUMNS = {
-    **described("participant_id", "session_id"),
-    "scan_id": "Image id",
-    "visit": "Visit code as in the clinical table",
-    "diagnosis": "CN, MCI or AD",
-    **{f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 severe" for change in CHANGES},
-    **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in CHANGES},
-    f"true_{DIMORPHIC_SHORT}_mm3": f"True volume of {DIMORPHIC_GROUP}, both sides; planted larger in men",
-    "true_intracranial_mm3": "True volume inside the brain outline",
-}
-"""Columns of ``truth/severity.tsv``."""
+SEVERITY_TABLE = Table(
+    "severity",
+    {
+        **described("participant_id", "session_id"),
+        "scan_id": "Image id",
+        "visit": "Visit code as in the clinical table",
+        "diagnosis": "CN, MCI or AD",
+        **{f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 "
+        "severe" for change in CHANGES},
+        **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in CHANGES},
+        f"true_{DIMORPHIC_SHORT}_mm3": f"True volume of {DIMORPHIC_GROUP}, both sides; planted larger in men",
+        "true_intracranial_mm3": "True volume inside the brain outline",
+    },
+    "image", "How severe is what was planted, and how large are the true volumes?", stage="demo",
+    file="truth/severity.tsv",
+)  # fmt: skip
 
 README = """SYNTHETIC DATA - NOT REAL PEOPLE
 
@@ -190,7 +195,7 @@ def _write_tables(
             if true is not None:
                 truth.append(_truth_row(person, visit, true))
     write_text(folder / FILE_NAME, adnimerge_csv(clinical))
-    write_table(folder / "truth" / "severity.tsv", pd.DataFrame(truth), SEVERITY_COLUMNS)
+    SEVERITY_TABLE.write(folder / SEVERITY_TABLE.file, truth)
 
 
 def _truth_row(person: SyntheticPerson, visit: SyntheticVisit, true: Mapping[str, float]) -> dict[str, object]:

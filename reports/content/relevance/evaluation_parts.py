@@ -16,7 +16,7 @@ from heatlas.pipeline.attribution.titles import map_title, method_title
 from heatlas.pipeline.evaluation import parts as bench_parts
 from heatlas.pipeline.evaluation.bench import part as bench
 from heatlas.pipeline.evaluation.bench.part import Shown
-from heatlas.pipeline.evaluation.bench.request import Request
+from heatlas.pipeline.evaluation.bench.request import BenchRequest
 from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, KIND_OF
 from heatlas.pipeline.evaluation.grids.tables import ALL_METHODS
@@ -74,7 +74,7 @@ def build(material: Material) -> Mapping[str, Any]:
 def _refused(part: bench.Part | None, run: RunRecord) -> bool:
     try:
         if part is not None:
-            part.require(Request(), run.config)
+            part.require(BenchRequest(), run.config)
     except UsageError:
         return True
     return False
