@@ -37,7 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.coda.dau import CodaConv3d
-from heatlas.pipeline.models.families.coda.settings import CodaConfig, CodaSConfig, CodaSWbConfig
+from heatlas.pipeline.models.families.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
 from heatlas.pipeline.models.families.registry import build_network
 
 LAYER_GRID = (97, 115, 97)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatlas.pipeline.evaluation.grids.directions import directions
+from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, directions
 from heatlas.pipeline.evaluation.grids.stage import claims_about, read_scores
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 
@@ -27,7 +27,7 @@ def main(folders: list[Path]) -> None:
         frame["grid"] += shift
         people |= {scan: f"{number} {scan}" for scan in frame["scan"].dropna().astype(int)}
         scores.append(frame)
-        answers[folder.as_posix()] = pd.read_csv(layout.grid_directions, sep="\t").set_index("claim")["holds"]
+        answers[folder.as_posix()] = pd.read_csv(DIRECTIONS_TABLE.path(layout), sep="\t").set_index("claim")["holds"]
     asked = claims_about(EvaluationLayout(folders[0]).fold(0))
     pooled = directions(pd.concat(scores, ignore_index=True), people, asked)
     table = pooled.set_index("claim")[["n_participants", "difference", "ci_low", "ci_high", "holds"]]

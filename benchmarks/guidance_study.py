@@ -32,9 +32,9 @@ from torch.nn import functional
 
 from heatlas.pipeline.cohort.people.splits import Fold, few_people
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.planting.marker_groups import Places, map_measures, tied_marks
+from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks, map_measures, tied_marks
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.monai import ResNetConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
@@ -223,7 +223,8 @@ def measured(
     """A row per tested person and copy: answer, measures of the map of the true class, agreement with the teacher."""
     rows = []
     places = {
-        name: Places(mask.numpy(), box_of(mask).numpy(), cohort.marker.numpy()) for name, mask in cohort.masks.items()
+        name: MarkerMasks(mask.numpy(), box_of(mask).numpy(), cohort.marker.numpy())
+        for name, mask in cohort.masks.items()
     }
     brain = cohort.masks["brain"]
     for person in test:

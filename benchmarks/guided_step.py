@@ -23,9 +23,9 @@ from lrp_measure import forget_peak, peak_resident, resident
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.training.objectives.classification import classification
 from heatlas.pipeline.training.objectives.distillation import Distillation, distilled
 from heatlas.pipeline.training.objectives.guidance import Guidance, guided
+from heatlas.pipeline.training.objectives.of_task import classification
 from heatlas.pipeline.training.objectives.readable_gradients import readable
 from heatlas.pipeline.training.objectives.records import Batch, Context
 

@@ -27,7 +27,7 @@ from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.evaluation.bench.densities import class_difference
 from heatlas.pipeline.evaluation.planted import read_planted
-from heatlas.pipeline.evaluation.scores.region_scores import region_scores
+from heatlas.pipeline.evaluation.scores.hits import region_scores
 from heatlas.pipeline.run.config.files import toml_value
 from heatlas.pipeline.run.layout.folder import read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -114,7 +114,7 @@ def found_by(layout: RunLayout, planted: tuple[str, ...]) -> dict[str, float]:
     return {
         "balanced_accuracy": float(right.groupby(predictions["label"]).mean().mean()),
         "completeness_error": float(error),
-        **{f"{name}_{by}": scores[by][f"region_{name}"] for by in scores for name in ("auroc", "hits")},
+        **{f"{name}_{by}": scores[by][name] for by in scores for name in ("auroc", "hits")},
     }
 
 

@@ -20,12 +20,12 @@ import pandas as pd
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.people.splits import make_split
+from heatlas.pipeline.cohort.people.splits import Split, make_split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
-from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of
-from heatlas.pipeline.evaluation.bench.request import with_methods
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, map_jobs, maps_of
+from heatlas.pipeline.evaluation.bench.request import BenchRequest, with_methods
+from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.consensus.networks import FAMILY, Networks, training_jobs
@@ -119,8 +119,10 @@ class Workplace:
 
     def planted(self, config: Config) -> JudgedCohort:
         """Copies of the controls with planted loss, and untouched ones, with the networks of a recipe."""
-        kept = ScanTable.read(self.run / "scans.tsv").kept
-        return planted_cohort(self.layout, kept, config, self._atlas(config), self.executor, self.digests)[0]
+        kept, nobody = ScanTable.read(self.run / "scans.tsv").kept, Split(())
+        return planted_cohort(
+            Bench(self.layout, BenchRequest(), kept, nobody, config, self._atlas(config), self.executor, self.digests)
+        )[0]
 
     def _atlas(self, config: Config) -> Any:
         return load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))

@@ -30,15 +30,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.inherent.contributions import contrast, contributions, mean_corrected
+from heatlas.pipeline.attribution.inherent.contributions import contrast, contributions
 from heatlas.pipeline.attribution.methods import attribute_all
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered
-from heatlas.pipeline.evaluation.bench.map_row import Places
-from heatlas.pipeline.evaluation.bench.maps import map_jobs
+from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, gathered, map_jobs
+from heatlas.pipeline.evaluation.bench.map_row import ScanMasks
 from heatlas.pipeline.evaluation.bench.scan_job import ScanToJudge
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
-from heatlas.pipeline.models.dynamic.bias_guard import bias_of
 from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
 from heatlas.pipeline.models.inputs import from_network, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel, load_model
@@ -111,15 +109,15 @@ def implicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
                 contributions(one.loaded.model, lambda x, f=logits, of=of: f(x)[:, of], pairs).sum(1)
                 for of in (0, 1)
             ])  # fmt: skip
-            of_each = {"AD logit": both[1], "AD less mean of the classes": mean_corrected(both)[1]}
+            of_each = {"AD logit": both[1], "AD less mean of the classes": both[1] - both.mean(0)}
             brain = one.volume[0, 0].numpy() > 0
-            places = Places.of(brain, np.zeros(brain.shape, np.int64), (), one.loaded.input.resolution_mm)
+            places = ScanMasks.of(brain, np.zeros(brain.shape, np.int64), (), one.loaded.input.resolution_mm)
             for name, values in of_each.items():
                 rows.append({"recipe": recipe.name, "map": name, **misplaced(values.numpy(), places)})
     return pd.DataFrame(rows).groupby(["recipe", "map"], sort=False).mean().reset_index()
 
 
-def misplaced(values: np.ndarray, places: Places) -> dict[str, float]:
+def misplaced(values: np.ndarray, places: ScanMasks) -> dict[str, float]:
     """Shares of |values| and of positive values where no anatomy is."""
     size, faces = np.abs(values), np.ones(values.shape, bool)
     faces[(slice(FACE, -FACE),) * 3] = False
@@ -138,7 +136,8 @@ def explicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
         for one in shown_scans(work, recipe, seed):
             pairs, logits = encoded(one)
             margin = lambda x, logits=logits: contrast(1, 0)(logits(x))  # noqa: E731
-            owed = float(bias_of(one.loaded.model, margin, pairs))
+            shown = dynamic_weights(one.loaded.model, margin, pairs) * pairs
+            owed = float(margin(pairs).detach() - shown.sum())
             with torch.no_grad():
                 rows.append({"recipe": recipe.name, "owed": owed, "margin": float(margin(pairs))})
     table = pd.DataFrame(rows).assign(

@@ -17,8 +17,8 @@ from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
 from heatlas.pipeline.statistics.performance.classification import _rows, metrics, weighted_auc_within
 from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
-from heatlas.pipeline.statistics.performance.number import SCALES as SCALES_OF_NUMBERS
-from heatlas.pipeline.statistics.performance.number import number_metrics
+from heatlas.pipeline.statistics.performance.other_tasks import SCALES as SCALES_OF_NUMBERS
+from heatlas.pipeline.statistics.performance.other_tasks import number_metrics
 from heatlas.pipeline.statistics.resampling.means import mean_intervals
 from heatlas.pipeline.statistics.resampling.scaled import scaled_intervals
 

@@ -139,7 +139,7 @@ def rankings(rng: Generator, effect: float = 0.0) -> Found:
     found = {}
     for k in (2, 5):
         own = agreement(rng.normal(size=(k, 68)) + effect * np.arange(68), 10, M, rng)
-        found[f"Kendall's W of {k} rankings"] = np.array([own.w_p])
+        found[f"Kendall's W of {k} rankings"] = np.array([own.p])
         found[f"top 10 of {k} rankings"] = np.array([own.overlap_p])
     return found
 

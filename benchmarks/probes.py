@@ -22,10 +22,10 @@ from pathlib import Path
 import pandas as pd
 from inherent_runs import Recipe, Workplace, collected, networks, scored, trained
 
+from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE
 from heatlas.pipeline.evaluation.grids.stage import evaluate_grids
 from heatlas.pipeline.models.families.probes.body import with_body
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.executors import open_executor
 
 BACKBONES = {
@@ -73,7 +73,7 @@ def on_grids(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     explaining = found.explaining(cohort)
     explanations = tuple(dataclasses.replace(one, start="logit") for one in recipe.explanations(explaining.config))
     evaluate_grids(explaining, explanations, True, work.executor, work.digests)
-    table = read_table(explaining.layout.grids)
+    table = GRIDS_TABLE.read(explaining.layout)
     table = table[(table["setting"] == "GridPG") & table["share"].notna()]
     return table.assign(recipe=recipe.name, seed=seed, map=table["method"] + " at " + table["depth"].astype(str))
 

@@ -17,14 +17,14 @@ from scipy import ndimage
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.records import ScanTable
-from heatlas.pipeline.explaining.stage import CONSERVATION_COLUMNS
-from heatlas.pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
-from heatlas.pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
-from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS, bilateral_rows
+from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE
+from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
+from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, bilateral_rows
 from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.layout.map_names import lrp_map_name
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.stage import analyse
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "reports"))
@@ -67,16 +67,16 @@ def _write_relevance(layout: RunLayout, predictions: pd.DataFrame, names: list[s
     strength = np.where(table["group"].isin(PLANTED), 3.0, 1.0) * np.where(table["target"] == 1, 1.5, 1.0)
     table["density"] = 1e-6 * strength * rng.lognormal(0, 0.4, len(table))
     table["sum"], table["evidence"], table["standard_error"] = table["density"] * table["n_voxels"], np.nan, np.nan
-    write_table(layout.group / "relevance.tsv", table[list(RELEVANCE_COLUMNS)], RELEVANCE_COLUMNS)
-    bilateral = bilateral_rows(table[list(RELEVANCE_COLUMNS)], predictions, "participants")
-    write_table(layout.group / "relevance_bilateral.tsv", bilateral[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
-    write_table(layout.statistics("fingerprints"), fingerprint_table(bilateral, names), FINGERPRINT_COLUMNS)
-    write_table(layout.statistics("beta_overlap"), overlap_table(bilateral, names[:-1]), OVERLAP_COLUMNS)
+    relevance = table[[name for name in RELEVANCE_TABLE.meanings if name in table]]
+    RELEVANCE_TABLE.write(layout, relevance)
+    bilateral = bilateral_rows(relevance, predictions, "participants")
+    written = bilateral[[name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]]
+    RELEVANCE_BILATERAL_TABLE.write(layout, written)
+    FINGERPRINTS_TABLE.write(layout.statistics("fingerprints"), fingerprint_table(bilateral, names))
+    BETA_OVERLAP_TABLE.write(layout.statistics("beta_overlap"), overlap_table(bilateral, names[:-1]))
     ledger = keys.drop(columns="target").merge(pd.DataFrame({"map": names[:-1]}), how="cross")
     losses = {"absorbed_by_bias": 0.15, "lost_no_contribution": 0.05, "stabiliser": 0.0, "residual": 0.0}
-    write_table(
-        layout.group / "conservation.tsv", ledger.assign(start_value=2.0, map_sum=1.8, **losses), CONSERVATION_COLUMNS
-    )
+    CONSERVATION_TABLE.write(layout.group / "conservation.tsv", ledger.assign(start_value=2.0, map_sum=1.8, **losses))
 
 
 def _write_mean_maps(layout: RunLayout, predictions: pd.DataFrame, names: list[str], rng: np.random.Generator) -> None:

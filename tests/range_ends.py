@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from heatlas.pipeline.run.config.ranges import Range, split_kind
+from heatlas.pipeline.run.config.ranges import Bounds, split_kind
 
 
 def ends(kind: Any, default: Any) -> Iterator[tuple[Any, bool]]:
     """Values of a setting at and just outside of its ends, and whether they are allowed."""
     plain, limits = split_kind(kind)
     for limit in limits:
-        if isinstance(limit, Range):
+        if isinstance(limit, Bounds):
             for end, end_in, outwards in ((limit.low, limit.low_in, -1), (limit.high, limit.high_in, 1)):
                 if math.isfinite(end):
                     end = int(end) if "int" in str(plain) else float(end)

@@ -106,10 +106,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_seed_and_config(demo)
     _add_run_options(demo)
     demo.add_argument(
-        "--marker", action="store_true",
+        "--marker",
+        action="store_true",
         help="then plant a scanner marker that goes with the diagnosis in training only, and train with and without "
         "guidance (as heatlas evaluate OUT/run --parts marker)",
-    )  # fmt: skip
+    )
 
     check = commands.add_parser("check", help="say what would be used, dropped and missing, and stop")
     check.add_argument("input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read")
@@ -134,32 +135,32 @@ def build_parser() -> argparse.ArgumentParser:
     _add_evaluate(commands)
 
     compare = commands.add_parser(
-        "compare", help="compare runs of one cohort: accuracy, what maps find, rankings of regions, cost",
+        "compare",
+        help="compare runs of one cohort: accuracy, what maps find, rankings of regions, cost",
         description="Exact McNemar tests between runs (seeds, settings, models, control runs), one vote per "
         "participant, agreement of their region rankings, scores of their maps, and cost. Scans that some run did "
         "not predict are left out and counted.",
-    )  # fmt: skip
+    )
     compare.add_argument("outs", type=_path, nargs="+", metavar="OUT", help="run folders, two or more; only read")
     compare.add_argument(
         "--to", type=_path, required=True, metavar="FOLDER", help="for the page comparison.html and its tables"
     )
 
-    models = commands.add_parser(
-        "models", help="the families of networks: size, settings, which methods explain them"
-    )  # fmt: skip
+    models = commands.add_parser("models", help="the families of networks: size, settings, which methods explain them")
     models.add_argument(
         "--resolution", type=float, metavar="MM", help="voxel size in template space (default: 1 and 2)"
-    )  # fmt: skip
+    )
 
     report = commands.add_parser("report", help="rebuild the report of a run from its tables and maps")
     report.add_argument("out", type=_path, metavar="OUT", help="run folder")
     _add_workers(report)
 
     figures = commands.add_parser(
-        "figures", help="publication figures of a finished run, at 300 dpi",
+        "figures",
+        help="publication figures of a finished run, at 300 dpi",
         description="Write every figure of the report, and every mean map on the cortical surface, in a glass brain "
         "and on slices.",
-    )  # fmt: skip
+    )
     figures.add_argument("out", type=_path, metavar="OUT", help="run folder")
     figures.add_argument("--to", type=_path, metavar="FOLDER", help="default: OUT/figures/publication")
     figures.add_argument(
@@ -205,9 +206,10 @@ def _add_manifest(commands: Any) -> None:
     _add_manifest_option(export)
     _add_settings(export)
     rebuild = actions.add_parser(
-        "import", help="find the images of a manifest in an input; the same as check with --manifest",
+        "import",
+        help="find the images of a manifest in an input; the same as check with --manifest",
         description="Exit code 0 if all images of the manifest, and no others, are found unchanged, else 1.",
-    )  # fmt: skip
+    )
     rebuild.add_argument("manifest", type=_path, metavar="FILE", help="manifest that someone has exported")
     rebuild.add_argument("input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read")
     rebuild.add_argument("--out", type=_path, metavar="FOLDER", help="write scans.tsv and the comparison there")
@@ -217,10 +219,11 @@ def _add_manifest(commands: Any) -> None:
 
 def _add_pretrain(commands: Any) -> None:
     pretrain = commands.add_parser(
-        "pretrain", help="train a backbone on scans without labels, for heatlas run --backbone",
+        "pretrain",
+        help="train a backbone on scans without labels, for heatlas run --backbone",
         description="Register all scans and train a network to recognise two views of the same scan. Labels are not "
         "used; docs/pretraining.md.",
-    )  # fmt: skip
+    )
     pretrain.add_argument(
         "input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read"
     )
@@ -228,7 +231,7 @@ def _add_pretrain(commands: Any) -> None:
     _add_settings(pretrain)
     pretrain.add_argument(
         "--without", type=_path, metavar="RUN", help="leave out the participants of this run, which will use it"
-    )  # fmt: skip
+    )
     _add_manifest_option(pretrain)
     _add_workers(pretrain)
 
@@ -252,11 +255,12 @@ def _add_apply(commands: Any) -> None:
 
 def _add_explain(commands: Any) -> None:
     explain = commands.add_parser(
-        "explain", help="heatmaps of chosen scans of a finished run, by any method",
+        "explain",
+        help="heatmaps of chosen scans of a finished run, by any method",
         description="Explain scans of a finished run, each by a network not trained with its participant. Maps lie "
         "beside those of the run, which stay as they are; sums per region in OUT/explanations.",
         epilog="What each method answers, its settings and when not to use it: docs/attribution_methods.md.",
-    )  # fmt: skip
+    )
     explain.add_argument("out", type=_path, metavar="OUT", help="run folder")
     explain.add_argument(
         "--method", nargs="+", action="extend", required=True, metavar="NAME", help="e.g. grad-cam occlusion rise"
@@ -289,12 +293,13 @@ def _add_explain(commands: Any) -> None:
 
 def _add_evaluate(commands: Any) -> None:
     evaluate = commands.add_parser(
-        "evaluate", help="judge every method on a finished run: nulls, planted truth, faithfulness, a verdict each",
+        "evaluate",
+        help="judge every method on a finished run: nulls, planted truth, faithfulness, a verdict each",
         description="Train networks on labels that say nothing, draw parameters anew, and test whether each map can "
         "tell the difference; look for what was planted, if that is known; and write tables and a verdict per map to "
         "OUT/evaluation.",
         epilog="What the tables say: docs/evaluation.md. An interrupted evaluation is continued by the same command.",
-    )  # fmt: skip
+    )
     evaluate.add_argument("out", type=_path, metavar="OUT", help="run folder")
     evaluate.add_argument(
         "--methods",
@@ -318,13 +323,15 @@ def _add_evaluate(commands: Any) -> None:
         help="for retrain: draws of random regions (default: 9, with --quick 4; p is at least 1 / (N + 1))",
     )  # fmt: skip
     evaluate.add_argument(
-        "--plant", action="store_true",
+        "--plant",
+        action="store_true",
         help="also plant loss in copies of the run's controls, and train networks to tell them from untouched ones",
-    )  # fmt: skip
+    )
     evaluate.add_argument(
-        "--quick", action="store_true",
+        "--quick",
+        action="store_true",
         help="one set of networks on shuffled labels, not three; fewer grids, draws and sets of networks",
-    )  # fmt: skip
+    )
     evaluate.add_argument(
         "--config", type=_path, metavar="FILE", help="TOML with settings of [evaluation] that differ from the run's"
     )
@@ -341,10 +348,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="default", help="named settings: default, patients, bohle2019, demo")
     _add_seed_and_config(parser)
     parser.add_argument(
-        "--contrast", metavar="COLUMN=CLASS,CLASS",
+        "--contrast",
+        metavar="COLUMN=CLASS,CLASS",
         help="two or more classes to distinguish, the explained one last, e.g. diagnosis=CN,AD (default), "
-        "age_group=young,old or diagnosis=CN,MCI,AD; by number: \"cdr=0,>=0.5\", \"mmse>=27,<24\"",
-    )  # fmt: skip
+        'age_group=young,old or diagnosis=CN,MCI,AD; by number: "cdr=0,>=0.5", "mmse>=27,<24"',
+    )
     parser.add_argument("--target", metavar="COLUMN", help="predict a number, e.g. age, in all scans that have one")
     parser.add_argument(
         "--include", metavar="RULE", help='who takes part, e.g. "age >= 60 and cdr >= 0" (docs/inputs.md)'
@@ -354,9 +362,10 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, e.g. sub-01, 01 or 002_S_0295"
     )
     parser.add_argument(
-        "--start-at", choices=("auto", "scan", "brain", "template"),
+        "--start-at",
+        choices=("auto", "scan", "brain", "template"),
         help="what images are: recognised individually (auto, default), scans, brains, or brains in template space",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--anonymise", type=_path, metavar="KEY",
         help="shift the dates of each participant; KEY is a secret file, created if absent; keep it apart",
@@ -420,12 +429,7 @@ def _count(text: str) -> int:
 def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: None) -> int:
     """Run a command and return its exit code.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Instead of those of the process.
-    begin : callable
-        Called when everything is imported, before the work begins.
+    `argv`: instead of those of the process; `begin`: called when everything is imported, before the work begins.
     """
     arguments = build_parser().parse_args(argv)
     try:

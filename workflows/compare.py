@@ -13,18 +13,17 @@ from heatlas.pipeline.run.cells import require_whole
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.statistics.comparison.families import (
-    MAP_COLUMNS,
-    REGION_COLUMNS,
-    RUN_COLUMNS,
+    MAP_AGREEMENT_TABLE,
+    MAPS_TABLE,
+    RUNS_TABLE,
     map_table,
     region_table,
     run_table,
 )
-from heatlas.pipeline.statistics.comparison.rankings import AGREEMENT_COLUMNS
+from heatlas.pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TABLE
 from heatlas.pipeline.statistics.comparison.runs import (
-    MCNEMAR_COLUMNS,
+    MCNEMAR_TABLE,
     Run,
     atlases_note,
     common_scans,
@@ -60,11 +59,11 @@ def compare_command(arguments: argparse.Namespace) -> int:
     placed = list(zip(runs, map(RunLayout, folders), strict=True))
     of_runs, of_maps, alike = run_table(placed, scans, seed), map_table(placed), region_table(runs, scans)
     try:
-        write_table(target / "mcnemar.tsv", tests, MCNEMAR_COLUMNS)
-        write_table(target / "ranking_agreement.tsv", ranks, AGREEMENT_COLUMNS)
-        write_table(target / "family_comparison.tsv", of_runs, RUN_COLUMNS)
-        write_table(target / "map_comparison.tsv", of_maps, MAP_COLUMNS)
-        write_table(target / "map_agreement.tsv", alike, REGION_COLUMNS)
+        MCNEMAR_TABLE.write(target / MCNEMAR_TABLE.file, tests)
+        RANKING_AGREEMENT_TABLE.write(target / "ranking_agreement.tsv", ranks)
+        RUNS_TABLE.write(target / RUNS_TABLE.file, of_runs)
+        MAPS_TABLE.write(target / MAPS_TABLE.file, of_maps)
+        MAP_AGREEMENT_TABLE.write(target / MAP_AGREEMENT_TABLE.file, alike)
         (target / PAGE).write_text(comparison_page(of_runs, of_maps, alike, tests), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--to {arguments.to}: cannot write there ({error.strerror}).") from error

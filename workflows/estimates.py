@@ -36,7 +36,7 @@ SMALL_COHORT = 500
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """One forward and backward pass of one scan on one core."""
 
     seconds: float
@@ -44,8 +44,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Of a run: seconds of the clock by stage, bytes of memory of a worker and of disk at the end."""
+class ResourceEstimate:
+    """What a run takes: seconds of the clock by stage, bytes of memory of a worker and of disk at the end."""
 
     seconds: dict[str, float]
     memory: float
@@ -54,7 +54,7 @@ class Estimate:
     def in_words(self, workers: int) -> str:
         """Say it in a line.
 
-        >>> Estimate({"maps": 121.0, "training": 7300.0}, 1.2e9, 4.35e8).in_words(2)
+        >>> ResourceEstimate({"maps": 121.0, "training": 7300.0}, 1.2e9, 4.35e8).in_words(2)
         'about 2.1 h with 2 worker processes (maps 2 min, training 2.0 h), 1.2 GB of memory each, 0.4 GB of disk'
         """
         parts = ", ".join(f"{stage} {_span(value)}" for stage, value in self.seconds.items())
@@ -65,9 +65,7 @@ class Estimate:
         )
 
 
-def expectations(
-    config: Config, cohort: InputCohort, split: Split, stages: Sequence[str], workers: int
-) -> list[str]:  # fmt: skip
+def expectations(config: Config, cohort: InputCohort, split: Split, stages: Sequence[str], workers: int) -> list[str]:
     """Sentences on what a run takes from its start, and on what suits its people."""
     timed = [stage for stage in ("registration", "training", "attribution") if stage in stages]
     if not timed or isinstance(config.model, ProbeConfig) or config.training.device == "cuda":
@@ -83,9 +81,9 @@ def expectations(
 
 
 def made_of(
-    config: Config, kept: int, labelled: int, trained: Sequence[int], stages: Sequence[str], step: Step | None,
+    config: Config, kept: int, labelled: int, trained: Sequence[int], stages: Sequence[str], step: TrainingStep | None,
     workers: int,
-) -> Estimate:  # fmt: skip
+) -> ResourceEstimate:  # fmt: skip
     """The estimate from counts: scans kept and labelled, those each fold trains with, and one timed step."""
     settings, voxels = config.training, math.prod(template_grid(config.registration.resolution_mm).shape)
     seconds = {}
@@ -102,7 +100,7 @@ def made_of(
     memory = 0.7e9 + (0.0 if step is None else step.memory * settings.batch_size * 1.5)
     if "registration" in stages:
         memory = max(memory, 0.7e9 + 330.0 * voxels)  # ANTs: some forty images in single and double precision
-    return Estimate(seconds, memory, kept * bytes_kept(config, voxels, "attribution" in stages))
+    return ResourceEstimate(seconds, memory, kept * bytes_kept(config, voxels, "attribution" in stages))
 
 
 def rounds(units: int, workers: int) -> int:
@@ -111,7 +109,7 @@ def rounds(units: int, workers: int) -> int:
 
 
 def registration_seconds(config: Config) -> float:
-    """Of a core, for a scan."""
+    """Seconds of a core for a scan."""
     settings = config.registration
     fixed, of_grid = REGISTRATION_SECONDS.get(settings.transform, REGISTRATION_SECONDS["syn"])
     return fixed + of_grid / settings.resolution_mm**3 + N4_SECONDS * settings.bias_correction
@@ -137,7 +135,7 @@ def bytes_kept(config: Config, voxels: int, with_maps: bool) -> float:
     return 1e6 + voxels * (of_registration + (1.2 * names + 1.5 if kept else 0.0))
 
 
-def measured_step(config: Config) -> Step:
+def measured_step(config: Config) -> TrainingStep:
     """Time forward and backward of the configured network on one core, best of two, and add up what it keeps."""
     import torch  # takes a second
 
@@ -165,7 +163,7 @@ def measured_step(config: Config) -> Step:
     finally:
         torch.set_num_threads(threads)
     ratio = math.prod(shape) / math.prod(timed)
-    return Step(seconds * ratio, sum(kept.values()) / 2 / len(volume) * ratio)
+    return TrainingStep(seconds * ratio, sum(kept.values()) / 2 / len(volume) * ratio)
 
 
 def advice(config: Config, cohort: InputCohort) -> list[str]:

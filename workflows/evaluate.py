@@ -12,7 +12,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
-from heatlas.pipeline.evaluation.bench.request import Request
+from heatlas.pipeline.evaluation.bench.request import BenchRequest
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.run.config.files import with_section
@@ -35,12 +35,8 @@ WIDTH = 100
 def evaluate_command(arguments: argparse.Namespace) -> int:
     """Judge the methods on a finished run, without changing anything of it; print the verdicts.
 
-    Raises
-    ------
-    UsageError
-        If the folder is no run, or a method or part does not exist.
-    BadInputError
-        If the run has nothing to judge.
+    UsageError if the folder is no run, or a method or part does not exist. BadInputError if the run has nothing to
+    judge.
     """
     layout = EvaluationLayout(arguments.out.resolve())
     source, request = read_run_input(layout), request_of(arguments)
@@ -81,13 +77,10 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
-def request_of(arguments: argparse.Namespace) -> Request:
+def request_of(arguments: argparse.Namespace) -> BenchRequest:
     """What was typed.
 
-    Raises
-    ------
-    UsageError
-        For a part that does not exist, families without the consensus, or draws without retrain or below 1.
+    UsageError for a part that does not exist, families without the consensus, or draws without retrain or below 1.
     """
     parts = chosen_parts(_listed(arguments.parts))
     if arguments.plant:
@@ -99,7 +92,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
     if arguments.draws is not None and arguments.draws < 1:
         raise UsageError(f"--draws {arguments.draws}: give 1 or more.")
     families = tuple(text.strip() for text in arguments.families)  # settings may hold commas
-    return Request(_listed(arguments.methods), parts, arguments.quick, families, arguments.draws)
+    return BenchRequest(_listed(arguments.methods), parts, arguments.quick, families, arguments.draws)
 
 
 def _listed(texts: list[str]) -> tuple[str, ...]:
@@ -110,10 +103,7 @@ def _listed(texts: list[str]) -> tuple[str, ...]:
 def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     """Kept scans whose registered image and mask are there, and the names of the others.
 
-    Raises
-    ------
-    BadInputError
-        If no scan is registered.
+    BadInputError if no scan is registered.
     """
     found, missing = [], []
     for scan in ScanTable.read(layout).kept:

@@ -11,7 +11,7 @@ from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.records import SCANS_TABLE, ScanTable
-from heatlas.pipeline.explaining.on_demand import SEEN, Request, explainable, show_scans
+from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, explainable, show_scans
 from heatlas.pipeline.run.config.number_classes import read_class
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
@@ -47,7 +47,7 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
             )
     by_number = read_class(arguments.target or "", config.cohort.contrast_column)  # ``>=0.5`` for ``cdr ≥ 0.5``
     target = arguments.target if by_number is None else by_number.name
-    request = Request(
+    request = ExplanationRequest(
         tuple(arguments.method), tuple(arguments.setting), target, arguments.stage, arguments.start,
         tuple(arguments.participant_label), tuple(arguments.scan),
     )  # fmt: skip
@@ -83,7 +83,7 @@ def _atlas_of(layout: ExplanationLayout, config: Config) -> Atlas:
         raise type(error)(f"{layout.config}: regions.atlas: {error}") from error
 
 
-def _report_left_out(layout: ExplanationLayout, request: Request, closed: Mapping[str, str]) -> None:
+def _report_left_out(layout: ExplanationLayout, request: ExplanationRequest, closed: Mapping[str, str]) -> None:
     """Report scans that are left out because a file or row is missing, if all scans were requested."""
     if not (request.participants or request.scans):
         for why, count in Counter(reason for reason in closed.values() if reason != SEEN).items():

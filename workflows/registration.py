@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Executor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -26,26 +25,22 @@ from heatlas.pipeline.registration.volumes.tables import (
 )
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done
 from heatlas.reports.frame.overviews import draw_overviews, overview_job
 
+if TYPE_CHECKING:
+    from heatlas.workflows.stages import Work
 
-def register_and_finish(
-    layout: RunLayout,
-    input_root: Path,
-    scans: Sequence[Scan],
-    config: Config,
-    executor: Executor,
-    digests: DigestCache,
-) -> tuple[list[Outcome], list[Outcome]]:
+
+def register_and_finish(work: Work, scans: Sequence[Scan]) -> tuple[list[Outcome], list[Outcome]]:
     """Register scans, draw the overviews, measure volumes, and update ``scans.tsv``.
 
     The worker that has registered a scan then draws its figure and measures its volumes; the tables of the group are
     updated from time to time. What depends on the whole cohort comes at the end. The first list has one outcome per
     kept scan, the second those of figures, volumes and quality per region.
     """
-    settings, atlas = config.registration, config.regions.atlas
+    layout, executor, digests = work.layout, work.executor, work.digests
+    settings, atlas = work.config.registration, work.config.regions.atlas
     resolution, atlas_digest = settings.resolution_mm, find_atlas(atlas).digest
 
     def interim_volumes(registered: Sequence[Scan]) -> None:
@@ -57,14 +52,14 @@ def register_and_finish(
 
     followers = functools.partial(_followers, atlas, atlas_digest, resolution)
     registrations, regions = register_scans(
-        layout, input_root, scans, settings, settings.seed, executor, digests, atlas, followers, interim_volumes
+        layout, work.input_root, scans, settings, settings.seed, executor, digests, atlas, followers, interim_volumes
     )
     kept = [scan for scan in scans if scan.kept]
     registered = [scan for scan, outcome in zip(kept, registrations, strict=True) if outcome.ok]
     figures = draw_overviews(layout, registered, resolution, executor)
     warped = [scan for scan in registered if scan.entry != "template"]
     _, volumes = measure_volumes(layout, warped, atlas, resolution, executor, digests)
-    _settle(layout, config)
+    _settle(layout, work.config)
     return registrations, [*regions, *figures, *volumes]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from heatlas.pipeline.cohort.reading import Selection
+from heatlas.pipeline.cohort.reading import ScanSelection
 from heatlas.pipeline.cohort.sharing.anonymise import open_disguise
 from heatlas.pipeline.cohort.sharing.manifest import Manifest
 from heatlas.pipeline.models.families.probes.body import with_body
@@ -71,10 +71,7 @@ def _parted(contrast: str) -> tuple[str, str]:
 def with_backbone(config: Config) -> Config:
     """The settings with the backbone of a probe written out, so that what is trained does not need its folder later.
 
-    Raises
-    ------
-    UsageError, BadInputError
-        If there is no backbone, or it cannot be read.
+    UsageError or BadInputError if there is no backbone, or it cannot be read.
     """
     if not isinstance(config.model, ProbeConfig) or not config.model.backbone:
         return config
@@ -86,12 +83,12 @@ def seed_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return {} if arguments.seed is None else {"seed": arguments.seed}
 
 
-def selection_of(arguments: argparse.Namespace, config: Config, folders: Sequence[Path]) -> Selection:
+def selection_of(arguments: argparse.Namespace, config: Config, folders: Sequence[Path]) -> ScanSelection:
     """Scans selected by a command line, and how they are anonymised; the key must not lie in one of `folders`."""
     manifest = getattr(arguments, "manifest", None)
     if manifest is not None and "ids" in config.privacy.pseudonyms:
         raise UsageError("--pseudonymise ids: a manifest and its comparison contain image ids. Leave one out.")
-    return Selection(
+    return ScanSelection(
         participants=tuple(arguments.participant_label),
         manifest=None if manifest is None else Manifest.read(manifest),
         disguise=open_disguise(getattr(arguments, "anonymise", None), config.privacy, folders),

@@ -130,7 +130,7 @@ def register(work: Work) -> Result:
         work.layout, work.input_root, work.scans, config.cohort.max_voxel_mm, work.executor,
         faceless if config.privacy.removes_faces else None,
     )  # fmt: skip
-    registrations, later = register_and_finish(work.layout, work.input_root, scans, config, work.executor, work.digests)
+    registrations, later = register_and_finish(work, scans)
     outcomes = [*(o for o in conversions if o.status != "unchanged"), *registrations, *(o for o in later if not o.ok)]
     return Result(outcomes, step_done=any(o.status == "done" for o in later))
 

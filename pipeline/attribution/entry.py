@@ -41,6 +41,12 @@ class RunContext:
 class Entry:
     """A method as users see it.
 
+    A method is a frozen dataclass of its settings, each with its range (`CheckedSettings`), in the room of its kind. It
+    has a `name` and ``maps(view) -> tensor``, where the view is a network seen from one boundary between its stages.
+    Command line, runs, tables, bench and report find it by its entry; a family for which it is not defined says so
+    (`Family.refused`). Tests: a closed form on a linear network, an identity (completeness, conservation), and an
+    independent library if there is one.
+
     Parameters
     ----------
     record : type

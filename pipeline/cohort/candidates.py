@@ -111,7 +111,7 @@ def with_readable_headers(
 
 
 def without_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of several files with one image id, keep the first in path order."""
+    """Keep the first of several files with one image id, in path order."""
     first: dict[tuple[str, str], Candidate] = {}
     for candidate in sorted(_kept(candidates), key=lambda c: c.scan.image or ""):
         first.setdefault((candidate.scan.participant_id, candidate.scan.scan_id), candidate)
@@ -130,7 +130,7 @@ ANOTHER_PREFERRED = "another scan of this session is preferred"
 
 
 def one_per_session(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of several scans of one session, keep the one with the smallest preference."""
+    """Keep the scan with the smallest preference of several of one session."""
     best: dict[str, Candidate] = {}
     for candidate in _kept(candidates):
         name = candidate.scan.name

@@ -85,7 +85,7 @@ class InputCohort:
 
 
 @dataclass(frozen=True)
-class Selection:
+class ScanSelection:
     """Which scans of an input are used, and how they are anonymised.
 
     Parameters
@@ -103,8 +103,16 @@ class Selection:
     disguise: Disguise | None = None
 
 
-def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selection | Sequence[str] = ()) -> InputCohort:
+def read_cohort(
+    root: Path, config: CohortConfig, seed: int, selection: ScanSelection | Sequence[str] = ()
+) -> InputCohort:
     """Read an ADNI or OASIS download or a BIDS dataset without writing anything.
+
+    BadInputError if the folder is of no known layout or holds no image, a table or column is missing, a participant is
+    unknown, or the rule of inclusion names no column or keeps nobody.
+
+    Gives all images found; if none is kept, the table gives the reasons. If scans cannot be labelled, because the
+    contrast names a column or value that does not occur, they are still read, and `InputCohort.problem` says why.
 
     Parameters
     ----------
@@ -114,23 +122,11 @@ def read_cohort(root: Path, config: CohortConfig, seed: int, selection: Selectio
         Which contrast to label, and whether to shuffle the labels as a control.
     seed : int
         For the shuffle only.
-    selection : Selection or sequence of str
+    selection : ScanSelection or sequence of str
         Which scans; a sequence names participants.
-
-    Returns
-    -------
-    InputCohort
-        All images found; if none is kept, the table gives the reasons. If scans cannot be labelled, because the
-        contrast names a column or value that does not occur, they are still read, and `InputCohort.problem` says why.
-
-    Raises
-    ------
-    BadInputError
-        If the folder is of no known layout or holds no image, a table or column is missing, a participant is unknown,
-        or the rule of inclusion names no column or keeps nobody.
     """
-    if not isinstance(selection, Selection):
-        selection = Selection(tuple(selection))
+    if not isinstance(selection, ScanSelection):
+        selection = ScanSelection(tuple(selection))
     root = _input_folder(root)
     layout, candidates, notes = _found(root, config)
     candidates, entry_notes = with_entries(candidates, config.start_at)

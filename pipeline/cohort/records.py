@@ -137,20 +137,14 @@ class FollowUp:
 class ScanTable:
     """All scans found in an input, sorted by participant, session and scan.
 
-    Raises
-    ------
-    BadInputError
-        If two kept scans share participant and session, or a scan_id, by which predictions and maps are matched.
+    BadInputError if two kept scans share participant and session, or a scan_id, by which predictions and maps are
+    matched.
     """
 
     scans: tuple[Scan, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self,
-            "scans",
-            tuple(sorted(self.scans, key=lambda scan: scan.place)),
-        )
+        object.__setattr__(self, "scans", tuple(sorted(self.scans, key=lambda scan: scan.place)))
         seen: set[str] = set()
         by_id: dict[str, Scan] = {}
         for scan in self.kept:
@@ -193,10 +187,7 @@ class ScanTable:
     def read(cls, where: RunLayout | Path) -> ScanTable:
         """Read ``scans.tsv``.
 
-        Raises
-        ------
-        BadInputError
-            If a column is missing or unknown, a cell has an impossible value, or a scan appears twice.
+        BadInputError if a column is missing or unknown, a cell has an impossible value, or a scan appears twice.
         """
         path, frame = SCANS_TABLE.path(where), SCANS_TABLE.read(where)
         unknown = [name for name in frame.columns if name not in SCAN_COLUMNS]

@@ -14,7 +14,7 @@ from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.planted import read_planted
 from heatlas.pipeline.evaluation.planted_effects import read_effects
-from heatlas.pipeline.evaluation.scores.accuracy import People
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
@@ -58,7 +58,7 @@ class Truth:
     groups : tuple of str
         Bilateral groups.
     severity : mapping of str to float
-        Of the change, by scan id.
+        Severity of the change, by scan id.
     distractors : tuple of Distractor
     """
 
@@ -85,8 +85,8 @@ class JudgedCohort:
     truth : Truth or None
         None where nobody knows.
     compared_with : tuple of Scan
-        Those of whom controls are taken: all labelled and registered scans of the run (of a single split, nobody whom
-        the network was trained with is among `scans`), or untouched copies (who has two copies is still a control).
+        Scans that controls are taken from: all labelled and registered scans of the run (with a single split, `scans`
+        holds nobody that the network was trained with), or untouched copies (a person with two copies is a control).
     labelled : tuple of Scan
         All labelled and registered scans, from which networks learn.
     untrained : frozenset of Path
@@ -125,9 +125,9 @@ class JudgedCohort:
         return {scan.scan_id: float(z) for scan, z in zip(self.scans, (numbers - numbers.mean()) / scale, strict=True)}
 
     @property
-    def people(self) -> People:
+    def people(self) -> HeldOutPeople:
         """Whom networks are tested on, in the order of `scans`."""
-        return People(
+        return HeldOutPeople(
             np.array([scan.participant_id for scan in self.scans]),
             np.array([self.fold_of(scan) for scan in self.scans]),
             np.array([scan.label == self.config.cohort.positive for scan in self.scans]),
@@ -153,7 +153,7 @@ def truth_of_input(truth_json: Path, groups: Sequence[str]) -> Truth | None:
     truth_json : Path
         ``truth/planted.json`` of the input; ``severity.tsv`` beside it is read if it is there.
     groups : sequence of str
-        Of the atlas of the run; planted groups that it does not have cannot be looked for.
+        Groups of the atlas of the run; planted groups that it does not have cannot be looked for.
 
     Raises
     ------

@@ -19,7 +19,7 @@ def marker(shape: tuple[int, ...], start: tuple[int, int, int]) -> NDArray[np.bo
     Parameters
     ----------
     shape : tuple of int
-        Of the grid.
+        Shape of the grid.
     start : tuple of int
         First voxel that networks see.
     """

@@ -43,10 +43,6 @@ FURTHER_SEEDS = 2
 RANDOM_DRAWS, QUICK_DRAWS = 9, 4
 
 
-def _planted(bench: Bench) -> tuple[JudgedCohort, list[Outcome]]:
-    return planted_cohort(bench.layout, bench.scans, bench.config, bench.atlas, bench.executor, bench.digests)
-
-
 def _grids(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
     """Judge the usual methods and those of `GRID_METHODS`."""
     methods = methods_of(bench.request, cohort.config)
@@ -97,7 +93,7 @@ PARTS: Sequence[Part] = (
             ),
         ),
     ),
-    Part("plant", "loss planted in copies of the controls of the run", cohort=_planted, any_task=True),
+    Part("plant", "loss planted in copies of the controls of the run", cohort=planted_cohort, any_task=True),
     Part(
         "grids", "several scans side by side: which of them every map marks", tables=GRID_TABLES, run=_grids,
         require=lambda _, config: require_single(config), last=True,  # since a weak network may allow no grid at all

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -21,6 +20,7 @@ from scipy import stats
 
 from heatlas.pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
@@ -32,75 +32,35 @@ log = logging.getLogger("heatlas")
 OUTCOME = "TP"
 TOP = 10
 
-RECOVERY_COLUMNS = {
-    "map": "Relevance map",
-    "metric": "Metric that ranks the bilateral groups: sum, density or gain",
-    "outcome": "Scans looked at: TP, patients recognised as patients",
-    "n_participants": "Participants with such scans; each counts once",
-    "n_scans": "Such scans",
-    "n_groups": "Bilateral groups in the ranking",
-    "n_planted": "Groups in which disease was planted",
-    "top": "Length of the list of first groups",
-    "hits": "Planted groups on that list",
-    "expected_hits": "Planted groups that a random ranking puts on that list, on average (hypergeometric)",
-    "p_value": "Probability that a random ranking puts as many there, or more (hypergeometric)",
-    "found": "Planted groups on the list, best first",
-    "first_groups": "The list, best first",
-    "relevance_share": "Positive relevance in planted groups, as share of that in all groups; the same for each metric",
-    "volume_share": "Volume of planted groups, as share of all groups",
-    "enrichment": "relevance_share / volume_share; 1 for a map that is even everywhere",
-}
-"""Columns of ``planted_recovery.tsv``."""
 PLANTED_RECOVERY_TABLE = Table(
-    "planted_recovery", RECOVERY_COLUMNS, "map and metric", "Do maps find the regions in which disease was planted?",
-    stage="evaluation", filled=("map", "metric", "n_participants", "n_groups", "n_planted", "top", "hits"),
+    "planted_recovery",
+    {
+        **described("map"),
+        "metric": "Metric that ranks the bilateral groups: sum, density or gain",
+        "outcome": "Scans looked at: TP, patients recognised as patients",
+        "n_participants": "Participants with such scans; each counts once",
+        "n_scans": "Such scans",
+        "n_groups": "Bilateral groups in the ranking",
+        "n_planted": "Groups in which disease was planted",
+        "top": "Length of the list of first groups",
+        "hits": "Planted groups on that list",
+        "expected_hits": "Planted groups that a random ranking puts on that list, on average (hypergeometric)",
+        "p_value": "Probability that a random ranking puts as many there, or more (hypergeometric)",
+        "found": "Planted groups on the list, best first",
+        "first_groups": "The list, best first",
+        "relevance_share": "Positive relevance in planted groups, as share of that in all groups; the same for each "
+        "metric",
+        "volume_share": "Volume of planted groups, as share of all groups",
+        "enrichment": "relevance_share / volume_share; 1 for a map that is even everywhere",
+    },
+    "map and metric", "Do maps find the regions in which disease was planted?", stage="evaluation",
+    file="group/statistics/planted_recovery.tsv",
+    filled=("map", "metric", "n_participants", "n_groups", "n_planted", "top", "hits"),
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PlantedRecovery:
-    """How many planted groups a ranking found.
-
-    Parameters
-    ----------
-    first_groups : tuple of str
-        The best groups, best first; shorter than asked for where fewer have a value.
-    found : tuple of str
-        Those of them that are planted.
-    n_groups, n_planted : int
-        What was drawn from.
-    expected_hits : float
-        Mean number of hits of a random ranking.
-    p_value : float
-        Probability that a random ranking has as many hits, or more.
-    """
-
-    first_groups: tuple[str, ...]
-    found: tuple[str, ...]
-    n_groups: int
-    n_planted: int
-    expected_hits: float
-    p_value: float
-
-    @property
-    def hits(self) -> int:
-        return len(self.found)
-
-
-@dataclass(frozen=True)
-class Localisation:
-    """Share of positive relevance in planted groups against their share of the volume."""
-
-    relevance_share: float
-    volume_share: float
-
-    @property
-    def enrichment(self) -> float:
-        return self.relevance_share / self.volume_share
-
-
-def planted_recovery(bilateral: pd.DataFrame, planted: Sequence[str], metric: str, top: int = TOP) -> PlantedRecovery:
-    """Which planted groups are among the first by one metric.
+def planted_recovery(bilateral: pd.DataFrame, planted: Sequence[str], metric: str, top: int = TOP) -> dict[str, object]:
+    """Which planted groups are among the first by one metric: columns of `PLANTED_RECOVERY_TABLE`.
 
     Parameters
     ----------
@@ -122,25 +82,28 @@ def planted_recovery(bilateral: pd.DataFrame, planted: Sequence[str], metric: st
     --------
     >>> table = pd.DataFrame({"participant_id": "sub-1", "map": "gb", "group": list("abcd"), "sum": [4, 1, 3, 2]})
     >>> recovery = planted_recovery(table, ["a", "b"], "sum", top=2)
-    >>> recovery.first_groups, recovery.hits, recovery.expected_hits, round(recovery.p_value, 3)
-    (('a', 'c'), 1, 1.0, 0.833)
+    >>> recovery["first_groups"], recovery["hits"], recovery["expected_hits"], round(recovery["p_value"], 3)
+    ('a; c', 1, 1.0, 0.833)
     """
     groups = _groups_with_planted(bilateral, planted)
     means = mean_over_participants(bilateral, metric).droplevel("map")
-    first = tuple(top_groups(means, top))
-    found = tuple(name for name in first if name in planted)
-    return PlantedRecovery(
-        first_groups=first,
-        found=found,
-        n_groups=len(groups),
-        n_planted=len(planted),
-        expected_hits=len(first) * len(planted) / len(groups),
-        p_value=float(stats.hypergeom.sf(len(found) - 1, len(groups), len(planted), len(first))),
-    )
+    first = top_groups(means, top)
+    found = [name for name in first if name in planted]
+    return {
+        "metric": metric,
+        "n_groups": len(groups),
+        "n_planted": len(planted),
+        "top": len(first),
+        "hits": len(found),
+        "expected_hits": len(first) * len(planted) / len(groups),
+        "p_value": float(stats.hypergeom.sf(len(found) - 1, len(groups), len(planted), len(first))),
+        "found": "; ".join(found) or None,
+        "first_groups": "; ".join(first) or None,
+    }
 
 
-def localisation(bilateral: pd.DataFrame, planted: Sequence[str]) -> Localisation:
-    """How concentrated positive relevance is in planted groups.
+def localisation(bilateral: pd.DataFrame, planted: Sequence[str]) -> dict[str, float]:
+    """How concentrated positive relevance is in planted groups: columns of `PLANTED_RECOVERY_TABLE`.
 
     Parameters
     ----------
@@ -151,7 +114,7 @@ def localisation(bilateral: pd.DataFrame, planted: Sequence[str]) -> Localisatio
 
     Returns
     -------
-    Localisation
+    dict
         Shares per scan, averaged over a participant's scans, then over participants; NaN without positive relevance.
 
     Raises
@@ -166,7 +129,8 @@ def localisation(bilateral: pd.DataFrame, planted: Sequence[str]) -> Localisatio
     inside = table[table["hit"]].groupby(by_scan)[["positive", "n_voxels"]].sum()
     # 0 / 0 is NaN, and a scan without positive relevance is left out of the mean.
     shares = (inside / total).groupby("participant_id").mean().mean()
-    return Localisation(relevance_share=float(shares["positive"]), volume_share=float(shares["n_voxels"]))
+    relevance, volume = float(shares["positive"]), float(shares["n_voxels"])
+    return {"relevance_share": relevance, "volume_share": volume, "enrichment": relevance / volume}
 
 
 def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
@@ -199,10 +163,15 @@ def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
     table = bilateral.merge(looked_at, on=["participant_id", "scan_id"], validate="many_to_one")
     rows = []
     for name, one_map in table.groupby("map", sort=False) if planted else ():
-        place = localisation(one_map, planted)
-        for metric in METRICS:
-            rows.append(_row(str(name), metric, one_map, planted_recovery(one_map, planted, metric), place))
-    frame = pd.DataFrame(rows, columns=list(RECOVERY_COLUMNS))
+        common = {
+            "map": str(name),
+            "outcome": OUTCOME,
+            "n_participants": one_map["participant_id"].nunique(),
+            "n_scans": len(one_map[["participant_id", "scan_id"]].drop_duplicates()),
+            **localisation(one_map, planted),
+        }
+        rows += [common | planted_recovery(one_map, planted, metric) for metric in METRICS]
+    frame = PLANTED_RECOVERY_TABLE.frame(rows)
     PLANTED_RECOVERY_TABLE.write(layout, frame)
     return frame
 
@@ -228,29 +197,6 @@ def _known_planted(planted: Sequence[str], bilateral: pd.DataFrame) -> tuple[str
     if unknown:
         log.warning("Planted, but not in this run's atlas and not looked for: %s.", ", ".join(unknown))
     return tuple(name for name in planted if name in groups)
-
-
-def _row(
-    name: str, metric: str, table: pd.DataFrame, recovery: PlantedRecovery, place: Localisation
-) -> dict[str, object]:
-    return {
-        "map": name,
-        "metric": metric,
-        "outcome": OUTCOME,
-        "n_participants": table["participant_id"].nunique(),
-        "n_scans": len(table[["participant_id", "scan_id"]].drop_duplicates()),
-        "n_groups": recovery.n_groups,
-        "n_planted": recovery.n_planted,
-        "top": len(recovery.first_groups),
-        "hits": recovery.hits,
-        "expected_hits": recovery.expected_hits,
-        "p_value": recovery.p_value,
-        "found": "; ".join(recovery.found) or None,
-        "first_groups": "; ".join(recovery.first_groups) or None,
-        "relevance_share": place.relevance_share,
-        "volume_share": place.volume_share,
-        "enrichment": place.enrichment,
-    }
 
 
 def _groups_with_planted(bilateral: pd.DataFrame, planted: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 Each effect has one analysis that should show it, named before any result (`QUESTIONS`): table, rows, p, direction. An
 effect that lives in one named group is one question and is judged by its own p; one that may show in several groups is
-judged by the smallest family-wise p. Of several relevance maps the first of the run is asked. An effect counts as found
+judged by the smallest family-wise p. The first relevance map of the run is asked. An effect counts as found
 if that p is below `ALPHA` and the sign is the planted one; a null is as planted if its p is not below it. One in twenty
 true nulls is a false alarm by construction. What a cohort has too few people to show is no miss: its expectation is
 open, and it is not tested. And where an effect was not found before ComBat, that it is not found after is no success.
@@ -29,31 +29,31 @@ FEWEST_EVENTS = 10
 """Conversions that one predictor needs (Peduzzi et al. 1995): with fewer, even a strong one is likely to be missed."""
 VOLUME = "volume"
 
-EFFECTS_COLUMNS = {
-    "effect": "Short name of what was planted, or of a null",
-    "planted": "What was done to the data",
-    "magnitude": "Size of what was planted; n/a for a null",
-    "magnitude_unit": "In which unit",
-    "expected": "found; not found; or open, if the cohort is too small to tell",
-    "analysis": "Table of group/statistics that should show it",
-    "rows": "Which of its rows were looked at",
-    "n_tests": "How many tests that is",
-    "where": "Row with the smallest p",
-    "estimate": "What the analysis found there",
-    "estimate_is": "Column that the estimate comes from",
-    "ci_low": "Lower bound of its interval; n/a where the table gives none",
-    "ci_high": "Upper bound",
-    "p": "The p it is judged by",
-    "p_is": "Column that the p comes from: uncorrected for one named group, family-wise for several",
-    "result": "found, not found, not tested or no answer",
-    "verdict": "as planted; missed (planted and not found); false alarm (found and not planted); nothing to remove (by "
-    "ComBat: not found before it either); not tested: too few; or no answer (no such table or value)",
-    "note": "Why there is no answer, or what to know of it",
-}
-"""Columns of ``planted_effects.tsv``."""
 PLANTED_EFFECTS_TABLE = Table(
-    "planted_effects", EFFECTS_COLUMNS, "planted effect or null", "Are planted effects found, and nulls not?",
-    stage="evaluation", filled=("effect", "verdict"),
+    "planted_effects",
+    {
+        "effect": "Short name of what was planted, or of a null",
+        "planted": "What was done to the data",
+        "magnitude": "Size of what was planted; n/a for a null",
+        "magnitude_unit": "In which unit",
+        "expected": "found; not found; or open, if the cohort is too small to tell",
+        "analysis": "Table of group/statistics that should show it",
+        "rows": "Which of its rows were looked at",
+        "n_tests": "How many tests that is",
+        "where": "Row with the smallest p",
+        "estimate": "What the analysis found there",
+        "estimate_is": "Column that the estimate comes from",
+        "ci_low": "Lower bound of its interval; n/a where the table gives none",
+        "ci_high": "Upper bound",
+        "p": "The p it is judged by",
+        "p_is": "Column that the p comes from: uncorrected for one named group, family-wise for several",
+        "result": "found, not found, not tested or no answer",
+        "verdict": "as planted; missed (planted and not found); false alarm (found and not planted); nothing to remove "
+        "(by ComBat: not found before it either); not tested: too few; or no answer (no such table or value)",
+        "note": "Why there is no answer, or what to know of it",
+    },
+    "planted effect or null", "Are planted effects found, and nulls not?", stage="evaluation",
+    file="group/statistics/planted_effects.tsv", filled=("effect", "verdict"),
 )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ class Question:
     Parameters
     ----------
     table : str
-        Of ``group/statistics``.
+        Name of a table of ``group/statistics``.
     rows : mapping of str to str
         Column and value of the rows to look at; ``{map}`` stands for the first map, ``{variable}`` for the effect's,
         ``{positive}`` and ``{negative}`` for the classes.
@@ -116,42 +116,34 @@ _ON_RELEVANCE = Question(
 _SITE_IN_VOLUME = {"source": VOLUME, "effect": "location"}
 _SITE_IN_RELEVANCE = {"source": "{map}", "effect": "location"}
 
-QUESTIONS: Mapping[str, tuple[tuple[str, Question], ...]] = {
-    "disease": (("", _BETWEEN_CLASSES),),
-    "severity_cdrsb": (("", _WITH_SCORE),),
-    "severity_adas13": (("", _WITH_SCORE),),
-    "severity_mmse": (("", _WITH_SCORE),),
-    "sex_difference": (("", _ON_VOLUME),),
-    "site_effect": (
-        ("_before_combat", Question("site_effects", _SITE_IN_VOLUME, "p_fwe_before", "r2_before", groups=False)),
-        (
-            "_after_combat",
-            Question("site_effects", _SITE_IN_VOLUME, "p_fwe_after", "r2_after", groups=False, expected=False),
+QUESTIONS: Mapping[str, Mapping[str, Question]] = {
+    "disease": {"": _BETWEEN_CLASSES},
+    "severity_cdrsb": {"": _WITH_SCORE},
+    "severity_adas13": {"": _WITH_SCORE},
+    "severity_mmse": {"": _WITH_SCORE},
+    "sex_difference": {"": _ON_VOLUME},
+    "site_effect": {
+        "_before_combat": Question("site_effects", _SITE_IN_VOLUME, "p_fwe_before", "r2_before", groups=False),
+        "_after_combat": Question(
+            "site_effects", _SITE_IN_VOLUME, "p_fwe_after", "r2_after", groups=False, expected=False
         ),
-        (
-            "_in_relevance_before_combat",
-            Question(
-                "site_effects", _SITE_IN_RELEVANCE, "p_fwe_before", "r2_before", groups=False,
-                note="planted in the image; missed if the networks do not go by it",
-            ),
+        "_in_relevance_before_combat": Question(
+            "site_effects", _SITE_IN_RELEVANCE, "p_fwe_before", "r2_before", groups=False,
+            note="planted in the image; missed if the networks do not go by it",
         ),
-        (
-            "_in_relevance_after_combat",
-            Question("site_effects", _SITE_IN_RELEVANCE, "p_fwe_after", "r2_after", groups=False, expected=False),
+        "_in_relevance_after_combat": Question(
+            "site_effects", _SITE_IN_RELEVANCE, "p_fwe_after", "r2_after", groups=False, expected=False
         ),
-    ),
-    "conversion": (
-        (
-            "",
-            Question(
-                "progression", {"predictor": "model", "measure": "concordance"}, "p", "estimate", groups=False,
-                neutral=0.5, interval=("ci_low", "ci_high"), fewest_events=FEWEST_EVENTS,
-            ),
+    },
+    "conversion": {
+        "": Question(
+            "progression", {"predictor": "model", "measure": "concordance"}, "p", "estimate", groups=False,
+            neutral=0.5, interval=("ci_low", "ci_high"), fewest_events=FEWEST_EVENTS,
         ),
-    ),
-    "null_education": (("", _ON_RELEVANCE),),
-    "null_field_strength": (("", _ON_RELEVANCE),),
-    "null_sex_difference": (("", _ON_VOLUME),),
+    },
+    "null_education": {"": _ON_RELEVANCE},
+    "null_field_strength": {"": _ON_RELEVANCE},
+    "null_sex_difference": {"": _ON_VOLUME},
 }  # fmt: skip
 """By effect: suffix of the row's name, and where to look. An effect may be looked at twice."""
 
@@ -189,13 +181,13 @@ def evaluate_effects(
         questions = QUESTIONS.get(str(effect["effect"]))
         if questions is None:
             raise BadInputError(f"{truth_json}: effect {effect['effect']!r}; known are {', '.join(QUESTIONS)}.")
-        own = {suffix: _answer(layout, effect, suffix, question, words) for suffix, question in questions}
+        own = {suffix: _answer(layout, effect, suffix, question, words) for suffix, question in questions.items()}
         for suffix, row in own.items():
             before = own.get(suffix.replace("_after_", "_before_"), row)
             if (before["result"], row["result"]) == ("not found", "not found") and before is not row:
                 row["verdict"] = "nothing to remove"
         rows += own.values()
-    frame = pd.DataFrame(rows, columns=list(EFFECTS_COLUMNS))
+    frame = PLANTED_EFFECTS_TABLE.frame(rows)
     PLANTED_EFFECTS_TABLE.write(layout, frame)
     return frame
 
@@ -223,7 +215,7 @@ def _answer(
     wanted = {column: value.format(**words, variable=effect["variable"]) for column, value in question.rows.items()}
     groups = [str(name) for name in effect["groups"]] if question.groups else []
     p = "p" if question.p == "p_fwe" and len(groups) == 1 else question.p
-    row: dict[str, object] = dict.fromkeys(EFFECTS_COLUMNS) | {
+    row: dict[str, object] = dict.fromkeys(PLANTED_EFFECTS_TABLE.meanings) | {
         "effect": str(effect["effect"]) + suffix,
         "planted": effect["planted"],
         "magnitude": effect["magnitude"],

@@ -1,7 +1,7 @@
-"""Who a scan is compared with: controls of the training part of the fold whose network explains it.
+"""Controls that a scan is compared with: of the training part of the fold whose network explains it.
 
 Never anyone of the validation or test part: the network has learned what is normal from these people, and someone who
-is explained is never among them. Where a number is predicted there are no controls, and the reference is everyone whom
+is explained is never among them. Where a number is predicted there are no controls, and the reference is everyone that
 the network was trained with.
 """
 
@@ -22,13 +22,13 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 
 
 @dataclass(frozen=True)
-class Controls:
+class ReferencePool:
     """Scans that may be a reference, one per person.
 
     Parameters
     ----------
     by_fold : mapping of int to tuple of Scan
-        Of each fold's training part, in the order in which they are taken.
+        Scans of each fold's training part, in the order in which they are taken.
     size : int
         Scans of a reference.
     match : tuple of str
@@ -78,7 +78,7 @@ def _distance(one: Scan, scan: Scan, match: Sequence[str]) -> tuple[int, float]:
     return unlike, float("inf") if one.age is None or scan.age is None else abs(one.age - scan.age)
 
 
-def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Controls:
+def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> ReferencePool:
     """Who may be a reference for each network.
 
     Someone with scans of two classes, or with two names (`pipeline.cohort.people.persons`) of which one is a patient's,
@@ -109,7 +109,7 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Controls
         for fold in split.folds
     }
     attribution = config.attribution
-    return Controls(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task), other)
+    return ReferencePool(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task), other)
 
 
 def _registered_in(layout: RunLayout, resolution_mm: float) -> list[Scan]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.attribution.ensembles import RunningMean
 from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, sum_per_volume
+from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES, sum_per_volume
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import start_values
@@ -36,7 +36,7 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas, write_region_tabl
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
-from heatlas.pipeline.run.tables import write_json, write_table
+from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.memory import kept_memory
 
 ACCOUNT = ("start_value", "map_sum", *LOSSES, "residual")
@@ -57,7 +57,7 @@ class ScanToExplain:
     scan : Scan
     files : ScanFiles
     networks : tuple of Network
-        None has seen the participant. Of several, the maps are means; see `pipeline.attribution.ensembles`. Each with
+        None has seen the participant. With several, the maps are means; see `pipeline.attribution.ensembles`. Each with
         the controls that it compares the scan with.
     explanations : tuple of Explanation
     training : TrainingConfig
@@ -116,8 +116,8 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
     Returns
     -------
     mapping
-        Of each map ``<map>.target`` and ``<map>.start_value``; of one with a ledger ``<map>.map_sum`` and its losses,
-        of an evidence map `EVIDENCE_ACCOUNT`.
+        ``<map>.target`` and ``<map>.start_value`` of each map; ``<map>.map_sum`` and losses of one with a ledger;
+        `EVIDENCE_ACCOUNT` of an evidence map.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
         facts |= {f"{name}.{key}": value for key, value in account.items()}
     if "ledger" in outputs:
         ledgers = [one.ledger.frame(name, 0) for name, one in explained.attributions.items() if one.ledger is not None]
-        write_table(outputs["ledger"], pd.concat(ledgers, ignore_index=True), LEDGER_COLUMNS)
+        LEDGER_TABLE.write(outputs["ledger"], pd.concat(ledgers, ignore_index=True))
     return facts
 
 

@@ -28,7 +28,7 @@ class Explanation:
     Parameters
     ----------
     entry : Entry
-        Of the method.
+        The method.
     settings : mapping
         Those that differ from the method's defaults.
     target : str
@@ -40,7 +40,7 @@ class Explanation:
     label : str
         Names tables and units of work.
     names : tuple of str
-        Of the maps, in the order in which the method makes them.
+        Names of the maps, in the order in which the method makes them.
     """
 
     entry: Entry

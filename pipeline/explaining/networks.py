@@ -36,7 +36,7 @@ class Network:
     fold : int
     files : FoldFiles
     weights_digest : str
-        Of its weights.
+        Digest of its weights.
     controls : tuple of ReferenceScan
         Empty where nothing that is asked compares with controls.
     """

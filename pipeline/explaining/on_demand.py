@@ -28,14 +28,14 @@ from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined
 from heatlas.pipeline.models.storage import LoadedModel, load_model, require_family
 from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.tables import EVIDENCE, RELEVANCE_COLUMNS, RELEVANCE_TABLE, bilateral_sums
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS, bilateral_sums
 from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.map_names import settings_for
 from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 
@@ -43,32 +43,27 @@ STAGE = "explanations"
 LISTED = 5
 """Most names of people or scans in a message."""
 
-_OF_A_MAP = {
-    "target": "Class that was explained",
-    "start_value": "Value of the target (logit or probability)",
-}
+_OF_A_MAP = {"target": "Class that was explained", "start_value": "Value of the target (logit or probability)"}
 _HEAD = {
     **described("participant_id", "session_id", "scan_id"),
     "map": "Map, named as in the file names",
     "fold": "Whose network explained the scan: one that has not seen the participant",
     **_OF_A_MAP,
 }
-REGION_COLUMNS = _HEAD | {name: text for name, text in RELEVANCE_COLUMNS.items() if name not in _HEAD}
-"""Columns of the table of regions."""
-
-BILATERAL_COLUMNS = {
-    **_HEAD,
-    **described("group"),
-    "n_voxels": "Voxels of all regions of the group",
-    "sum": "Sum of the map over the group",
-    "density": "Sum divided by voxels; n/a for an empty group",
-    "evidence": EVIDENCE.replace("the region", "the group"),
-}
-"""Columns of the table of bilateral groups."""
+_OF_RUN = RELEVANCE_TABLE.without("map", *SPREADS)
+_BILATERAL = RELEVANCE_BILATERAL_TABLE.without("map", "reference_sum", "gain", "evidence_sd")
+EXPLAINED_REGIONS_TABLE = Table(
+    "explained_regions", {**_HEAD, **_OF_RUN.meanings},
+    "scan and region", _OF_RUN.question, stage="explanations", file="explanations/desc-MAP_regions.tsv",
+)  # fmt: skip
+EXPLAINED_BILATERAL_TABLE = Table(
+    "explained_bilateral", {**_HEAD, **_BILATERAL.meanings},
+    "scan and bilateral group", _OF_RUN.question, stage="explanations", file="explanations/desc-MAP_bilateral.tsv",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Request:
+class ExplanationRequest:
     """A request as typed.
 
     Parameters
@@ -97,7 +92,7 @@ class Request:
 
 def show_scans(
     layout: ExplanationLayout,
-    request: Request,
+    request: ExplanationRequest,
     scans: Sequence[Scan],
     split: Split,
     atlas: Atlas,
@@ -114,7 +109,7 @@ def show_scans(
     UsageError
         For a method, setting, target, stage or scan that does not exist, or a scan that no network may explain.
     BadInputError
-        If a network cannot be read, or was trained on a participant whom ``splits.tsv`` says it tests.
+        If a network cannot be read, or was trained on one of its test participants in ``splits.tsv``.
     """
     able, closed = explainable(layout, scans, split, config)
     chosen = chosen_scans(request, scans, able, closed)
@@ -152,7 +147,7 @@ def show_scans(
 
 
 def chosen_scans(
-    request: Request, scans: Sequence[Scan], able: Mapping[str, int], shut: Mapping[str, str]
+    request: ExplanationRequest, scans: Sequence[Scan], able: Mapping[str, int], shut: Mapping[str, str]
 ) -> list[Scan]:
     """Scans of a request, in the order of the run; `able` and `shut` as from `explainable`.
 
@@ -193,7 +188,7 @@ def _not_kept(option: str, name: str, known: Sequence[str]) -> str:
     )
 
 
-def checked_explanations(request: Request, loaded: LoadedModel, config: Config) -> list[Explanation]:
+def checked_explanations(request: ExplanationRequest, loaded: LoadedModel, config: Config) -> list[Explanation]:
     """One explanation per method, each checked against its record and the layers of the network.
 
     Raises
@@ -297,7 +292,7 @@ def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[
     for job in jobs:
         result = is_done(layout, job)
         if result is not None:
-            columns = list(RELEVANCE_COLUMNS)  # without spreads over the members of ensembles
+            columns = ["map", *_OF_RUN.meanings]
             table = RELEVANCE_TABLE.read(job.outputs["regions"], columns)[columns]
             head = {name: table["map"].map({one: result[f"{one}.{name}"] for one in asked.names}) for name in _OF_A_MAP}
             frames.append(table.assign(fold=job.arguments[0].networks[0].fold, **head))
@@ -306,5 +301,5 @@ def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[
     regions = pd.concat(frames, ignore_index=True)
     bilateral = bilateral_sums(regions, list(_HEAD))
     bilateral["density"] = density(bilateral["sum"].to_numpy(float), bilateral["n_voxels"].to_numpy())
-    write_table(layout.regions(asked.label), regions, REGION_COLUMNS)
-    write_table(layout.bilateral(asked.label), bilateral, BILATERAL_COLUMNS)
+    EXPLAINED_REGIONS_TABLE.write(layout.regions(asked.label), regions)
+    EXPLAINED_BILATERAL_TABLE.write(layout.bilateral(asked.label), bilateral)

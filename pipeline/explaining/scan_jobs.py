@@ -11,7 +11,7 @@ from torch import nn
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import require_defined
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.explaining.controls import Controls
+from heatlas.pipeline.explaining.controls import ReferencePool
 from heatlas.pipeline.explaining.explained_scan import ScanToExplain, explain_scan
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network, ReferenceScan
@@ -33,7 +33,7 @@ class JobMaker:
     atlas: PackedAtlas
     config: Config
     digests: DigestCache
-    controls: Controls
+    controls: ReferencePool
 
     def files(self, scan: Scan) -> ScanFiles:
         return self.layout.scan(scan.participant_id, scan.session_id, self.config.registration.resolution_mm)

@@ -51,42 +51,43 @@ STAGE = "attribution"
 APPLIED_STAGE = "attribution-applied"
 """Names the receipts of scans outside the contrast."""
 
-CONSERVATION_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    "map": "LRP map, named as in the file names",
-    "start_value": "Value of the target that relevance started from (logit or probability)",
-    "map_sum": "Sum of the map over all voxels",
-    "absorbed_by_bias": "Relevance absorbed by biases, all layers",
-    "lost_no_contribution": "Relevance lost in units without a contribution to pass it to, all layers",
-    "stabiliser": "Relevance absorbed by stabilisers, all layers",
-    "residual": "start_value minus map_sum and all losses: rounding error",
-}
 CONSERVATION_TABLE = Table(
-    "conservation", CONSERVATION_COLUMNS, "scan and LRP map", "Does the relevance of a map add up to the start value?",
-    stage="attribution", file="group/conservation.tsv", filled=("participant_id", "scan_id", "map"), finite=True,
+    "conservation",
+    {
+        **described("participant_id", "session_id", "scan_id"),
+        "map": "LRP map, named as in the file names",
+        "start_value": "Value of the target that relevance started from (logit or probability)",
+        "map_sum": "Sum of the map over all voxels",
+        "absorbed_by_bias": "Relevance absorbed by biases, all layers",
+        "lost_no_contribution": "Relevance lost in units without a contribution to pass it to, all layers",
+        "stabiliser": "Relevance absorbed by stabilisers, all layers",
+        "residual": "start_value minus map_sum and all losses: rounding error",
+    },
+    "scan and LRP map", "Does the relevance of a map add up to the start value?", stage="attribution",
+    filled=("participant_id", "scan_id", "map"), finite=True,
 )  # fmt: skip
 
-EVIDENCE_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    "map": "Evidence map: relative to controls that the network was trained on",
-    "evidence": "Evidence of the whole scan for the explained class, not relative to controls: its logit minus the "
-    "mean of the other logits (for regression the output); mean over the networks that explain it. In relevance.tsv, "
-    "evidence is a region's part of the difference to controls",
-    "reference_evidence": "Evidence of the reference: mean over the controls, or evidence of the mean control for "
-    "methods that use it",
-    "map_sum": "Sum of the map over all voxels",
-    "completeness_error": "map_sum minus (evidence minus reference_evidence), in logits; 0 for a complete map",
-    "completeness_share": "Size of completeness_error as a share of the mean distance between the evidence of the scan "
-    "and that of each control, which is at least the difference that the map must add up to",
-    "sampling_error": "What completeness_error would be without the control variate, in logits: how far the few points "
-    "that were drawn stand for the paths; n/a for a method that draws none",
-    "sampling_share": "Size of sampling_error as such a share: regions of the map are uncertain by more than this",
-    "n_reference": "Control scans in the reference, one per person",
-}
 EVIDENCE_TABLE = Table(
-    "evidence", EVIDENCE_COLUMNS, "scan and evidence map",
-    "How much more evidence has a scan than controls, and does its map add up to that?", stage="attribution",
-    file="group/evidence.tsv", filled=("participant_id", "scan_id", "map"), finite=True,
+    "evidence",
+    {
+        **described("participant_id", "session_id", "scan_id"),
+        "map": "Evidence map: relative to controls that the network was trained on",
+        "evidence": "Evidence of the whole scan for the explained class, not relative to controls: its logit minus the "
+        "mean of the other logits (for regression the output); mean over the networks that explain it. In "
+        "relevance.tsv, evidence is a region's part of the difference to controls",
+        "reference_evidence": "Evidence of the reference: mean over the controls, or evidence of the mean control for "
+        "methods that use it",
+        "map_sum": "Sum of the map over all voxels",
+        "completeness_error": "map_sum minus (evidence minus reference_evidence), in logits; 0 for a complete map",
+        "completeness_share": "Size of completeness_error as a share of the mean distance between the evidence of the "
+        "scan and that of each control, which is at least the difference that the map must add up to",
+        "sampling_error": "What completeness_error would be without the control variate, in logits: how far the few "
+        "points that were drawn stand for the paths; n/a for a method that draws none",
+        "sampling_share": "Size of sampling_error as such a share: regions of the map are uncertain by more than this",
+        "n_reference": "Control scans in the reference, one per person",
+    },
+    "scan and evidence map", "How much more evidence has a scan than controls, and does its map add up to that?",
+    stage="attribution", filled=("participant_id", "scan_id", "map"), finite=True,
     later=("completeness_share", "sampling_error", "sampling_share"),
 )  # fmt: skip
 EVIDENCE_APPLIED_TABLE = replace(
@@ -127,7 +128,7 @@ def explain_scans(
     executor : concurrent.futures.Executor
     digests : DigestCache
     labelled : sequence of Scan, optional
-        Registered, with a label: those whom the networks were trained with are among them. By default `scans`.
+        Registered, with a label; the scans that the networks were trained with are among them. By default `scans`.
 
     Returns
     -------
@@ -179,7 +180,7 @@ def explain_applied(
     scans : sequence of Scan
         Registered, without a label, and in ``predictions_applied.tsv``: the networks that answered explain them.
     labelled : sequence of Scan
-        Registered, with a label: those whom the networks were trained with are among them.
+        Registered, with a label; the scans that the networks were trained with are among them.
     split, atlas, executor, digests
         As of `explain_scans`.
     config : Config

@@ -29,7 +29,7 @@ MARGIN_MM = 2.0
 """Kept around the template's brain at least: a registered brain reaches a little beyond it."""
 Normalisation = Literal["minmax-brain", "percentile-brain", "binary-brain"]
 PERCENTILES = (0.5, 99.5)
-"""Of ``percentile-brain``."""
+"""Percentiles that ``percentile-brain`` maps to 0 and 1."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from heatlas.pipeline.run.tables import write_json
 FORMAT = 1
 """Version of the description file."""
 MOST_NETWORKS = 100
-"""Of an ensemble."""
+"""Largest ensemble that is read."""
 RETRAIN = "Restore the file or train the model again."
 
 

@@ -17,12 +17,7 @@ from heatlas.pipeline.cohort.people.unseen import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.metrics import density, gain
 from heatlas.pipeline.regions.stage import scan_table
-from heatlas.pipeline.regions.tables import (
-    BILATERAL_COLUMNS,
-    RELEVANCE_BILATERAL_TABLE,
-    RELEVANCE_TABLE,
-    bilateral_sums,
-)
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, bilateral_sums
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -32,15 +27,14 @@ from heatlas.pipeline.run.work.steps import run_step
 
 STAGE = "regions-applied"
 
-APPLIED_BILATERAL_COLUMNS = {
-    **BILATERAL_COLUMNS,
-    "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged over "
-    "these networks: the denominator of gain",
-}
 RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
-    "relevance_applied_bilateral", APPLIED_BILATERAL_COLUMNS, "scan, map and bilateral group",
-    "The same for scans outside the contrast, such as MCI.", stage="regions",
-    file="group/relevance_applied_bilateral.tsv",
+    "relevance_applied_bilateral",
+    {
+        **RELEVANCE_BILATERAL_TABLE.without("evidence_sd").meanings,
+        "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged "
+        "over these networks: the denominator of gain",
+    },
+    "scan, map and bilateral group", "The same for scans outside the contrast, such as MCI.", stage="regions",
     filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence",),
 )  # fmt: skip
 RELEVANCE_APPLIED_TABLE = replace(
@@ -117,7 +111,7 @@ def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, reference
     Parameters
     ----------
     relevance : pandas.DataFrame
-        `RELEVANCE_COLUMNS` of the scans outside the contrast.
+        `RELEVANCE_TABLE` of the scans outside the contrast.
     networks : pandas.DataFrame
         ``scan_id`` and ``fold``: a row per scan and network that explains it.
     references : pandas.DataFrame
@@ -131,7 +125,7 @@ def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, reference
     sums = table["sum"].to_numpy(float)
     table["density"] = density(sums, table["n_voxels"].to_numpy())
     table["gain"] = gain(sums, table["reference_sum"].where(table["evidence"].isna()).to_numpy(float))
-    return table[list(APPLIED_BILATERAL_COLUMNS)]
+    return table[list(RELEVANCE_APPLIED_BILATERAL_TABLE.meanings)]
 
 
 def _networks(applied: Path, scans: Sequence[Scan]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Fingerprints: two patients whom the network is sure of, for reasons as different as can be found.
+"""Fingerprints: the two patients with the most different maps among those that the network is sure of.
 
 As in Böhle et al. (2019): among scans of the positive class with a probability above 0.9, the vectors of relevance
 density in the 25 groups with the highest mean are compared, and the pair with the largest cosine distance is shown.
@@ -23,21 +23,22 @@ from heatlas.pipeline.run.plain_text import counted
 MIN_PROBABILITY = 0.9
 GROUPS = 25
 
-FINGERPRINT_COLUMNS = {
-    **described("map"),
-    "patient": "1 or 2: member of the pair",
-    **described("participant_id", "session_id", "scan_id"),
-    "probability": "Softmax probability of the positive class",
-    "rank": "Rank of the group by mean density over participants of the positive class",
-    **described("group"),
-    "density": "Relevance density of this scan in the group",
-    "cosine_distance": "Cosine distance of the pair's vectors (0 same direction, 1 orthogonal, 2 opposite)",
-    "n_candidates": "Participants that the pair was chosen from",
-    "note": "Why there is no pair",
-}
 FINGERPRINTS_TABLE = Table(
-    "fingerprints", FINGERPRINT_COLUMNS, "map, patient of the pair and bilateral group",
-    "Which two patients have the least alike maps?", stage="regions",
+    "fingerprints",
+    {
+        **described("map"),
+        "patient": "1 or 2: member of the pair",
+        **described("participant_id", "session_id", "scan_id"),
+        "probability": "Softmax probability of the positive class",
+        "rank": "Rank of the group by mean density over participants of the positive class",
+        **described("group"),
+        "density": "Relevance density of this scan in the group",
+        "cosine_distance": "Cosine distance of the pair's vectors (0 same direction, 1 orthogonal, 2 opposite)",
+        "n_candidates": "Participants that the pair was chosen from",
+        "note": "Why there is no pair",
+    },
+    "map, patient of the pair and bilateral group", "Which two patients have the least alike maps?", stage="regions",
+    file="group/statistics/fingerprints.tsv",
 )  # fmt: skip
 
 
@@ -81,10 +82,10 @@ def fingerprint_table(table: pd.DataFrame, map_names: Sequence[str], least_voxel
     Returns
     -------
     pandas.DataFrame
-        Columns of `FINGERPRINT_COLUMNS`.
+        Columns of `FINGERPRINTS_TABLE`.
     """
     rows = [row for name in map_names for row in _pair_rows(table[table["map"] == name], name, least_voxels)]
-    return pd.DataFrame(rows, columns=list(FINGERPRINT_COLUMNS))
+    return FINGERPRINTS_TABLE.frame(rows)
 
 
 def _pair_rows(table: pd.DataFrame, map_name: str, least_voxels: int) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from heatlas.pipeline.run.tables import write_json
 
 
 @dataclass(frozen=True)
-class Part:
+class MapSum:
     """A file that holds the sum of the maps of its scans.
 
     Parameters
@@ -33,7 +33,7 @@ class Part:
     path : Path
         The map of one scan, or a partial sum of several.
     outcome : str
-        Of the predictions of its scans.
+        Outcome of the predictions of its scans.
     sources : tuple of str
         For sidecars: one file of the run per scan.
     participants : tuple of str
@@ -53,14 +53,14 @@ class MapsToAverage:
     Parameters
     ----------
     map_name : str
-    parts : tuple of Part
+    parts : tuple of MapSum
     groups : mapping of str to tuple of str
         Outcomes that make up each group, e.g. ``{"AD": ("TP", "FN"), "TP": ("TP",)}``; only groups with scans.
     grid : Grid
     """
 
     map_name: str
-    parts: tuple[Part, ...]
+    parts: tuple[MapSum, ...]
     groups: Mapping[str, tuple[str, ...]]
     grid: Grid
 
@@ -110,7 +110,7 @@ def outputs_of(groups: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str
     return outputs
 
 
-def _facts(group: str, map_name: str, members: Sequence[Part]) -> dict[str, Any]:
+def _facts(group: str, map_name: str, members: Sequence[MapSum]) -> dict[str, Any]:
     sources = [source for part in members for source in part.sources]
     return {
         "Description": f"Mean over scans of {map_name} relevance, group {group}",

@@ -29,7 +29,7 @@ def read_map(path: Path, grid: Grid) -> NDArray[np.float32]:
     ----------
     path : Path
     grid : Grid
-        Of the atlas.
+        Grid of the atlas.
 
     Returns
     -------

@@ -13,18 +13,20 @@ from heatlas.pipeline.run.declared import Table
 
 TOP = 10
 
-OVERLAP_COLUMNS = {
-    "metric": "Metric that groups are ranked by: sum or density (mean over participants of the positive class) or "
-    "gain (mean over participants with TP scans)",
-    "map_a": "LRP map",
-    "map_b": "LRP map",
-    "top": "Number of top groups compared",
-    "overlap": "Percentage of the top groups that both maps share",
-    "note": "Why there is no overlap",
-}
 BETA_OVERLAP_TABLE = Table(
-    "beta_overlap", OVERLAP_COLUMNS, "pair of LRP maps and metric", "Does another beta put the same regions first?",
-    stage="regions", forms={"overlap": Form.VALUE}, filled=("map_a", "map_b", "metric", "top"),
+    "beta_overlap",
+    {
+        "metric": "Metric that groups are ranked by: sum or density (mean over participants of the positive class) or "
+        "gain (mean over participants with TP scans)",
+        "map_a": "LRP map",
+        "map_b": "LRP map",
+        "top": "Number of top groups compared",
+        "overlap": "Percentage of the top groups that both maps share",
+        "note": "Why there is no overlap",
+    },
+    "pair of LRP maps and metric", "Does another beta put the same regions first?", stage="regions",
+    file="group/statistics/beta_overlap.tsv", forms={"overlap": Form.VALUE},
+    filled=("map_a", "map_b", "metric", "top"),
 )  # fmt: skip
 
 
@@ -55,10 +57,10 @@ def overlap_table(table: pd.DataFrame, map_names: Sequence[str], top: int = TOP)
     Returns
     -------
     pandas.DataFrame
-        Columns of `OVERLAP_COLUMNS`.
+        Columns of `BETA_OVERLAP_TABLE`.
     """
     rows = [row for metric in METRICS for row in _matrix(table, metric, map_names, top)]
-    return pd.DataFrame(rows, columns=list(OVERLAP_COLUMNS))
+    return BETA_OVERLAP_TABLE.frame(rows)
 
 
 def _matrix(

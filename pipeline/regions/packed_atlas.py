@@ -68,7 +68,7 @@ def write_region_table(
 
     Maps (D, H, W, by name) are on the grid of `box`, the part of the template grid `grid` that they cover (None for all
     of it). Sums of those named in `evidence` are evidence; sums of `errors` are the standard errors of a map.
-    Of `members`, the maps (M, D, H, W) of the members of an ensemble, the standard deviation of sums is written.
+    The standard deviation of sums is written for `members`, the maps (M, D, H, W) of the members of an ensemble.
 
     Raises
     ------

@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from heatlas.atlases.brain_box import Box
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.regions.maps import read_map
-from heatlas.pipeline.run.columns import Form, described
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 
-PARTIAL_COLUMNS = {
-    "part": "Partial sum that the maps of the scan are in",
-    "outcome": "Outcome of the prediction, the same for all scans of a part: TP, FP, TN or FN",
-    **described("participant_id", "session_id", "scan_id"),
-}
-"""Columns of the table of partial sums."""
 PARTIAL_TABLE = Table(
-    "partial_sums", PARTIAL_COLUMNS, "scan in a sum of maps", "Which scan's maps are in which partial sum?",
-    stage="attribution", file="partial/scans.tsv", forms={"part": Form.TEXT, "outcome": Form.TEXT}, on_pages=False,
+    "partial_sums",
+    {
+        "part": "Partial sum that the maps of the scan are in",
+        "outcome": "Outcome of the prediction, the same for all scans of a part: TP, FP, TN or FN",
+        **described("participant_id", "session_id", "scan_id"),
+    },
+    "scan in a sum of maps", "Which scan's maps are in which partial sum?", stage="attribution",
+    file="partial/scans.tsv", on_pages=False,
 )  # fmt: skip
 
 

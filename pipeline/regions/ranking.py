@@ -31,7 +31,7 @@ def mean_over_participants(table: pd.DataFrame, metric: str) -> pd.Series:
     ----------
     table : pandas.DataFrame
         With ``participant_id``, ``map``, ``group`` and the metric; a row per scan, map and group. Missing values are
-        left out; a group of which nothing is known has NaN.
+        left out; a group without any value has NaN.
 
     Returns
     -------

@@ -31,7 +31,7 @@ class DeviceLabels:
     Parameters
     ----------
     shape : tuple of int
-        Of the box.
+        Shape of the box.
     numbers : tuple of int
         Label number of each sum: the unlabelled rest, then the regions in the order of their table.
     n_voxels : array of int64, shape (numbers,)

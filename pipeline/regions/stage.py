@@ -17,15 +17,15 @@ from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
-from heatlas.pipeline.regions.group_maps import MapsToAverage, Part, average_maps, groups_of, outputs_of
+from heatlas.pipeline.regions.group_maps import MapsToAverage, MapSum, average_maps, groups_of, outputs_of
 from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
 from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE
 from heatlas.pipeline.regions.ranking import least_voxels
 from heatlas.pipeline.regions.tables import (
     PREDICTION_COLUMNS,
     RELEVANCE_BILATERAL_TABLE,
-    RELEVANCE_COLUMNS,
     RELEVANCE_TABLE,
+    SPREADS,
     bilateral_rows,
     predictions_of,
 )
@@ -64,7 +64,7 @@ def aggregate_relevance(
         ``predictions.tsv``.
     map_names : sequence of str
     grid : Grid
-        Of the maps.
+        Grid of the maps.
     config : Config
     executor : concurrent.futures.Executor
     digests : DigestCache
@@ -123,17 +123,12 @@ def _write_tables(
     relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
     audit = pd.concat([_scan_audit(path, map_names) for path in audits], ignore_index=True)
     bilateral = bilateral_rows(relevance, predictions, gain_reference)
-    frames = {
-        RELEVANCE_TABLE.name: relevance,
-        RELEVANCE_AUDIT_TABLE.name: audit,
-        RELEVANCE_BILATERAL_TABLE.name: bilateral[
-            [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
-        ],
-        FINGERPRINTS_TABLE.name: fingerprint_table(bilateral, map_names, least),
-        BETA_OVERLAP_TABLE.name: overlap_table(bilateral, lrp_names),
-    }
-    for table in STAGE_TABLES:
-        table.write(layout, frames[table.name])
+    RELEVANCE_TABLE.write(layout, relevance)
+    RELEVANCE_AUDIT_TABLE.write(layout, audit)
+    columns = [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
+    RELEVANCE_BILATERAL_TABLE.write(layout, bilateral[columns])
+    FINGERPRINTS_TABLE.write(layout, fingerprint_table(bilateral, map_names, least))
+    BETA_OVERLAP_TABLE.write(layout, overlap_table(bilateral, lrp_names))
     return [path for table in STAGE_TABLES for path in table.files(layout)]
 
 
@@ -144,7 +139,7 @@ STAGE_TABLES = (
 
 def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
     """Region sums of one scan, of the maps asked for."""
-    return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_COLUMNS)), path, map_names)
+    return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_TABLE.without(*SPREADS).meanings)), path, map_names)
 
 
 def _scan_audit(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
@@ -190,12 +185,12 @@ def _map_jobs(
     return jobs
 
 
-def _own_part(layout: RunLayout, scan: Scan, outcome: str, map_name: str, config: Config) -> Part:
+def _own_part(layout: RunLayout, scan: Scan, outcome: str, map_name: str, config: Config) -> MapSum:
     path = _files(layout, scan, config).relevance_map(map_name)
-    return Part(path, outcome, (path.relative_to(layout.root).as_posix(),), (scan.participant_id,))
+    return MapSum(path, outcome, (path.relative_to(layout.root).as_posix(),), (scan.participant_id,))
 
 
-def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> list[Part]:
+def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> list[MapSum]:
     """Parts that hold several scans each, as attribution has listed them."""
     table = PARTIAL_TABLE.read(layout)
     other = sorted(set(table["scan_id"]) ^ {scan.scan_id for scan in scans})
@@ -210,7 +205,7 @@ def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> l
         members = [by_id[scan_id] for scan_id in rows["scan_id"]]
         sources = tuple(_files(layout, scan, config).t1w.relative_to(layout.root).as_posix() for scan in members)
         people = tuple(scan.participant_id for scan in members)
-        parts.append(Part(layout.partial_sum(str(part)), str(outcome), sources, people))
+        parts.append(MapSum(layout.partial_sum(str(part)), str(outcome), sources, people))
     return parts
 
 

@@ -31,19 +31,6 @@ EVIDENCE = (
     "the scan and its reference in evidence.tsv. n/a for other maps"
 )
 
-RELEVANCE_COLUMNS = {
-    **_SCAN_COLUMNS,
-    "region": "Label number in the atlas; 0 is the rest of the volume. All rows of a map add up to its total",
-    "name": "Region, with its side",
-    "hemisphere": "left, right or both (of the participant)",
-    "group": "Bilateral group the region belongs to",
-    "n_voxels": "Voxels of the region on the grid of the maps; 0 if the grid is too coarse for the region",
-    "sum": "Sum of the map over the region",
-    "density": "Sum divided by voxels; n/a for an empty region",
-    "evidence": EVIDENCE,
-    "standard_error": "Standard error of evidence over the random orders of region-shapley; n/a for a single pair "
-    "of orders, and for all other methods",
-}
 SPREADS = {
     "evidence_sd": "Standard deviation of evidence over the members of an ensemble; only where [training] ensemble is "
     "above 1",
@@ -51,30 +38,44 @@ SPREADS = {
 }
 """Further columns of ``relevance.tsv`` where networks are ensembles."""
 RELEVANCE_TABLE = Table(
-    "relevance", {**RELEVANCE_COLUMNS, **SPREADS}, "scan, map and region",
-    "How much relevance lies in each region?", stage="regions", file="group/relevance.tsv",
+    "relevance",
+    {
+        **_SCAN_COLUMNS,
+        "region": "Label number in the atlas; 0 is the rest of the volume. All rows of a map add up to its total",
+        "name": "Region, with its side",
+        "hemisphere": "left, right or both (of the participant)",
+        "group": "Bilateral group the region belongs to",
+        "n_voxels": "Voxels of the region on the grid of the maps; 0 if the grid is too coarse for the region",
+        "sum": "Sum of the map over the region",
+        "density": "Sum divided by voxels; n/a for an empty region",
+        "evidence": EVIDENCE,
+        "standard_error": "Standard error of evidence over the random orders of region-shapley; n/a for a single pair "
+        "of orders, and for all other methods",
+        **SPREADS,
+    },
+    "scan, map and region", "How much relevance lies in each region?", stage="regions",
     filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True,
     later=("evidence", "standard_error", *SPREADS), on_pages=False,
 )  # fmt: skip
 
-BILATERAL_COLUMNS = {
-    **_SCAN_COLUMNS,
-    **described("group"),
-    "n_voxels": "Voxels of all regions of the group",
-    "sum": "Sum of the map over the group",
-    "density": "Sum divided by voxels; n/a for an empty group",
-    "reference_sum": "Mean sum of the negative class in the same test fold, the denominator of gain: over participants "
-    "(each by the mean of their scans), or over scans if [regions] gain_reference says so",
-    "gain": "sum / reference_sum; n/a if reference_sum is not above 0, and for evidence maps, which are already "
-    "relative to controls",
-    "evidence": EVIDENCE.replace("the region", "the group"),
-}
 RELEVANCE_BILATERAL_TABLE = Table(
-    "relevance_bilateral", {**BILATERAL_COLUMNS, "evidence_sd": SPREADS["evidence_sd"]},
+    "relevance_bilateral",
+    {
+        **_SCAN_COLUMNS,
+        **described("group"),
+        "n_voxels": "Voxels of all regions of the group",
+        "sum": "Sum of the map over the group",
+        "density": "Sum divided by voxels; n/a for an empty group",
+        "reference_sum": "Mean sum of the negative class in the same test fold, the denominator of gain: over "
+        "participants (each by the mean of their scans), or over scans if [regions] gain_reference says so",
+        "gain": "sum / reference_sum; n/a if reference_sum is not above 0, and for evidence maps, which are already "
+        "relative to controls",
+        "evidence": EVIDENCE.replace("the region", "the group"),
+        "evidence_sd": SPREADS["evidence_sd"],
+    },
     "scan, map and bilateral group",
     "How much relevance lies in each region of both sides, and how much more than in controls?", stage="regions",
-    file="group/relevance_bilateral.tsv", filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True,
-    later=("evidence", "evidence_sd"),
+    filled=("participant_id", "scan_id", "map", "group", "n_voxels"), finite=True, later=("evidence", "evidence_sd"),
 )  # fmt: skip
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
@@ -84,13 +85,8 @@ PREDICTION_COLUMNS = ("scan_id", "fold", "target", "probability", "outcome")
 """Columns of the predictions that this room needs."""
 
 
-def relevance_columns(rows: pd.DataFrame) -> dict[str, str]:
-    """Columns of a table of regions, with spreads where it has some."""
-    return {**RELEVANCE_COLUMNS, **{name: meaning for name, meaning in SPREADS.items() if name in rows}}
-
-
-class Rows(Protocol):
-    """Of which regions sums are, in which order, and how many voxels each has."""
+class RegionIndex(Protocol):
+    """Which regions the sums belong to, in which order, and how many voxels each has."""
 
     @property
     def numbers(self) -> tuple[int, ...]: ...
@@ -102,7 +98,7 @@ class Rows(Protocol):
 def scan_rows(
     identity: Mapping[str, str | None],
     sums: Mapping[str, NDArray[np.float64]],
-    index: Rows,
+    index: RegionIndex,
     regions: RegionTable,
     evidence: Collection[str] = (),
     errors: Mapping[str, NDArray[np.float64]] | None = None,
@@ -116,7 +112,7 @@ def scan_rows(
         ``participant_id``, ``session_id`` and ``scan_id``.
     sums : mapping of str to array
         Region sums by map name, in the order of ``index.numbers``.
-    index : Rows
+    index : RegionIndex
     regions : RegionTable
         Joined by label number.
     evidence : collection of str
@@ -142,7 +138,7 @@ def scan_rows(
         for name, values in sums.items()
     ]
     rows = pd.concat(blocks, ignore_index=True).assign(**identity)
-    return rows[list(relevance_columns(rows))]
+    return rows[[name for name in RELEVANCE_TABLE.meanings if name in rows]]
 
 
 def _spreads(sums: NDArray[np.float64] | None, groups: pd.Series) -> dict[str, NDArray[np.float64]]:
@@ -169,7 +165,7 @@ def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame, gain_refe
     Parameters
     ----------
     relevance : pandas.DataFrame
-        Columns of `RELEVANCE_COLUMNS`.
+        `RELEVANCE_TABLE`.
     predictions : pandas.DataFrame
         One row per scan, at least `PREDICTION_COLUMNS`.
     gain_reference : {"participants", "scans"}
@@ -178,7 +174,7 @@ def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame, gain_refe
     Returns
     -------
     pandas.DataFrame
-        `BILATERAL_COLUMNS` and then `PREDICTION_COLUMNS`, for use by the rankings.
+        Columns of `RELEVANCE_BILATERAL_TABLE` and then `PREDICTION_COLUMNS`, for use by the rankings.
     """
     table = bilateral_sums(relevance, [*_SCAN_COLUMNS])
     table = table.merge(predictions[list(PREDICTION_COLUMNS)], on="scan_id", how="left")

@@ -33,7 +33,7 @@ class PlacedScan:
     grid: Grid  # the template grid
     brain: BrainMask  # on the voxels of the image
     source_grid: Grid  # grid of the image as given
-    correlation: float  # as `pipeline.registration.quality.measures.RegistrationQuality`
+    correlation: float  # as in `pipeline.registration.quality.measures.QUALITY_COLUMNS`
     dice: float
     outside_share: float
 

@@ -27,7 +27,7 @@ from heatlas.pipeline.registration.entry_points import stated_brain
 from heatlas.pipeline.registration.images.brain_extraction import BrainMask, find_brain
 from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen, correct_bias_field
 from heatlas.pipeline.registration.images.t1w import load_t1w
-from heatlas.pipeline.registration.quality.measures import RegistrationQuality, assess
+from heatlas.pipeline.registration.quality.measures import assess
 from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 
@@ -49,7 +49,7 @@ class RegisteredScan:
     log_jacobian: np.ndarray
     grid: Grid  # the template grid
     transforms: Transforms
-    quality: RegistrationQuality
+    quality: dict[str, float]  # of `pipeline.registration.quality.measures.QUALITY_COLUMNS`
     brain: BrainMask  # the brain in scan space
     orientation: str  # see `pipeline.registration.images.t1w.T1wImage`
 

@@ -103,7 +103,7 @@ def register_one(
         "brain_extraction": result.brain.source,
         "brain_mm3": round(result.brain.litres * 1e6, 1),
         "orientation": result.orientation,
-        **dataclasses.asdict(result.quality),
+        **result.quality,
     }
     write_json(outputs["quality"], numbers)
     return numbers

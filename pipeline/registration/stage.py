@@ -9,8 +9,6 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.records import Scan
@@ -34,21 +32,22 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 from heatlas.pipeline.run.work.progress import RateLimited
 
-REGISTRATION_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    "status": "registered, or failed (see failures.tsv)",
-    "entry": "Kind of image: scan, brain (already extracted) or template (registered by other software, without a "
-    "warp)",
-    "brain_extraction": "Method of brain extraction: stripped (the image was already extracted), given (a mask came "
-    "with the scan), deepbet or synthstrip",
-    "brain_mm3": "Volume of the brain mask in the scan, before registration",
-    "orientation": "Part of the image header that the orientation comes from, and problems with the other part",
-    **QUALITY_COLUMNS,
-    **DOUBT_COLUMNS,
-}
 REGISTRATION_TABLE = Table(
-    "registration", REGISTRATION_COLUMNS, "scan", "Does each scan lie on the template?", stage="registration",
-    file="group/registration.tsv", filled=("participant_id", "scan_id", "status"), finite=True,
+    "registration",
+    {
+        **described("participant_id", "session_id", "scan_id"),
+        "status": "registered, or failed (see failures.tsv)",
+        "entry": "Kind of image: scan, brain (already extracted) or template (registered by other software, without a "
+        "warp)",
+        "brain_extraction": "Method of brain extraction: stripped (the image was already extracted), given (a mask "
+        "came with the scan), deepbet or synthstrip",
+        "brain_mm3": "Volume of the brain mask in the scan, before registration",
+        "orientation": "Part of the image header that the orientation comes from, and problems with the other part",
+        **QUALITY_COLUMNS,
+        **DOUBT_COLUMNS,
+    },
+    "scan", "Does each scan lie on the template?", stage="registration",
+    filled=("participant_id", "scan_id", "status"), finite=True,
 )  # fmt: skip
 
 Followers = Callable[[RunLayout, Scan, Outcome], Sequence[Job]]
@@ -93,7 +92,7 @@ def register_scans(
     registrations : list of Outcome
         One per kept scan, in their order; a failed scan does not affect the others.
     regions : list of Outcome
-        Of the quality per region, one per registered scan.
+        Outcomes of the quality per region, one per registered scan.
     """
     kept = [scan for scan in scans if scan.kept]
     if config.brain_extraction == "synthstrip":
@@ -160,7 +159,7 @@ def _write_quality(
     """Write ``registration.tsv``; ``region_quality.tsv`` must exist."""
     rows = [table_row(scan, outcome) for scan, outcome in zip(scans, outcomes, strict=True)]
     regions = REGION_QUALITY_TABLE.read(layout)
-    frame = pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS))
+    frame = REGISTRATION_TABLE.frame(rows)
     REGISTRATION_TABLE.write(layout, add_doubt(frame, regions, scans, layout, config, decided, sides))
 
 
@@ -173,7 +172,7 @@ def _sides(layout: RunLayout, scans: Sequence[Scan], measured: Sequence[Outcome]
 
 def table_row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
     """Row of a scan in ``registration.tsv`` without `DOUBT_COLUMNS`, which depend on the other scans."""
-    row: dict[str, Any] = dict.fromkeys(REGISTRATION_COLUMNS)
+    row: dict[str, Any] = dict.fromkeys(REGISTRATION_TABLE.meanings)
     row.update(
         participant_id=scan.participant_id,
         session_id=scan.session_id,

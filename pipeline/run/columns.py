@@ -37,7 +37,12 @@ MEANINGS: Mapping[str, str] = {
     "participant_id": "BIDS participant, with the prefix sub-",
     "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
     "scan_id": "Identifier of the image in its source",
+    "cohort": "run or planted, as in evaluation.tsv",
     "map": "Relevance map",
+    "method": "Method that makes it; none for a map made without a network",
+    "region": "Number of the region in the atlas",
+    "name": "Name of the region",
+    "hemisphere": "left, right or both",
     "group": "Bilateral group of regions",
     "source": "Relevance map (density) or volume",
     "ci_high": "Upper bound of the interval",
@@ -45,6 +50,7 @@ MEANINGS: Mapping[str, str] = {
     "family": "Family of tests that p_fdr is adjusted over",
     "n_participants": "Participants",
     "n_scans": "Scans of these participants",
+    "n_planted": "Planted groups",
     "n_permutations": "Number of permutations",
     "exact": "true if all distinct permutations were used",
     "note": "Why there is no value, or a caveat",
@@ -58,7 +64,7 @@ def described(*names: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Column:
+class DescribedColumn:
     """A column of a table.
 
     Parameters
@@ -78,7 +84,7 @@ class Column:
         return self.form in TEXTS
 
 
-def column_of(name: str, meaning: str) -> Column:
+def column_of(name: str, meaning: str) -> DescribedColumn:
     """A column by its name: one of `KNOWN`, or what the name itself says.
 
     Examples
@@ -91,10 +97,10 @@ def column_of(name: str, meaning: str) -> Column:
     if name in KNOWN:
         return replace(KNOWN[name], meaning=meaning)
     if name.endswith("_id"):
-        return Column(meaning, Form.TEXT)
+        return DescribedColumn(meaning, Form.TEXT)
     if name.startswith("n_"):
-        return Column(meaning, Form.COUNT)
-    return Column(meaning, Form.P if name.startswith("p_") else Form.VALUE)
+        return DescribedColumn(meaning, Form.COUNT)
+    return DescribedColumn(meaning, Form.P if name.startswith("p_") else Form.VALUE)
 
 
 def unit_of(name: str) -> str:
@@ -102,32 +108,34 @@ def unit_of(name: str) -> str:
     return "years" if name == "age" else next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
 
 
-KNOWN: Mapping[str, Column] = {
-    name: Column("", form, title)
+KNOWN: Mapping[str, DescribedColumn] = {
+    name: DescribedColumn("", form, title)
     for form, titles in {
         Form.TEXT: {
-            "analysis": "Analysis", "brain_extraction": "", "class_difference_interval": "",
-            "compared": "Compared", "comparison": "Comparison", "contrast": "Contrast", "control": "",
+            "analysis": "Analysis", "brain_extraction": "", "claim": "", "class_difference_interval": "",
+            "classes": "", "compared": "Compared", "comparison": "Comparison", "contrast": "Contrast", "control": "",
             "covariates": "Held constant", "decision": "", "diagnosis": "", "diagnosis_source": "",
-            "difference_interval": "", "entry": "", "error": "", "estimator": "Coefficient",
-            "event": "Conversion means", "exchanged": "Exchanged", "expected": "Expected",
-            "family": "Family", "first_groups": "", "flags": "", "found": "Found", "group": "Region",
-            "hemisphere": "Side", "hippocampus_source": "",
-            "image": "", "interval": "Interval", "label": "Class", "levels": "Subgroups",
-            "lobe": "Lobe", "magnitude_unit": "", "means": "", "message": "", "model": "Model",
-            "name": "Region", "networks": "", "orientation": "", "outcome": "Outcome", "part": "",
-            "participant_id": "Participant", "planted": "What was planted", "predicted": "",
-            "progression": "", "random_effects": "Random effects", "rankings": "", "reason": "Reason",
-            "result": "", "rows": "", "scan_group": "Scans", "scans": "Scans", "sex": "", "site": "Site",
-            "stage": "", "status": "", "tables": "", "term": "Term", "test": "Test", "tiv_source": "",
-            "traceback": "", "treatment": "Treatment", "unit": "", "verdict": "Verdict", "volume": "",
-            "sides": "Sides", "where": "Clearest in", "worst_regions": "",
+            "difference_interval": "", "distractor": "", "entry": "", "error": "", "estimator": "Coefficient",
+            "event": "Conversion means", "exchanged": "Exchanged", "expected": "Expected", "family": "Family",
+            "features": "", "figure": "", "first_groups": "", "first_networks": "", "flags": "", "found": "Found",
+            "group": "Region", "hemisphere": "Side", "hippocampus_source": "", "image": "", "interval": "Interval",
+            "label": "Class", "larger": "", "levels": "Subgroups", "lobe": "Lobe", "magnitude_unit": "", "means": "",
+            "message": "", "model": "Model", "name": "Region", "networks": "", "numbers": "", "orientation": "",
+            "outcome": "Outcome", "part": "", "participant_id": "Participant", "places_difference": "",
+            "places_mean": "", "planted": "What was planted", "predicted": "", "progression": "",
+            "random_effects": "Random effects", "rankings": "", "reason": "Reason", "removed_groups": "",
+            "result": "", "rows": "", "scan_group": "Scans", "scans": "Scans", "second_networks": "", "sex": "",
+            "sides": "Sides", "site": "Site", "smaller": "", "stage": "", "status": "", "tables": "", "term": "Term",
+            "test": "Test", "tiv_source": "", "traceback": "", "treatment": "Treatment", "unit": "",
+            "verdict": "Verdict", "volume": "", "where": "Clearest in", "worst_regions": "",
         },
         Form.CODE: {
-            "between": "Between", "biomarker": "Biomarker", "compartment": "Where", "effect": "Effect",
-            "estimate_is": "which is", "measure": "Measure", "metric": "Measure", "p_is": "which is",
-            "predictor": "Predictor", "reference": "Part of", "response": "Response", "target": "Predicted",
-            "variable": "Variable",
+            "between": "Between", "biomarker": "Biomarker", "cohort": "", "compartment": "Where", "differ_in": "",
+            "effect": "Effect", "estimate_is": "which is", "finds": "", "follows_parameters": "", "holds": "",
+            "kind": "", "local": "", "marks_rim": "", "marks_unused": "", "measure": "Measure", "method": "",
+            "method_a": "", "method_b": "", "metric": "Measure", "objective": "", "p_is": "which is",
+            "predictor": "Predictor", "reference": "Part of", "response": "Response", "setting": "", "severity": "",
+            "target": "Predicted", "task": "", "tells_labels": "", "training": "", "variable": "Variable",
         },
         Form.MAP: {
             "map": "Map", "map_a": "", "map_b": "", "source": "Source",
@@ -136,19 +144,19 @@ KNOWN: Mapping[str, Column] = {
             "note": "Note",
         },
         Form.FLAG: {
-            "best": "", "chosen": "Chosen", "exact": "", "fold_held": "Within test folds", "kept": "",
+            "best": "", "chosen": "Chosen", "exact": "", "fold_held": "Within test folds", "in_consensus": "",
+            "invariant": "", "is_planted": "", "kept": "", "marked": "", "passed": "",
         },
         Form.COUNT: {
             "epoch": "", "fold": "Fold", "hits": "Planted regions found", "k": "Subtypes",
             "n_censored": "Without conversion", "n_competing": "Other dementia", "n_controls": "Controls",
             "n_events": "Conversions", "n_first": "First, n", "n_gain": "Gain, n", "n_negative": "{negative}, n",
             "n_participants": "Participants", "n_planted": "Planted regions", "n_positive": "{positive}, n",
-            "n_rankings": "Rankings", "n_regions": "Regions",
-            "n_repeated": "With repeated scans", "n_scans": "Scans", "n_second": "Second, n",
-            "n_sites": "Sites", "n_tested": "Tested scans", "n_tests": "Tests",
+            "n_rankings": "Rankings", "n_regions": "Regions", "n_repeated": "With repeated scans", "n_scans": "Scans",
+            "n_second": "Second, n", "n_sites": "Sites", "n_tested": "Tested scans", "n_tests": "Tests",
             "n_training": "Training participants", "n_voxels": "Voxels", "patient": "", "rank": "",
-            "reference_voxels": "", "region": "", "regions": "", "repeat": "", "smallest": "Smallest",
-            "subtype": "Subtype", "top": "List length", "voxels": "",
+            "reference_voxels": "", "region": "", "regions": "", "repeat": "", "smallest": "Smallest", "stage_a": "",
+            "stage_b": "", "subtype": "Subtype", "top": "List length", "voxels": "",
         },
         Form.PROBABILITY: {
             "probability": "",
@@ -172,26 +180,23 @@ KNOWN: Mapping[str, Column] = {
             "slope": "Slope", "standard_error": "Standard error", "value": "Value",
         },
         Form.RATIO: {
-            "accuracy": "Accuracy", "balanced_accuracy": "Balanced accuracy", "chance": "Chance",
+            "accuracy": "Accuracy", "auc": "", "balanced_accuracy": "Balanced accuracy", "chance": "Chance",
             "class_hedges_g": "Hedges' g", "class_hedges_g_high": "to", "class_hedges_g_low": "from",
-            "concordance": "Concordance", "enrichment": "Enrichment",
-            "enrichment_negative": "In {negative}", "enrichment_positive": "In {positive}",
-            "expected_hits": "In a random ranking", "f": "F",
-            "f_after": "F after", "f_before": "F before", "gamma": "Shift", "gap": "Gap",
-            "gap_error": "Gap's error", "hazard_ratio": "Hazard ratio", "hedges_g": "Hedges' g",
-            "hedges_g_high": "to", "hedges_g_low": "from",
-            "kendall_w": "Kendall's W", "log_gain": "Log-gain", "log_gain_high": "to",
-            "log_gain_low": "from", "log_gain_shrunk": "Log-gain, shrunken",
-            "log_gain_shrunk_high": "to", "log_gain_shrunk_low": "from", "mean_w": "Mean w",
-            "mean_z": "Mean z", "null_mean": "By class alone", "partial_r": "Partial r", "r": "r",
-            "r2_after": "R² after", "r2_before": "R² before", "rand": "Adjusted Rand index",
-            "rand_high": "its 95 %", "rand_low": "its 5 %", "ratio": "Ratio", "scale": "Scale",
-            "sd_z": "SD of z", "statistic": "Statistic", "t": "t",
+            "concordance": "Concordance", "enrichment": "Enrichment", "enrichment_negative": "In {negative}",
+            "enrichment_positive": "In {positive}", "expected_hits": "In a random ranking", "f": "F",
+            "f_after": "F after", "f_before": "F before", "gamma": "Shift", "gap": "Gap", "gap_error": "Gap's error",
+            "hazard_ratio": "Hazard ratio", "hedges_g": "Hedges' g", "hedges_g_high": "to", "hedges_g_low": "from",
+            "kendall_w": "Kendall's W", "log_gain": "Log-gain", "log_gain_high": "to", "log_gain_low": "from",
+            "log_gain_shrunk": "Log-gain, shrunken", "log_gain_shrunk_high": "to", "log_gain_shrunk_low": "from",
+            "mean_w": "Mean w", "mean_z": "Mean z", "null_mean": "By class alone", "partial_r": "Partial r", "r": "r",
+            "r2_after": "R² after", "r2_before": "R² before", "rand": "Adjusted Rand index", "rand_high": "its 95 %",
+            "rand_low": "its 5 %", "ratio": "Ratio", "scale": "Scale", "sd_z": "SD of z", "statistic": "Statistic",
+            "t": "t",
         },
         Form.SHARE: {
-            "ambiguous": "Ambiguous pairs", "beyond": "Beyond ±1.96", "overlap": "Overlap",
-            "overlap_chance": "By chance",
-            "relevance_share": "Relevance in planted regions", "share": "Share", "volume_share": "Share of volume",
+            "ambiguous": "Ambiguous pairs", "beyond": "Beyond ±1.96", "first_share": "", "overlap": "Overlap",
+            "overlap_chance": "By chance", "planted_share": "", "relevance_share": "Relevance in planted regions",
+            "removed_share": "", "share": "Share", "volume_share": "Share of volume",
             "voxel_share": "Share of voxels",
         },
     }.items()

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from heatlas.pipeline.run.columns import Column, Form, column_of
+from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table, write_json, write_table
 
 CLASSES = "{classes}"
 """Among the values of a column: the classes of the run, of which there are none where a number is predicted."""
@@ -58,8 +58,8 @@ class Table:
     stage : str
         The stage that writes it.
     file : str
-        Its path in the run folder; ``group/statistics/<name>.tsv`` where it is empty. Of a table of each fold, that of
-        the first.
+        Its path in the run folder; if empty, its name in the folder of the stage: ``group/statistics``, ``evaluation``
+        or ``group``. Of a table of each fold, that of the first.
     forms : mapping of str to Form
         Of columns that hold something else than their name says (``all`` among the numbers of folds).
     filled : sequence of str
@@ -91,16 +91,29 @@ class Table:
     inference: Inference | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "file", self.file or f"group/statistics/{self.name}.tsv")
+        folder = {"statistics": "group/statistics", "evaluation": "evaluation"}.get(self.stage, "group")
+        object.__setattr__(self, "file", self.file or f"{folder}/{self.name}.tsv")
         unknown = {*self.forms, *self.filled, *self.values, *self.later} - {*self.meanings}
         if unknown:
             raise ValueError(f"table {self.name}: {', '.join(sorted(unknown))} not among its columns.")
 
     @cached_property
-    def columns(self) -> Mapping[str, Column]:
+    def columns(self) -> Mapping[str, DescribedColumn]:
         """All columns by name, in order."""
         found = {name: column_of(name, meaning) for name, meaning in self.meanings.items()}
         return found | {name: replace(found[name], form=form) for name, form in self.forms.items()}
+
+    def without(self, *names: str) -> Table:
+        """The table less some columns: of one scan, whose name is added when the tables of all are gathered."""
+
+        def kept(values: Iterable[str]) -> list[str]:
+            return [name for name in values if name not in names]
+
+        return replace(
+            self, meanings={name: self.meanings[name] for name in kept(self.meanings)}, filled=kept(self.filled),
+            forms={name: self.forms[name] for name in kept(self.forms)}, later=kept(self.later),
+            values={name: self.values[name] for name in kept(self.values)},
+        )  # fmt: skip
 
     @property
     def tests(self) -> str:
@@ -146,6 +159,10 @@ class Table:
         """The file and its data dictionary."""
         return [self.path(where).with_suffix(suffix) for suffix in (".tsv", ".json")]
 
+    def frame(self, rows: Iterable[Any] = ()) -> pd.DataFrame:
+        """Rows, as mappings or in the order of the columns, as a frame with all columns."""
+        return pd.DataFrame(list(rows), columns=list(self.meanings))
+
     def write(self, where: RunLayout | Path, rows: pd.DataFrame | Iterable[Any]) -> Path:
         """Write the table and its data dictionary.
 
@@ -161,11 +178,15 @@ class Table:
         ValueError
             If a column is missing or not declared.
         """
-        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows), columns=list(self.meanings))
+        frame = rows if isinstance(rows, pd.DataFrame) else self.frame(rows)
         described = self.dictionary
         columns = {name: described[name] for name in described if name in frame or name not in self.later}
-        write_table(self.path(where), frame, columns)
-        return self.path(where)
+        path = self.path(where)
+        if set(columns) != set(frame.columns):
+            raise ValueError(f"{path.name}: columns and descriptions differ: {set(columns) ^ set(frame.columns)}")
+        write_json(path.with_suffix(".json"), {name: {"Description": text} for name, text in columns.items()})
+        write_table(path, frame[list(columns)])
+        return path
 
     def read(self, where: RunLayout | Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Read the table, its text as text; `columns` must exist, all of `required` if not given.

@@ -1,4 +1,4 @@
-"""Tables as BIDS writes them: tab-separated, UTF-8, ``n/a`` for missing, with a JSON data dictionary.
+"""Tables as BIDS writes them: tab-separated, UTF-8, ``n/a`` for missing.
 
 Floats are written with their shortest exact representation, so equal numbers give equal bytes and reading returns the
 numbers that were written.
@@ -53,28 +53,8 @@ def write_text(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_table(path: Path, frame: pd.DataFrame, columns: Mapping[str, str] | None = None) -> None:
-    """Write a table, and its data dictionary when column descriptions are given.
-
-    Parameters
-    ----------
-    path : Path
-        Ends in ``.tsv``.
-    frame : pandas.DataFrame
-        The index is not written.
-    columns : mapping of str to str, optional
-        Description of every column of `frame`, in the order to write. Written to ``<path>.json``.
-
-    Raises
-    ------
-    ValueError
-        If `columns` and the columns of `frame` are not the same set.
-    """
-    if columns is not None:
-        if set(columns) != set(frame.columns):
-            raise ValueError(f"{path.name}: columns and descriptions differ: {set(columns) ^ set(frame.columns)}")
-        frame = frame[list(columns)]
-        write_json(path.with_suffix(".json"), {name: {"Description": text} for name, text in columns.items()})
+def write_table(path: Path, frame: pd.DataFrame) -> None:
+    """Write the columns of a frame, without its index; `pipeline.run.declared.Table.write` adds the data dictionary."""
     for column in frame.select_dtypes("bool").columns:
         frame = frame.assign(**{column: frame[column].map({True: "true", False: "false"})})
     frame = _with_text(frame, guarded)

@@ -32,14 +32,7 @@ _WORDS = ("fold", "predicted", "outcome", "control")
 def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | None, groups: Collection[str]) -> None:
     """Refuse settings that name a column, site, region or map that the run will not have, or an unusable formula.
 
-    Parameters
-    ----------
-    config : Config
-    scans : sequence of Scan
-        Scans of the contrast.
-    clinical : Clinical or None
-    groups : collection of str
-        Bilateral groups of the atlas.
+    `scans`: scans of the contrast; `groups`: bilateral groups of the atlas.
 
     Raises
     ------

@@ -52,13 +52,14 @@ from heatlas.pipeline.statistics.performance.demographics import (
     DEMOGRAPHICS_TABLE,
     demographics_tables,
 )
-from heatlas.pipeline.statistics.performance.number import PERFORMANCE_NUMBER_TABLE, number_tables
-from heatlas.pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_TABLE, repeats_tables
-from heatlas.pipeline.statistics.performance.several_classes import (
+from heatlas.pipeline.statistics.performance.other_tasks import (
     CONFUSION_TABLE,
     PERFORMANCE_CLASSES_TABLE,
+    PERFORMANCE_NUMBER_TABLE,
     classes_tables,
+    number_tables,
 )
+from heatlas.pipeline.statistics.performance.repeats import PERFORMANCE_REPEATS_TABLE, repeats_tables
 from heatlas.pipeline.statistics.progression.cox import COX_TABLE
 from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_TABLE, progression_tables
 from heatlas.pipeline.statistics.progression.trajectories import TRAJECTORIES_TABLE, trajectory_table
@@ -85,6 +86,10 @@ NOTES_TABLE = Table(
 @dataclass(frozen=True)
 class Analysis:
     """A function from inputs to its table, or to several by name.
+
+    The participant is the unit, p is (b + 1) / (m + 1), effects have intervals, and tests are corrected within a named
+    family. A simulation without effect (``benchmarks/type_one_error.py``) must find the level near 5 %, with repeated
+    scans per person.
 
     Parameters
     ----------
@@ -137,7 +142,7 @@ ANALYSES = (
     Analysis("harmonisation", harmonisation_tables, HARMONISATION_TABLES),
     Analysis("normative", normative_tables, NORMATIVE_TABLES),
 )
-"""All analyses, in order. A new one is one line here."""
+"""All analyses, in order."""
 STATISTICS_TABLES = (*(table for analysis in ANALYSES for table in analysis.tables), NOTES_TABLE)
 """All tables of the stage."""
 
@@ -151,29 +156,14 @@ def analyse(
 ) -> list[Path]:
     """Write all statistics tables of a run, each with its data dictionary.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : sequence of Scan
-        Those with a prediction and heatmaps.
-    predictions : pandas.DataFrame
-        ``predictions.tsv``, all of which performance is computed over.
-    config : Config
-    executor : concurrent.futures.Executor, optional
-        Runs analyses in parallel; each has its own random stream, so the tables do not change.
+    concurrent.futures.BrokenExecutor if a worker was lost. BadInputError if a table of the run is invalid
+    (`read_inputs`). Data that do not allow an analysis (one class, too few participants, no volumes) raise no error:
+    its rows or ``notes.tsv`` say why.
 
-    Returns
-    -------
-    list of Path
-        The tables written.
+    `scans`: those with a prediction and heatmaps. `predictions`: ``predictions.tsv``, all of which performance is
+    computed over. `executor`: runs analyses in parallel; each has its own random stream, so the tables do not change.
 
-    Raises
-    ------
-    concurrent.futures.BrokenExecutor
-        If a worker was lost.
-    BadInputError
-        If a table of the run is invalid (`read_inputs`). Data that do not allow an analysis (one class, too few
-        participants, no volumes) raise no error: its rows or ``notes.tsv`` say why.
+    Gives the tables written.
     """
     inputs = read_inputs(layout, scans, predictions, config)
     notes: list[tuple[str, str | None, str]] = [("inputs", None, said) for said in inputs.contradictions]

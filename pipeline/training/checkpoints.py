@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from heatlas.pipeline.run.documents import json_object
-from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.selection import BestEpoch
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -43,7 +43,7 @@ class Checkpoint:
 
     Parameters
     ----------
-    selection : Selection
+    selection : BestEpoch
         Includes the number of epochs done.
     history : tuple of EpochRecord
     weights, best_weights : mapping of str to Tensor
@@ -54,7 +54,7 @@ class Checkpoint:
         State of the moving average of the weights; empty if there is none.
     """
 
-    selection: Selection
+    selection: BestEpoch
     history: tuple[EpochRecord, ...]
     weights: Tensors
     best_weights: Tensors
@@ -98,7 +98,7 @@ def read_checkpoint(path: Path, key: str) -> Checkpoint | None:
                 return None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         history = tuple(EpochRecord(**record) for record in state["history"])
-        selection = Selection(**state["selection"])
+        selection = BestEpoch(**state["selection"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return None
     moments: dict[int, dict[str, torch.Tensor]] = {}

@@ -24,7 +24,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.training.baselines.ridge import Floats, RidgeFit, fit, rotation
 from heatlas.pipeline.training.checkpoints import EpochRecord
 from heatlas.pipeline.training.objectives.records import Batch, Context, Measures, Objective
-from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.selection import BestEpoch
 from heatlas.pipeline.training.trainer import Trained
 from heatlas.pipeline.training.volumes import LabelledVolumes
 
@@ -206,5 +206,5 @@ def measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measures
 def _trained(model: StagedModel, outputs: Floats, found: RidgeFit, targets: Tensor, objective: Objective) -> Trained:
     own, held_out = (measured(one, targets, objective) for one in (outputs, found.held_out))
     record = EpochRecord(1, own.loss, own.score, held_out.loss, held_out.score)
-    selection = Selection(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
+    selection = BestEpoch(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
     return Trained(selection, (record,), {name: value.clone() for name, value in model.state_dict().items()})

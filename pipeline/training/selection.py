@@ -13,7 +13,7 @@ from heatlas.pipeline.run.config.settings import TrainingConfig
 
 
 @dataclass(frozen=True)
-class Selection:
+class BestEpoch:
     """State after `epoch` epochs.
 
     Parameters
@@ -37,7 +37,7 @@ class Selection:
     best_score: float | None = None
     best_loss: float | None = None
 
-    def after(self, loss: float, score: float, config: TrainingConfig) -> Selection:
+    def after(self, loss: float, score: float, config: TrainingConfig) -> BestEpoch:
         """The state after one more epoch with this validation loss and score (higher is better).
 
         An epoch counts if more than ``min_epochs`` are done, or if it is the last one allowed.

@@ -58,7 +58,7 @@ from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Objective
 from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, predict_test_part, predictions_table
-from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.selection import BestEpoch
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 
@@ -132,7 +132,7 @@ class FoldTask:
         return tuple(checkpoint_path(folder, number) for number in range(1, self.config.training.ensemble + 1))
 
     def seed_of(self, member: int) -> int:
-        """Of a member of the ensemble, from 1; the first has that of a network alone."""
+        """Seed of a member of the ensemble, from 1; the first has that of a network alone."""
         return self.seed if member == 1 else derived_seed(self.seed, "member", member)
 
     @property
@@ -212,7 +212,7 @@ def _curves(jobs: Sequence[Job]) -> list[tuple[str, Path]]:
 
 
 def remove_checkpoints(task: FoldTask) -> None:
-    """Of a fold that is finished."""
+    """Remove the checkpoints of a fold that is finished."""
     for path in task.checkpoints:
         remove_checkpoint(path)
 
@@ -434,7 +434,7 @@ def _description(
     }
 
 
-def _end(selection: Selection, objective: Objective, config: Config) -> dict[str, Any]:
+def _end(selection: BestEpoch, objective: Objective, config: Config) -> dict[str, Any]:
     """How the training of one network ended."""
     early, exact = selection.stopped_early(config.training), is_solved(config.model)
     return {
@@ -447,7 +447,7 @@ def _end(selection: Selection, objective: Objective, config: Config) -> dict[str
     }
 
 
-def _best_score(selection: Selection, objective: Objective) -> float | None:
+def _best_score(selection: BestEpoch, objective: Objective) -> float | None:
     return None if selection.best_score is None else objective.score_sign * selection.best_score
 
 

@@ -27,7 +27,7 @@ from heatlas.pipeline.training.clipping import clip_units
 from heatlas.pipeline.training.numerics import mixed_precision
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 from heatlas.pipeline.training.parallel import ALONE, Ranks
-from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.selection import BestEpoch
 from heatlas.pipeline.training.volumes import LabelledVolumes
 
 NOTHING = Context()
@@ -47,14 +47,14 @@ class Trained:
 
     Parameters
     ----------
-    selection : Selection
+    selection : BestEpoch
         Final state, including the epoch that was kept.
     history : tuple of EpochRecord
     weights : mapping of str to Tensor
         Network state at the epoch kept.
     """
 
-    selection: Selection
+    selection: BestEpoch
     history: tuple[EpochRecord, ...]
     weights: Mapping[str, torch.Tensor]
 
@@ -144,7 +144,7 @@ def train(
     channels_last(model)
     learning = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.Adam(learning, config.learning_rate, weight_decay=config.weight_decay)
-    selection, history, best = Selection(), [], {}
+    selection, history, best = BestEpoch(), [], {}
     known = read_checkpoint(resumption.path, resumption.key)
     if known is None:
         _calibrated(model, training, config)

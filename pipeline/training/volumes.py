@@ -17,7 +17,7 @@ from heatlas.pipeline.models.kept_volumes import STORED, KeptVolumes, keep_volum
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
 SHARE_OF_GPU = 0.5
-"""Of the free memory of a GPU, at most, for volumes; the rest is for the network."""
+"""Largest share of the free memory of a GPU for volumes; the rest is for the network."""
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ def norms(run: RunRecord) -> Verdict | None:
     """Whether norms fit controls that they were not made from, and whether patients fall into subtypes."""
     parts, worst, off, fewest = [], 0.0, 0.0, float("inf")
     for source, title in ((run.main_maps[0], map_title(run.main_maps[0])), ("volume", f"volumes ({OWN})")):
-        rows = rows_where(run, "w_calibration", fold="all", source=source)
-        rows = rows[rows["beyond"].notna()] if len(rows) else rows
+        rows = rows_where(run, "w_calibration", fold="all", source=source, known="beyond")
         if rows.empty:
             continue
         worst, fewest = max(worst, float(rows["beyond"].mean())), min(fewest, int(rows["n_controls"].max()))
@@ -45,7 +44,7 @@ def norms(run: RunRecord) -> Verdict | None:
             f"{count(int(rows['n_controls'].max()), 'control')} lie beyond ±1.96, over "
             f"{count(len(rows), 'region')} (5 % if the norms fit); their mean z is {fixed(centre)} (0 if they fit), "
             f"the largest of a region {fixed(far['mean_z'])} ({shortened(far['group'])})"
-        )  # fmt: skip
+        )
     if not parts:
         return None
     doubt = ", but few controls were tested" if fewest < FEW_CONTROLS else ""
@@ -92,8 +91,7 @@ def sites(run: RunRecord) -> Verdict | None:
         before, after = (int((rows[p] < CLEAR).sum()) for p in ("p_fwe_before", "p_fwe_after"))
         marked[source] = before
         held = ", test fold held" if str(first.get("fold_held")).lower() == "true" else ""
-        spread = rows_where(run, "site_effects", source=source, effect="scale")
-        spread = spread[spread["p_fwe_before"].notna()] if len(spread) else spread
+        spread = rows_where(run, "site_effects", source=source, effect="scale", known="p_fwe_before")
         in_spread = "; in spread " + survivors(spread, "p_fwe_before") + " before" if len(spread) else ""
         parts.append(
             f"{title} (n = {number(first['n_participants'])} of {number(first['n_sites'])} sites{held}): "
@@ -154,8 +152,7 @@ def shortcuts(run: RunRecord) -> Verdict | None:
     name = run.main_maps[0]
     places = rows_where(run, "shortcuts", map=name)
     places = places[places["compartment"] != NO_REGION] if len(places) else places
-    read = rows_where(run, "site_prediction", map=name)
-    read = read[read["p_fwe"].notna()] if len(read) else read
+    read = rows_where(run, "site_prediction", map=name, known="p_fwe")
     if places.empty and read.empty:
         return None
     answers, grounds = [], []
@@ -220,8 +217,9 @@ def mean_rank_correlation(w: pd.Series, n_rankings: pd.Series) -> pd.Series:
 
 def correlation_of_folds(run: RunRecord) -> float | None:
     """Mean rank correlation of the regions of the leading map between networks of different folds; None if unknown."""
-    rows = rows_where(run, "ranking_agreement", metric="density", scans="all", between="folds", map=run.leading_map)
-    rows = rows[rows["kendall_w"].notna()] if len(rows) else rows
+    rows = rows_where(
+        run, "ranking_agreement", metric="density", scans="all", between="folds", map=run.leading_map, known="kendall_w"
+    )
     if rows.empty:
         return None
     return float(mean_rank_correlation(rows["kendall_w"], rows["n_rankings"]).iloc[0])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
 from heatlas.reports.analyses import audit_verdicts, baselines, planted_verdict, verdicts
-from heatlas.reports.analyses.charts import Intervals
-from heatlas.reports.analyses.views import ANY_TASK, CLASSES, Analysis, View
+from heatlas.reports.analyses.charts import IntervalChart
+from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, View
 from heatlas.reports.frame import chapters
 from heatlas.reports.read.run_record import OUTCOMES
 
@@ -19,7 +19,7 @@ _CORRELATION = (
     "biomarker", "scan_group", "estimator", "covariates", "map", "group", "r", *_CI, "p", "p_fwe", "p_fdr", *_N, "note",
 )  # fmt: skip
 
-PRIMARY = Analysis(
+PRIMARY = AnalysisSection(
     "primary", "The primary outcome", "Primary outcome", chapters.PERFORMANCE,
     "The one question that this run named before any result ([statistics.primary] of its configuration), so its p "
     "needs no correction. All other tests are secondary (a question of the study, corrected over all of its tests) or "
@@ -36,7 +36,7 @@ PRIMARY = Analysis(
     CLASSES,
 )  # fmt: skip
 
-ASSOCIATIONS = Analysis(
+ASSOCIATIONS = AnalysisSection(
     "associations", "Does relevance follow clinical measures?", "Clinical measures", chapters.CLINICAL,
     "Correlation over participants of regional relevance with volumes, scores and further measures at the visit of "
     "the scan; each person's scans are averaged first and participants are permuted. Corrected p values take account "
@@ -47,7 +47,7 @@ ASSOCIATIONS = Analysis(
             "associations", "Within a class: density against clinical measures, clearest first.", _CORRELATION,
             where={"metric": ["density"], "scan_group": ["{positive}", "{negative}", *OUTCOMES]},
             order=("p_fwe", "-r"), shown=20, finding="p_fwe", optional=True,
-            intervals=Intervals(("biomarker", "group", "scan_group", "map", "estimator"), "r", "ci_low", "ci_high",
+            intervals=IntervalChart(("biomarker", "group", "scan_group", "map", "estimator"), "r", "ci_low", "ci_high",
                                 "correlation"),
         ),
         View(
@@ -65,7 +65,7 @@ ASSOCIATIONS = Analysis(
 
 _MEASURED = ("fold", "metric", "estimate", *_CI, *_N)
 
-NUMBER_PERFORMANCE = Analysis(
+NUMBER_PERFORMANCE = AnalysisSection(
     "number-performance",
     "How well is the number predicted?",
     "Performance",
@@ -82,7 +82,7 @@ NUMBER_PERFORMANCE = Analysis(
     ),
     tasks=frozenset({NUMBER}),
 )
-CLASSES_PERFORMANCE = Analysis(
+CLASSES_PERFORMANCE = AnalysisSection(
     "classes-performance", "How well are the classes distinguished?", "Performance", chapters.PERFORMANCE,
     "Each scan was predicted by a network that had seen neither the scan nor any other scan of the same participant. "
     "The balanced accuracy is the mean over classes of the share of their scans that are recognised.",
@@ -95,7 +95,7 @@ CLASSES_PERFORMANCE = Analysis(
     ),
     tasks=frozenset({SEVERAL_CLASSES}),
 )  # fmt: skip
-BASELINES = Analysis(
+BASELINES = AnalysisSection(
     "baselines", "Do the networks add anything to simple predictors?", "Simple predictors", chapters.PERFORMANCE,
     "Ridge regression (logistic for classes) learned from the same people as the network of each fold, and was tested "
     "on the same people. Each predictor sees one thing: age and sex; volumes, where they are known; the mean and the "
@@ -111,7 +111,7 @@ BASELINES = Analysis(
     baselines.verdict,
     ANY_TASK,
 )  # fmt: skip
-REPEATS = Analysis(
+REPEATS = AnalysisSection(
     "repeats", "Does the performance depend on the seed of the training?", "Repeats", chapters.PERFORMANCE,
     "Each fold was trained several times with other seeds, on the same registration and the same split. Heatmaps are "
     "those of the first training.",
@@ -122,7 +122,7 @@ REPEATS = Analysis(
     ),
     tasks=ANY_TASK,
 )  # fmt: skip
-NUMBER_ASSOCIATIONS = Analysis(
+NUMBER_ASSOCIATIONS = AnalysisSection(
     "number-associations", "Does relevance follow the number?", "Relevance and the number", chapters.CLINICAL,
     "Correlation over participants of regional relevance with the target, with the corrected gap and with further "
     "measures; each person's scans are averaged first and participants are permuted. Corrected p values take account "
@@ -140,7 +140,7 @@ _COMPARED = (
     "p_fwe_adjusted", "n_first", "n_second", "note",
 )  # fmt: skip
 
-COMPARISONS = Analysis(
+COMPARISONS = AnalysisSection(
     "comparisons", "Where do groups differ?", "Group comparisons", chapters.REGIONS,
     "Classes, and right and wrong predictions, compared region by region over participants, with the test fold held. "
     "Outcomes (true and false positives and negatives) are defined by the network's output, which LRP and evidence "
@@ -153,8 +153,8 @@ COMPARISONS = Analysis(
             "group_comparisons", "Share of the map in {positive} and {negative}, clearest first.", _COMPARED,
             where={"metric": ["share"], "comparison": ["{positive}/{negative}", "positive/negative"]},
             order=("p_fwe", "-hedges_g"), shown=20, finding="p_fwe", optional=True,
-            intervals=Intervals(("group", "map"), "difference", "ci_low", "ci_high", "difference in share of the map",
-                                n=("n_first", "n_second")),
+            intervals=IntervalChart(("group", "map"), "difference", "ci_low", "ci_high",
+                                    "difference in share of the map", n=("n_first", "n_second")),
         ),
         View(
             "group_comparisons", "Share of the map, every comparison; outcomes condition on the network's output.",
@@ -176,7 +176,7 @@ COMPARISONS = Analysis(
     verdicts.comparisons,
 )  # fmt: skip
 
-EFFECTS = Analysis(
+EFFECTS = AnalysisSection(
     "effects", "Regions that tell the classes apart", "Region effects", chapters.REGIONS,
     "Density of relevance in each region, compared between the classes. Read this with care, and the share of the map "
     "first: densities are not divided by the map's total, which is nearly the {start} of {positive}. A difference in "
@@ -194,7 +194,7 @@ EFFECTS = Analysis(
     absent="Differences between the classes have not been tested yet.",
 )  # fmt: skip
 
-REGION_MEANS = Analysis(
+REGION_MEANS = AnalysisSection(
     "region-means", "All regions", "Region table", chapters.REGIONS,
     "Means over participants (each person's scans averaged first); gain is that of true positives against {negative} "
     "of the same test fold. Values of each scan and side are in group/relevance.tsv.",
@@ -205,7 +205,7 @@ REGION_MEANS = Analysis(
     ),
 )  # fmt: skip
 
-PLANTED = Analysis(
+PLANTED = AnalysisSection(
     "planted", "Are the planted regions found?", "Planted truth", chapters.EVALUATION,
     "The regions in which disease was planted are known. The table shows how many of them lead the ranking of regions "
     "in true positives, and how much of the positive relevance lies in them.",
@@ -217,7 +217,7 @@ PLANTED = Analysis(
     planted_verdict.planted_regions,
 )  # fmt: skip
 
-SUBGROUPS = Analysis(
+SUBGROUPS = AnalysisSection(
     "subgroups", "For whom does it work? Performance and relevance in subgroups", "Subgroups", chapters.FAIRNESS,
     "Performance and relevance in women and men, at different ages and at different sites. Subgroups with too few "
     "participants have no values. A small p in one subgroup and a large one in another do not show a difference "
@@ -229,7 +229,7 @@ SUBGROUPS = Analysis(
              "p_fdr",
              *_N, "n_positive", "n_negative", "note"),
             where={"metric": ["balanced_accuracy", None]}, shown=40, finding="p_fdr",
-            intervals=Intervals(("level",), "estimate", "ci_low", "ci_high", "balanced accuracy", 0.5),
+            intervals=IntervalChart(("level",), "estimate", "ci_low", "ci_high", "balanced accuracy", 0.5),
         ),
         View(
             "interactions", "Whether the difference between {positive} and {negative} depends on the subgroup.",
@@ -248,7 +248,7 @@ SUBGROUPS = Analysis(
     verdicts.fairness,
 )  # fmt: skip
 
-PROGRESSION = Analysis(
+PROGRESSION = AnalysisSection(
     "progression", "Does it predict who converts?", "Progression", chapters.CLINICAL,
     "People with MCI, predicted by networks that were trained on {positive} and {negative} and never on them. "
     "Concordance is the chance that, of two people, the one with the higher score converts first; 0.5 is guessing. "
@@ -260,7 +260,7 @@ PROGRESSION = Analysis(
         View(
             "progression", "Prediction of conversion to AD from the first scan.",
             ("predictor", "measure", "estimate", *_CI, "p", "n_participants", "n_events", "event", "note"), shown=30,
-            intervals=Intervals(("predictor", "measure"), "estimate", "ci_low", "ci_high", "estimate", 0.5),
+            intervals=IntervalChart(("predictor", "measure"), "estimate", "ci_low", "ci_high", "estimate", 0.5),
         ),
         View(
             "cox", "Cox models, per standard deviation of the predictor.",
@@ -279,7 +279,7 @@ PROGRESSION = Analysis(
     verdicts.progression,
 )  # fmt: skip
 
-NORMS = Analysis(
+NORMS = AnalysisSection(
     "norms", "Against the norm: w-scores and subtypes", "Norms", chapters.CLINICAL,
     "A w-score is the distance of a person from the value expected for {negative} of the same age, sex and further "
     "covariates, in standard deviations; the norm of each fold comes from its own training participants of {negative}. "
@@ -305,7 +305,7 @@ NORMS = Analysis(
     audit_verdicts.norms,
 )  # fmt: skip
 
-MAIN_EFFECTS = Analysis(
+MAIN_EFFECTS = AnalysisSection(
     "main-effects", "What else influences relevance and volume?", "Other influences", chapters.FAIRNESS,
     "Sex, age, education, field strength and site, each adjusted for the others and the class. Influences that have "
     "nothing to do with the disease may change volumes but should change relevance little.",
@@ -319,7 +319,7 @@ MAIN_EFFECTS = Analysis(
     ),
 )  # fmt: skip
 
-HARMONISATION = Analysis(
+HARMONISATION = AnalysisSection(
     "harmonisation", "Do results depend on the site? Before and after harmonisation", "Sites", chapters.FAIRNESS,
     "Effect of the site on relevance and volumes, adjusted for the covariates, before and after ComBat. Parameters "
     "are estimated from the training participants of each fold and applied to its test participants. Covariates of "
@@ -342,7 +342,7 @@ HARMONISATION = Analysis(
     audit_verdicts.sites,
 )  # fmt: skip
 
-SHORTCUTS = Analysis(
+SHORTCUTS = AnalysisSection(
     "shortcuts", "Does it use shortcuts?", "Shortcut audit", chapters.FAIRNESS,
     "A network can be right for reasons that have nothing to do with the disease: the edge of the brain mask, fluid, "
     "the scanner. An enrichment of 1 means that relevance is spread evenly; site and field strength should not be "
@@ -353,19 +353,20 @@ SHORTCUTS = Analysis(
             ("map", "compartment", "reference", "share", "voxel_share", "enrichment", *_CI, "enrichment_positive",
              "enrichment_negative", "difference", "difference_low", "difference_high", "p_fdr", "n_participants",
              "note"), shown=30,
-            intervals=Intervals(("compartment", "map"), "enrichment", "ci_low", "ci_high", "enrichment", 1.0),
+            intervals=IntervalChart(("compartment", "map"), "enrichment", "ci_low", "ci_high", "enrichment", 1.0),
         ),
         View(
             "site_prediction", "Site and field strength from relevance, out of fold.",
             ("target", "map", "balanced_accuracy", *_CI, "chance", "null_mean", "p", "p_fwe", "n_sites", *_N, "note"),
             shown=20, finding="p_fwe", leading=False,
-            intervals=Intervals(("target", "map"), "balanced_accuracy", "ci_low", "ci_high", "balanced accuracy", None),
+            intervals=IntervalChart(("target", "map"), "balanced_accuracy", "ci_low", "ci_high",
+                                    "balanced accuracy", None),
         ),
     ),
     audit_verdicts.shortcuts,
 )  # fmt: skip
 
-AGREEMENT = Analysis(
+AGREEMENT = AnalysisSection(
     "agreement", "Do networks, values of β and methods agree?", "Agreement", chapters.MAPS,
     "Agreement of rankings of regions. Kendall's W is 1 if all rankings are the same, and 1 divided by their number "
     "by chance. Networks of different folds share most of their training participants, so their agreement is an upper "
@@ -380,7 +381,7 @@ AGREEMENT = Analysis(
     audit_verdicts.agreement,
 )  # fmt: skip
 
-EFFECTS_FOUND = Analysis(
+EFFECTS_FOUND = AnalysisSection(
     "planted-effects", "Are planted effects found, and only these?", "Planted effects", chapters.EVALUATION,
     "Planted effects are the disease in the planted regions and everything else that was put into the data of a "
     "synthetic cohort; they should be found. Null effects were not planted and should not be found.",
@@ -394,7 +395,7 @@ EFFECTS_FOUND = Analysis(
     planted_verdict.planted_effects,
 )  # fmt: skip
 
-ANALYSES: Sequence[Analysis] = (
+ANALYSES: Sequence[AnalysisSection] = (
     NUMBER_PERFORMANCE, CLASSES_PERFORMANCE, BASELINES, REPEATS, AGREEMENT, COMPARISONS, EFFECTS, ASSOCIATIONS,
     NUMBER_ASSOCIATIONS, PROGRESSION, NORMS, SUBGROUPS, MAIN_EFFECTS, SHORTCUTS, HARMONISATION, PLANTED, EFFECTS_FOUND,
 )  # fmt: skip

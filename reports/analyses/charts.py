@@ -17,7 +17,7 @@ DRAWN = 20  # rows of a chart
 
 
 @dataclass(frozen=True)
-class Intervals:
+class IntervalChart:
     """A chart of estimates with their intervals."""
 
     label: Sequence[str]  # columns that name a row
@@ -29,7 +29,9 @@ class Intervals:
     n: Sequence[str] = ("n_participants",)  # columns with the participants behind a row, group by group
 
 
-def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str, confidence: float) -> tuple[Markup | None, str]:
+def chart_of(
+    rows: pd.DataFrame, spec: IntervalChart | None, caption: str, confidence: float
+) -> tuple[Markup | None, str]:
     """Chart of the first `DRAWN` rows that have an estimate, and its caption; None where there is nothing to draw.
 
     Values that all rows share are in the caption, not in every name; `confidence` is that of the intervals.
@@ -44,8 +46,9 @@ def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str, confidenc
         parts = [_said(name, row[name]) for name in label if name in row and not is_missing(row[name])]
         sizes = [number(row[name]) for name in spec.n if not is_missing(row.get(name))]
         n = f"n = {' and '.join(sizes)}" if sizes else ""
-        drawn.append(IntervalRow(" · ".join(parts), n, row[spec.estimate], row[spec.low], row[spec.high],
-                                 row.get("group_page")))  # fmt: skip
+        drawn.append(
+            IntervalRow(" · ".join(parts), n, row[spec.estimate], row[spec.low], row[spec.high], row.get("group_page"))
+        )
     alt = listing([f"{row.name} {fixed(row.estimate)}" for row in drawn[:6]])
     there = int(rows[spec.estimate].notna().sum())
     left = f" The first {number(DRAWN)} of {number(there)}." if there > DRAWN else ""
@@ -54,7 +57,7 @@ def chart_of(rows: pd.DataFrame, spec: Intervals | None, caption: str, confidenc
     return draw_intervals(drawn, spec.axis, f"{spec.axis}: {alt}.", spec.at), f"{caption}{same}{lines}{upright}{left}"
 
 
-def _told_apart(rows: pd.DataFrame, spec: Intervals) -> tuple[list[str], str]:
+def _told_apart(rows: pd.DataFrame, spec: IntervalChart) -> tuple[list[str], str]:
     """Columns in which the rows differ, and a sentence with the values that they share."""
     there = [name for name in spec.label if name in rows]
     shared = [name for name in there if len(rows) > 1 and (rows[name] == rows[name].iloc[0]).all()]

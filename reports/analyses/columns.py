@@ -22,8 +22,9 @@ LINKS = {"group": "group_page", "participant_id": "person_page"}
 """Column with the address of the page that a cell leads to."""
 
 CORRECTIONS: Mapping[str, str] = {
-    "p_fwe": "family-wise, largest statistic", "p_fdr": "FDR, Benjamini–Hochberg",
-}  # fmt: skip
+    "p_fwe": "family-wise, largest statistic",
+    "p_fdr": "FDR, Benjamini–Hochberg",
+}
 """Kinds of correction by the beginning of the column's name."""
 
 

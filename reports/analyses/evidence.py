@@ -13,7 +13,7 @@ from functools import lru_cache
 import pandas as pd
 
 from heatlas.reports.analyses.findings import Leaders, leaders, voxels_of
-from heatlas.reports.analyses.verdicts import g_in_words, rows_where
+from heatlas.reports.analyses.verdicts import classes_compared, g_in_words, rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, interval, mid_sentence, percent, signed
 
@@ -55,8 +55,7 @@ def evidence_differences(run: RunRecord, map_name: str) -> pd.DataFrame:
 
     Columns of ``group_comparisons.tsv``; means, difference and interval are in logits.
     """
-    pair = f"{run.positive}/{run.negative}"
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=map_name, metric="density")
+    rows = classes_compared(run, map=map_name, metric="density")
     if rows.empty or map_name not in run.evidence_maps:
         return pd.DataFrame()
     rows = rows[rows["hedges_g"].notna()].set_index("group")

@@ -17,7 +17,7 @@ from heatlas.pipeline.regions.ranking import least_voxels as least_voxels_at
 from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, VOLUME
 from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS
-from heatlas.reports.analyses.verdicts import rows_where
+from heatlas.reports.analyses.verdicts import classes_compared
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened
 
@@ -56,8 +56,7 @@ def small_regions(run: RunRecord) -> dict[str, int]:
 
 def weak_in_controls(run: RunRecord, map_name: str) -> frozenset[str]:
     """Regions whose mean in the negative class lies below the floor of the log-gain."""
-    pair = f"{run.positive}/{run.negative}"
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=map_name, metric="density")
+    rows = classes_compared(run, map=map_name, metric="density")
     return frozenset(rows.loc[rows["mean_second"] < rows["floor"], "group"].astype(str) if len(rows) else ())
 
 
@@ -110,8 +109,7 @@ def rule(run: RunRecord) -> str:
 
 def map_shares(run: RunRecord, map_name: str, label: str) -> pd.Series:
     """Mean share of a map in each region in one of the classes, from ``group_comparisons.tsv``; empty without it."""
-    pair = f"{run.positive}/{run.negative}"
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=map_name, metric="share")
+    rows = classes_compared(run, map=map_name, metric="share")
     if rows.empty:
         return pd.Series(dtype=float)
     return rows.set_index("group")["mean_first" if label == run.positive else "mean_second"]
@@ -177,22 +175,20 @@ def primary_volume(run: RunRecord) -> str:
     return ADJUSTED if table.loc[table["volume"] == ADJUSTED, "r"].notna().any() else VOLUME
 
 
-def volume_row(
-    run: RunRecord, map_name: str, estimator: str = "pearson", unit: str = "participant"
-) -> pd.Series | None:
-    """Row of the association with the primary volume."""
+def volume_row(run: RunRecord, map_name: str, estimator: str = "pearson") -> pd.Series | None:
+    """Row of the association with the primary volume over participants."""
     table = run.tables["volume_association"]
-    chosen = {"volume": primary_volume(run), "map": map_name, "estimator": estimator, "unit": unit}
+    chosen = {"volume": primary_volume(run), "map": map_name, "estimator": estimator, "unit": "participant"}
     for column, value in chosen.items():
         table = table[table[column] == value]
     return None if table.empty else table.iloc[0]
 
 
-def volume_estimate(run: RunRecord, map_name: str, estimator: str = "pearson") -> Estimate | None:
+def volume_estimate(run: RunRecord, map_name: str) -> Estimate | None:
     """Correlation of hippocampal relevance with volume over true-positive participants; None if it is not known."""
     if not run.has("volume_association"):
         return None
-    row = volume_row(run, map_name, estimator)
+    row = volume_row(run, map_name)
     if row is None or is_missing(row["r"]):
         return None
     return Estimate(

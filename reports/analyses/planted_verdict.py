@@ -7,7 +7,7 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation.planted import TOP
 from heatlas.reports.analyses.evidence import place_of
-from heatlas.reports.analyses.verdicts import CLEAR, Verdict, rows_where
+from heatlas.reports.analyses.verdicts import CLEAR, Verdict, classes_compared, rows_where
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.codes import worded
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent
@@ -130,21 +130,22 @@ def planted_regions(run: RunRecord) -> Verdict | None:
 
 def _everywhere(run: RunRecord, effect: str, analysis: str) -> pd.DataFrame:
     """The same test in all regions of the leading map, where it is one of density over both classes."""
-    asked: dict[str, object] = {"map": run.leading_map, "metric": "density"}
+    density = {"map": run.leading_map, "metric": "density"}
     if analysis == "group_comparisons.tsv":
-        asked["comparison"] = f"{run.positive}/{run.negative}"
-    elif analysis == "associations.tsv":
-        asked |= {"biomarker": effect.removeprefix("severity_"), "scan_group": "all", "estimator": "pearson"}
-    else:
-        return pd.DataFrame()
-    rows = rows_where(run, analysis.removesuffix(".tsv"), **asked)
-    return rows[rows["p_fwe"].notna()] if len(rows) else rows
+        return classes_compared(run, known="p_fwe", **density)
+    if analysis == "associations.tsv":
+        biomarker = effect.removeprefix("severity_")
+        return rows_where(
+            run, "associations", "p_fwe", biomarker=biomarker, scan_group="all", estimator="pearson", **density
+        )
+    return pd.DataFrame()
 
 
 def _within(run: RunRecord) -> str:
     """How many correlations with any measure pass within the patients, whom the prediction does not tell apart."""
-    rows = rows_where(run, "associations", map=run.leading_map, metric="density", scan_group=run.positive)
-    rows = rows[rows["p_fwe"].notna()] if len(rows) else rows
+    rows = rows_where(
+        run, "associations", map=run.leading_map, metric="density", scan_group=run.positive, known="p_fwe"
+    )
     if rows.empty:
         return ""
     clear = int((rows["p_fwe"] < CLEAR).sum())

@@ -75,10 +75,11 @@ def primary(run: RunRecord) -> Verdict | None:
     note = "" if is_missing(row["note"]) else f" {sentence_case(shortened(row['note'], LONGEST_TEXT))}."
     shown = "A correlation." if row["p"] < CLEAR else "No clear correlation."
     return Verdict(
-        shown, f"{named} r\xa0=\xa0{fixed(row['r'])} ({bounds}), {p_value(row['p'])}, "
+        shown,
+        f"{named} r\xa0=\xa0{fixed(row['r'])} ({bounds}), {p_value(row['p'])}, "
         f"{count(int(row['n_participants']), 'participant')}, {count(int(row['n_scans']), 'scan')}. Permutations "
         f"exchange {row['exchanged']}.{note}",
-    )  # fmt: skip
+    )
 
 
 def g_in_words(row: Mapping[Hashable, object] | pd.Series) -> str:
@@ -94,17 +95,22 @@ def g_in_words(row: Mapping[Hashable, object] | pd.Series) -> str:
     return g if is_missing(low) or is_missing(high) else f"{g} [{fixed(low)} to {fixed(high)}]"
 
 
-def rows_where(run: RunRecord, table: str, **values: object) -> pd.DataFrame:
-    """Rows of a table of the run with these values; none where the table or one of the columns is missing."""
+def rows_where(run: RunRecord, table: str, known: str = "", **values: object) -> pd.DataFrame:
+    """Rows of a table of the run with these values, and with any in the column `known`; none without one of these."""
     if not run.has(table) or not set(values) <= set(run.tables[table]):
         return pd.DataFrame()
     rows = run.tables[table]
     for column, value in values.items():
         rows = rows[rows[column] == value]
-    return rows
+    return rows[rows[known].notna()] if known and len(rows) else rows
 
 
-def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
+def classes_compared(run: RunRecord, known: str = "", **values: object) -> pd.DataFrame:
+    """Rows of ``group_comparisons.tsv`` about the classes, with these values."""
+    return rows_where(run, "group_comparisons", known, comparison=f"{run.positive}/{run.negative}", **values)
+
+
+def survivors(rows: pd.DataFrame, p: str) -> str:
     r"""How many tests are significant after correction, and the clearest one.
 
     Examples
@@ -116,25 +122,24 @@ def survivors(rows: pd.DataFrame, p: str, unit: str = "region") -> str:
     if tested.empty:
         return "nothing could be tested"
     first = tested.sort_values(p, kind="stable").iloc[0]
-    found = int((tested[p] < CLEAR).sum())
+    significant = int((tested[p] < CLEAR).sum())
     return (
-        f"{number(found)} of {count(len(tested), unit)} with a corrected p {correction(p)} below 0.05 (smallest: "
-        f"{p_value(first[p])}, {shortened(first['group'])})"
+        f"{number(significant)} of {count(len(tested), 'region')} with a corrected p {correction(p)} below 0.05 "
+        f"(smallest: {p_value(first[p])}, {shortened(first['group'])})"
     )
 
 
 def comparisons(run: RunRecord) -> Verdict | None:
     """Where the classes differ in their share of the leading map, and by density, which follows the prediction."""
-    name, pair = run.leading_map, f"{run.positive}/{run.negative}"
+    name = run.leading_map
     metric = "density" if run.leads_with_evidence else "share"  # evidence is the density times the voxels
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric=metric)
-    tested = rows[rows["p_fwe"].notna()] if len(rows) else rows
+    tested = classes_compared(run, map=name, metric=metric, known="p_fwe")
     if tested.empty:
         return None
     clear = tested[tested["p_fwe"] < CLEAR].assign(size=-tested["hedges_g"].abs())
     clear = clear.sort_values(["p_fwe", "size"], kind="stable")
     what = " evidence" if run.leads_with_evidence else ""
-    said = [
+    phrases = [
         f"{word}{what} in {listing([_with_g(row) for row in rows.head(NAMED).to_dict('records')])}"
         for word, rows in (("more", clear[clear["difference"] > 0]), ("less", clear[clear["difference"] < 0]))
         if len(rows)
@@ -142,7 +147,7 @@ def comparisons(run: RunRecord) -> Verdict | None:
     start = f"Scans of {run.positive} have" if run.leads_with_evidence else f"Of the map of {run.positive},"
     measure = "evidence" if run.leads_with_evidence else "share of the map"
     none = f"In none of {count(len(tested), 'region')} does the {measure} differ after correction."
-    answer = f"{start} {'; '.join(said)}." if said else none
+    answer = f"{start} {'; '.join(phrases)}." if phrases else none
     first = tested.iloc[0]
     if run.leads_with_evidence:
         return Verdict(
@@ -152,7 +157,7 @@ def comparisons(run: RunRecord) -> Verdict | None:
             "Hedges' g [interval]. Regions add up to the difference in logits, so this says which regions carry the "
             "prediction.",
         )
-    densities = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="density")
+    densities = classes_compared(run, map=name, metric="density")
     grounds = (
         f"Share of the map ({map_title(name)}), {number(first['n_first'])} participants of {run.positive} against "
         f"{number(first['n_second'])} of {run.negative}, Welch's t, permuted: {survivors(tested, 'p_fwe')}; g is "
@@ -170,24 +175,23 @@ def comparisons(run: RunRecord) -> Verdict | None:
 
 def effects(run: RunRecord) -> Verdict | None:
     """How many regions tell the classes apart by density, map by map, and how this was tested."""
-    pair = f"{run.positive}/{run.negative}"
-    table, said = rows_where(run, "group_comparisons", comparison=pair, metric="density"), []
+    table, phrases = classes_compared(run, metric="density"), []
     if table.empty:
         return None
     for name in run.main_maps:
         rows = table[(table["map"] == name) & table["t"].notna()]
         if len(rows):
             clear = int((rows["p_fwe"] < CLEAR).sum())
-            said.append(f"{map_title(name)}: {number(clear)} of {count(len(rows), 'region')}")
+            phrases.append(f"{map_title(name)}: {number(clear)} of {count(len(rows), 'region')}")
     first = table.iloc[0]
     within = f" within test folds.{difference_in_words(table)}" if folds_held(table) else "."
     grounds = (
         f"{count(int(first['n_first']), 'participant')} of {run.positive} and {number(first['n_second'])} of "
         f"{run.negative}, each person's scans averaged first; Welch's t, participants reassigned at random{within}"
     )
-    if not said:
+    if not phrases:
         return Verdict("No difference could be tested.", grounds)
-    return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(said)}.", grounds)
+    return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(phrases)}.", grounds)
 
 
 def folds_held(table: pd.DataFrame) -> bool:
@@ -210,8 +214,7 @@ def associations(run: RunRecord) -> Verdict | None:
     """Correlations within a class, for the leading map; correction is within each measure and estimator."""
     name, parts, sets, least = run.main_maps[0], [], 0, 1.0
     for label in run.labels:
-        rows = rows_where(run, "associations", scan_group=label, map=name, metric="density")
-        rows = rows[rows["p_fwe"].notna()] if len(rows) else rows
+        rows = rows_where(run, "associations", scan_group=label, map=name, metric="density", known="p_fwe")
         if rows.empty:
             continue
         first = rows.sort_values("p_fwe", kind="stable").iloc[0]
@@ -235,25 +238,24 @@ def associations(run: RunRecord) -> Verdict | None:
             f"{count(sets, 'set')} of tests."
         )
     return Verdict(
-        answer, f"{map_title(name)}, density, participants permuted, corrected within each of {count(sets, 'set')} (a "
+        answer,
+        f"{map_title(name)}, density, participants permuted, corrected within each of {count(sets, 'set')} (a "
         f"measure, an estimator, a class): {'; '.join(parts)}.",
-    )  # fmt: skip
+    )
 
 
 def fairness(run: RunRecord) -> Verdict | None:
     """Which subgroups were compared, how many people they have, and whether any difference survives correction."""
-    rows = rows_where(run, "fairness", metric="balanced_accuracy")
-    known = rows[rows["estimate"].notna()] if len(rows) else rows
+    known = rows_where(run, "fairness", metric="balanced_accuracy", known="estimate")
     if known.empty:
         return None
     every = run.tables["fairness"]
     variables = listing([variable_in_words(name) for name in dict.fromkeys(known["variable"])])
     sizes = known["n_participants"]
     suppressed = len(every.loc[every["level"].notna(), ["variable", "level"]].drop_duplicates()) - len(known)
-    scope = (
-        f"{count(len(known), 'subgroup')} by {variables}, n = {number(sizes.min())} to {number(sizes.max())}"
-        + (f"; {number(suppressed)} more {'has' if suppressed == 1 else 'have'} too few people" if suppressed else "")
-    )  # fmt: skip
+    scope = f"{count(len(known), 'subgroup')} by {variables}, n = {number(sizes.min())} to {number(sizes.max())}" + (
+        f"; {number(suppressed)} more {'has' if suppressed == 1 else 'have'} too few people" if suppressed else ""
+    )
     by_estimate = known.sort_values("estimate", kind="stable")
     ends = [
         f"{fixed(row['estimate'])} ({_subgroup(row)}, n = {number(row['n_participants'])})"
@@ -273,10 +275,11 @@ def fairness(run: RunRecord) -> Verdict | None:
         answer = "It does not work equally well for everyone."
         test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."
     return Verdict(
-        answer, f"Compared: {scope}. Balanced accuracy lies between {listing(ends)}; each against everyone else, "
+        answer,
+        f"Compared: {scope}. Balanced accuracy lies between {listing(ends)}; each against everyone else, "
         f"membership permuted within the class, corrected {correction('p_fdr')} within each variable, "
         f"over its subgroups and measures. {test}",
-    )  # fmt: skip
+    )
 
 
 def _subgroup(row: pd.Series) -> str:
@@ -285,8 +288,8 @@ def _subgroup(row: pd.Series) -> str:
 
 def _tested(row: pd.Series) -> str:
     measure = "" if row["metric"] == "balanced_accuracy" else f"{worded(row['metric'])} "
-    said = f"{_subgroup(row)}, {measure}{fixed(row['estimate'])} against {fixed(row['rest'])}"
-    return f"{said}, corrected {p_value(row['p_fdr'])}"
+    sentence = f"{_subgroup(row)}, {measure}{fixed(row['estimate'])} against {fixed(row['rest'])}"
+    return f"{sentence}, corrected {p_value(row['p_fdr'])}"
 
 
 def progression(run: RunRecord) -> Verdict | None:
@@ -297,11 +300,11 @@ def progression(run: RunRecord) -> Verdict | None:
     row, settings = rows.iloc[0], run.config.statistics
     people, events = int(row["n_participants"]), int(row["n_events"])
     needed, conversions = settings.progression.min_participants, settings.progression.min_events_per_variable
-    said = "not known"
+    in_words = "not known"
     if not is_missing(row["estimate"]):
         bounds = interval(row["ci_low"], row["ci_high"], 2, settings.confidence)
-        said = f"{fixed(row['estimate'])} ({bounds}; uncorrected {p_value(row['p'])}, permuted; 0.5 is guessing)"
-    grounds = f"Concordance of the network's score with the time to AD: {said}, n = {number(people)}, " \
+        in_words = f"{fixed(row['estimate'])} ({bounds}; uncorrected {p_value(row['p'])}, permuted; 0.5 is guessing)"
+    grounds = f"Concordance of the network's score with the time to AD: {in_words}, n = {number(people)}, " \
               f"{count(events, 'conversion')} ({row['event']})."  # fmt: skip
     if people < needed or events < conversions or is_missing(row["estimate"]):
         return Verdict(
@@ -317,10 +320,10 @@ def progression(run: RunRecord) -> Verdict | None:
     beside = f" Other predictors: {listing(better)}." if better else ""
     adjusted = rows_where(run, "cox", predictor="model", model="adjusted")
     if len(adjusted) and not is_missing(adjusted["hazard_ratio"].iloc[0]):
-        one = adjusted.iloc[0]
+        first = adjusted.iloc[0]
         beside += (
-            f" Cox model with covariates: hazard ratio {fixed(one['hazard_ratio'])}, corrected (FDR) "
-            f"{p_value(one['p_fdr'])}, n = {number(one['n_participants'])}."
+            f" Cox model with covariates: hazard ratio {fixed(first['hazard_ratio'])}, corrected (FDR) "
+            f"{p_value(first['p_fdr'])}, n = {number(first['n_participants'])}."
         )
     clear = row["p"] < CLEAR
     answer = ("Better than guessing." if row["estimate"] > 0.5 else "Worse than guessing.") if clear else "Not shown."

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import KINDS, SEVERAL_CLASSES, TWO_CLASSES, KindName
-from heatlas.reports.analyses.charts import Intervals, chart_of
+from heatlas.reports.analyses.charts import IntervalChart, chart_of
 from heatlas.reports.analyses.columns import columns_of, correction
 from heatlas.reports.analyses.verdicts import Verdict
 from heatlas.reports.frame.chapters import Chapter
@@ -56,7 +56,7 @@ class View:
     leading: bool = True  # show only rows of the leading maps
     order: Sequence[str] = ()  # columns to sort by, smallest first; ``-name`` by size in absolute value, largest first
     shown: int = SHOWN
-    intervals: Intervals | None = None
+    intervals: IntervalChart | None = None
     # Column of corrected p values that are counted in a sentence; where no test has one, only the notes are shown
     finding: str = ""
     verdicts: bool = False  # count the column ``verdict`` in a sentence
@@ -93,8 +93,8 @@ def show_view(view: View, material: Material) -> ShownView | None:
     columns = columns_of(run, view.table, wanted)
     file = TABLES[view.table].path(run.layout).relative_to(run.layout.root).as_posix()
     whole = len(chosen) == len(table) and len(chosen) <= view.shown
-    said = (view.caption, TABLES[view.table].tests, "" if whole else f"Every row and column is in {file}.")
-    caption = " ".join(filter(None, said))
+    sentences = (view.caption, TABLES[view.table].tests, "" if whole else f"Every row and column is in {file}.")
+    caption = " ".join(filter(None, sentences))
     chart, chart_caption = chart_of(named, view.intervals, view.caption, run.config.statistics.confidence)
     notes = tuple(
         dict.fromkeys(
@@ -138,41 +138,43 @@ def _filled(value: object, run: RunRecord) -> object:
 
 def _named(rows: pd.DataFrame, material: Material) -> pd.DataFrame:
     """Maps by their title, regions and participants with the address of their page."""
-    found = rows
-    if "map" in found:
-        found = found.assign(map=found["map"].map(map_title, na_action="ignore"))
-    if "source" in found:
+    named = rows
+    if "map" in named:
+        named = named.assign(map=named["map"].map(map_title, na_action="ignore"))
+    if "source" in named:
         names = {name: map_title(name) for name in material.run.map_names} | {"volume": f"volume ({OWN})"}
-        found = found.assign(source=found["source"].map(lambda name: names.get(name, name)))
-    found = rows_in_words(found, material.run)
-    if "group" in found:
-        found = found.assign(group_page=found["group"].map(material.links.region).astype(object))
-    if "participant_id" in found:
-        found = found.assign(person_page=found["participant_id"].map(material.links.participant).astype(object))
-    return found
+        named = named.assign(source=named["source"].map(lambda name: names.get(name, name)))
+    named = rows_in_words(named, material.run)
+    if "group" in named:
+        named = named.assign(group_page=named["group"].map(material.links.region).astype(object))
+    if "participant_id" in named:
+        named = named.assign(person_page=named["participant_id"].map(material.links.participant).astype(object))
+    return named
 
 
 def rows_in_words(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
     """Codes of covariates, levels, contrasts and biomarkers in words, and the source of every volume."""
-    found = rows
-    if {"variable", "contrast"} <= set(found):
-        pairs = zip(found["variable"], found["contrast"], strict=True)
-        found = found.assign(contrast=[contrast_in_words(variable, contrast) for variable, contrast in pairs])
-    if {"variable", "level"} <= set(found):
-        pairs = zip(found["variable"], found["level"], strict=True)
-        found = found.assign(level=[level_in_words(variable, level) for variable, level in pairs])
-    if {"variable", "levels"} <= set(found):
-        pairs = zip(found["variable"], found["levels"], strict=True)
-        found = found.assign(levels=[levels_in_words(variable, levels) for variable, levels in pairs])
-    if "variable" in found:
-        found = found.assign(variable=_each_once(found["variable"], variable_in_words))
-    if "covariates" in found:
-        found = found.assign(covariates=found["covariates"].map(covariates_in_words))
-    if "note" in found:
-        found = found.assign(note=_each_once(found["note"], without_codes))
-    for column in {"biomarker", "predictor", "response"} & set(found):
-        found = found.assign(**{column: _each_once(found[column], partial(biomarker_in_words, run))})
-    return found
+    worded_rows = rows
+    if {"variable", "contrast"} <= set(worded_rows):
+        pairs = zip(worded_rows["variable"], worded_rows["contrast"], strict=True)
+        worded_rows = worded_rows.assign(
+            contrast=[contrast_in_words(variable, contrast) for variable, contrast in pairs]
+        )
+    if {"variable", "level"} <= set(worded_rows):
+        pairs = zip(worded_rows["variable"], worded_rows["level"], strict=True)
+        worded_rows = worded_rows.assign(level=[level_in_words(variable, level) for variable, level in pairs])
+    if {"variable", "levels"} <= set(worded_rows):
+        pairs = zip(worded_rows["variable"], worded_rows["levels"], strict=True)
+        worded_rows = worded_rows.assign(levels=[levels_in_words(variable, levels) for variable, levels in pairs])
+    if "variable" in worded_rows:
+        worded_rows = worded_rows.assign(variable=_each_once(worded_rows["variable"], variable_in_words))
+    if "covariates" in worded_rows:
+        worded_rows = worded_rows.assign(covariates=worded_rows["covariates"].map(covariates_in_words))
+    if "note" in worded_rows:
+        worded_rows = worded_rows.assign(note=_each_once(worded_rows["note"], without_codes))
+    for column in {"biomarker", "predictor", "response"} & set(worded_rows):
+        worded_rows = worded_rows.assign(**{column: _each_once(worded_rows[column], partial(biomarker_in_words, run))})
+    return worded_rows
 
 
 def _each_once(cells: pd.Series, in_words: Callable[[Any], str]) -> pd.Series:
@@ -219,7 +221,7 @@ def _planted(view: View, rows: pd.DataFrame) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Analysis:
+class AnalysisSection:
     """A section made of views."""
 
     id: str
@@ -241,7 +243,7 @@ class Analysis:
     def build(self, material: Material) -> Mapping[str, Any]:
         """Variables of ``analysis.html.j2``."""
         run = material.run
-        shown = [found for view in self.views if (found := show_view(view, material)) is not None]
+        shown = [table for view in self.views if (table := show_view(view, material)) is not None]
         horizon = number(run.config.cohort.mci_horizon_months)
         start = run.config.attribution.start_value
         lead = self.lead.format(positive=run.positive, negative=run.negative, start=start, horizon=horizon)

@@ -36,17 +36,19 @@ NAMED_FAULTS = 8  # faults named on the page
 def find_cautions(run: RunRecord, faults: Faults | None = None) -> list[Caution]:
     """All cautions that apply, serious ones first; a check that cannot be made is added to `faults`."""
     faults = faults or Faults(run.layout)
-    found = [faults.attempt("A warning", partial(check, run))[0] for check in CHECKS]
-    found.append(_faulty(list(faults.said)))
-    return sorted(filter(None, found), key=lambda caution: caution.level != "serious")
+    cautions = [faults.attempt("A warning", partial(check, run))[0] for check in CHECKS]
+    cautions.append(_faulty(list(faults.said)))
+    return sorted(filter(None, cautions), key=lambda caution: caution.level != "serious")
 
 
-def _faulty(said: Sequence[str]) -> Caution | None:
+def _faulty(sentences: Sequence[str]) -> Caution | None:
     """Maps and sections that are missing from the report; tables have their own caution."""
-    if not said:
+    if not sentences:
         return None
-    more = f" {number(len(said) - NAMED_FAULTS)} more are in logs/run.log." if len(said) > NAMED_FAULTS else ""
-    return Caution("serious", "Parts of this report are missing.", " ".join(said[:NAMED_FAULTS]) + more)
+    more = (
+        f" {number(len(sentences) - NAMED_FAULTS)} more are in logs/run.log." if len(sentences) > NAMED_FAULTS else ""
+    )
+    return Caution("serious", "Parts of this report are missing.", " ".join(sentences[:NAMED_FAULTS]) + more)
 
 
 def _synthetic(run: RunRecord) -> Caution | None:
@@ -90,7 +92,7 @@ def missing_stages(run: RunRecord) -> list[str]:
         ("attribution", ("conservation", "evidence", "relevance_bilateral")),
         ("regions", ("relevance_bilateral",)), ("statistics", (predictions.replace("predictions", "performance"),)),
     )  # fmt: skip
-    return [stage for stage, tables in stages if not any(run.has(one) or one in run.unreadable for one in tables)]
+    return [stage for stage, tables in stages if not any(run.has(table) or table in run.unreadable for table in tables)]
 
 
 def _unfinished(run: RunRecord) -> Caution | None:
@@ -176,10 +178,10 @@ def _dropped(run: RunRecord) -> Caution | None:
 
 
 def _same_images(run: RunRecord) -> Caution | None:
-    said = str(run.provenance.get("sources", {}).get("same_images", ""))
-    if not said:
+    note = str(run.provenance.get("sources", {}).get("same_images", ""))
+    if not note:
         return None
-    text = f"{said[:1].upper()}{shortened(said[1:], LONGEST_TEXT)}. The same image then counts several times."
+    text = f"{note[:1].upper()}{shortened(note[1:], LONGEST_TEXT)}. The same image then counts several times."
     return Caution("serious", "One image stands for several scans.", text, "cohort")
 
 
@@ -237,17 +239,20 @@ def _own_volumes(run: RunRecord) -> Caution | None:
     """Hippocampal volumes that come from the registration, not from a segmentation."""
     kept = run.tables["scans"][run.tables["scans"]["kept"].astype(bool)]
     known = kept[kept["hippocampus_mm3"].notna()]
-    own = known["hippocampus_source"].astype(str).str.startswith(JACOBIAN_SOURCE)
-    if not own.any():
+    from_jacobian = known["hippocampus_source"].astype(str).str.startswith(JACOBIAN_SOURCE)
+    if not from_jacobian.any():
         return None
     text = (
-        f"{number(int(own.sum()))} of {count(len(known), 'hippocampal volume')} come from the Jacobian determinant of "
-        f"the registration; they miss whatever the warp does not follow ({RELIABILITY})."
+        f"{number(int(from_jacobian.sum()))} of {count(len(known), 'hippocampal volume')} come from the Jacobian "
+        f"determinant of the registration; they miss whatever the warp does not follow ({RELIABILITY})."
     )
-    if not own.all():
+    if not from_jacobian.all():
         text += " The others come from the input; volumes of the two kinds should not be compared."
     return Caution(
-        "note" if own.all() else "serious", "Hippocampal volumes were measured by the registration.", text, "volume"
+        "note" if from_jacobian.all() else "serious",
+        "Hippocampal volumes were measured by the registration.",
+        text,
+        "volume",
     )
 
 
@@ -293,8 +298,8 @@ def _not_converged(run: RunRecord) -> Caution | None:
 
 
 def _not_learned(run: RunRecord) -> Caution | None:
-    found = {fold: model.get("validation_balanced_accuracy") for fold, model in run.models.items()}
-    folds = [fold for fold, value in found.items() if value is not None and value <= 1 / len(run.task.outputs)]
+    accuracies = {fold: model.get("validation_balanced_accuracy") for fold, model in run.models.items()}
+    folds = [fold for fold, value in accuracies.items() if value is not None and value <= 1 / len(run.task.outputs)]
     if not folds:
         return None
     return Caution(
@@ -341,20 +346,20 @@ def _negative_start(run: RunRecord) -> Caution | None:
 
 
 def _gain(run: RunRecord) -> Caution | None:
-    found = []
-    for name in (one for one in run.main_maps if one not in run.evidence_maps):  # which have no gain
+    titles = []
+    for name in (map_name for map_name in run.main_maps if map_name not in run.evidence_maps):  # which have no gain
         values = run.region_values[run.region_values["map"] == name]
         filled = values[values["density"].notna()]
         unknown = filled.loc[filled["gain"].isna(), "group"].nunique()
         if unknown:
-            found.append(f"{map_title(name)}: {number(unknown)} of {count(values['group'].nunique(), 'region')}")
-    if not found:
+            titles.append(f"{map_title(name)}: {number(unknown)} of {count(values['group'].nunique(), 'region')}")
+    if not titles:
         return None
     return Caution(
         "note",
         "Gain is not known everywhere.",
         f"There is no ratio where the mean sum of {run.negative} scans of a fold is not above 0. In at least one fold: "
-        f"{listing(found)}.",
+        f"{listing(titles)}.",
         "regions",
     )
 
@@ -363,8 +368,9 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
     empty = [name for name in OUTCOMES if run.group_sizes.get(name, (1, 1))[0] == 0]
     if not empty:
         return None
-    return Caution("note", "Empty outcomes.", f"There is no scan among {listing(empty)}; figures leave them out.",
-                   "performance")  # fmt: skip
+    return Caution(
+        "note", "Empty outcomes.", f"There is no scan among {listing(empty)}; figures leave them out.", "performance"
+    )
 
 
 CHECKS: Sequence[Check] = (

@@ -40,30 +40,32 @@ def _readable_site(run: RunRecord) -> Caution | None:
     """
     table = run.tables["site_prediction"]
     tested = table[table["p_fwe"].notna()]
-    found = tested[tested["p_fwe"] < 0.05]
-    if found.empty:
+    significant = tested[tested["p_fwe"] < 0.05]
+    if significant.empty:
         return None
     leading = tested[tested["map"] == run.main_maps[0]]
-    passing = [_predicted(row, with_map=True) for row in found.sort_values("p_fwe").head(3).to_dict("records")]
-    more = f" and {number(len(found) - 3)} more" if len(found) > 3 else ""
+    passing = [_predicted(row, with_map=True) for row in significant.sort_values("p_fwe").head(3).to_dict("records")]
+    more = f" and {number(len(significant) - 3)} more" if len(significant) > 3 else ""
     tells = leading[leading["p_fwe"] < 0.05]
-    concerned, which = (tells, "") if len(tells) else (found.sort_values("p_fwe").head(1), _of_map(found))
+    concerned, which = (tells, "") if len(tells) else (significant.sort_values("p_fwe").head(1), _of_map(significant))
     scanner = listing([str(target).replace("_", " ") for target in dict.fromkeys(concerned["target"])])
     targets = listing([str(target).replace("_", " ") for target in dict.fromkeys(tested["target"])])
     title = map_title(run.main_maps[0])
-    own = listing([_predicted(row, with_map=False) for row in leading.to_dict("records")]) or "not tested"
-    own = (
-        f"The leading map, {title}: {own}."
+    predicted = listing([_predicted(row, with_map=False) for row in leading.to_dict("records")]) or "not tested"
+    predicted = (
+        f"The leading map, {title}: {predicted}."
         if len(tells) or leading.empty
         else f"From the leading map, {title}, prediction was no better than chance."
     )
     return Caution(
-        "serious" if len(tells) else "note", f"The {scanner} can be predicted from relevance{which}.",
-        f"Of {count(len(tested), 'prediction')} of {targets} from the maps' regional relevance, {number(len(found))} "
-        f"{'is' if len(found) == 1 else 'are'} significant after correction: {'; '.join(passing)}{more}. "
-        f"{own} {_MEANS[len(tells) > 0]}",
+        "serious" if len(tells) else "note",
+        f"The {scanner} can be predicted from relevance{which}.",
+        f"Of {count(len(tested), 'prediction')} of {targets} from the maps' regional relevance, "
+        f"{number(len(significant))} {'is' if len(significant) == 1 else 'are'} significant after correction: "
+        f"{'; '.join(passing)}{more}. "
+        f"{predicted} {_MEANS[len(tells) > 0]}",
         "shortcuts",
-    )  # fmt: skip
+    )
 
 
 _MEANS = {
@@ -72,9 +74,9 @@ _MEANS = {
 }
 
 
-def _of_map(found: pd.DataFrame) -> str:
+def _of_map(predictions: pd.DataFrame) -> str:
     """The map of the clearest prediction, to stand after `Relevance`."""
-    return f" of {map_title(str(found.sort_values('p_fwe')['map'].iloc[0]))}"
+    return f" of {map_title(str(predictions.sort_values('p_fwe')['map'].iloc[0]))}"
 
 
 def _predicted(row: Mapping[Hashable, Any], with_map: bool) -> str:
@@ -97,23 +99,24 @@ def _gathered_outside(run: RunRecord) -> Caution | None:
     beside = [f"{map_title(name)}: {places}" for name in others if (places := _places(table, name))]
     more = f" In other maps: {'; '.join(beside)}." if beside else ""
     return Caution(
-        "note", "Relevance gathers in places that should not matter.",
+        "note",
+        "Relevance gathers in places that should not matter.",
         f"More relevance than an even spread would give: {map_title(headline)}: {first}.{more} The mask, the "
         "registration or the scanner can cause this; in fluid also the widening of the ventricles, a sign of the "
         "disease.",
         "shortcuts",
-    )  # fmt: skip
+    )
 
 
 def _in_no_region(run: RunRecord) -> Caution | None:
     """Relevance inside the brain that lies in no region of the atlas."""
     table = run.tables["shortcuts"]
     table = table[(table["compartment"] == NO_REGION) & table["map"].isin(run.main_maps)]
-    found = table[table["share"] > UNCOVERED]
-    if found.empty:
+    uncovered = table[table["share"] > UNCOVERED]
+    if uncovered.empty:
         return None
-    shares = [f"{percent(row['share'], 0)} in {map_title(row['map'])}" for row in found.to_dict("records")]
-    voxels = percent(found["voxel_share"].iloc[0], 0)
+    shares = [f"{percent(row['share'], 0)} in {map_title(row['map'])}" for row in uncovered.to_dict("records")]
+    voxels = percent(uncovered["voxel_share"].iloc[0], 0)
     return Caution(
         "serious", "Much of the relevance lies in no region.",
         f"Of |relevance| inside the brain mask: {listing(shares)} (mean over participants; warning above one third). "
@@ -132,34 +135,35 @@ def _unlike_classes(run: RunRecord) -> Caution | None:
     """Classes that differ in age, sex or head size."""
     table = run.tables["demographic_tests"].set_index("variable")
     titles = {"age": "age", "female": "sex", "tiv_mm3": "intracranial volume", "scans": "scans per participant"}
-    found = []
+    differing = []
     for variable, title in titles.items():
         if variable not in table.index:
             continue
         row = table.loc[variable]
         large = variable == "female" or abs(row["hedges_g"]) > LARGE_G
         if pd.notna(row["p"]) and row["p"] < 0.05 and large:
-            found.append(f"{title} ({p_value(row['p'])})")
-    if not found:
+            differing.append(f"{title} ({p_value(row['p'])})")
+    if not differing:
         return None
     return Caution(
-        "note", "The classes differ in more than the disease.",
-        f"{run.positive} and {run.negative} differ in {listing(found)}: the network may have learned part of this.",
+        "note",
+        "The classes differ in more than the disease.",
+        f"{run.positive} and {run.negative} differ in {listing(differing)}: the network may have learned part of this.",
         "cohort",
-    )  # fmt: skip
+    )
 
 
 def _unequal(run: RunRecord) -> Caution | None:
     """Subgroups in which the classifier is clearly better or worse."""
     table = run.tables["fairness"]
-    found = table[(table["metric"] == "balanced_accuracy") & (table["p_fdr"] < 0.05)]
-    if found.empty:
+    unequal = table[(table["metric"] == "balanced_accuracy") & (table["p_fdr"] < 0.05)]
+    if unequal.empty:
         return None
     parts = [f"{level_in_words(row['variable'], row['level'])} ({fixed(row['estimate'])} against {fixed(row['rest'])})"
-             for row in found.sort_values("p_fdr").head(4).to_dict("records")]  # fmt: skip
+             for row in unequal.sort_values("p_fdr").head(4).to_dict("records")]  # fmt: skip
     return Caution(
         "serious", "It does not work equally well for everyone.",
-        f"Balanced accuracy differs in {count(len(found), 'subgroup')}: {listing(parts)}.", "subgroups",
+        f"Balanced accuracy differs in {count(len(unequal), 'subgroup')}: {listing(parts)}.", "subgroups",
     )  # fmt: skip
 
 
@@ -182,8 +186,9 @@ def _undone(run: RunRecord) -> Caution | None:
     names = [str(name).replace("_", " ") for name in dict.fromkeys(run.tables["notes"]["analysis"]) if name != "inputs"]
     if not names:
         return None
-    return Caution("note", "Not everything could be analysed.",
-                   f"Without a result: {listing(names)}; the sections say why.")  # fmt: skip
+    return Caution(
+        "note", "Not everything could be analysed.", f"Without a result: {listing(names)}; the sections say why."
+    )
 
 
 def _contradictions(run: RunRecord) -> Caution | None:
@@ -192,9 +197,9 @@ def _contradictions(run: RunRecord) -> Caution | None:
     rows = rows[rows["analysis"] == "inputs"]
     if rows.empty:
         return None
-    said = " ".join(shortened(reason, LONGEST_TEXT) for reason in rows["reason"].head(3))
+    reasons = " ".join(shortened(reason, LONGEST_TEXT) for reason in rows["reason"].head(3))
     more = f" {number(len(rows) - 3)} more are in group/statistics/notes.tsv." if len(rows) > 3 else ""
-    return Caution("serious", "The tables of the input contradict themselves.", f"{said}{more}", "cohort")
+    return Caution("serious", "The tables of the input contradict themselves.", f"{reasons}{more}", "cohort")
 
 
 AUDIT_CHECKS: Sequence[Check] = (

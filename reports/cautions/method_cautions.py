@@ -20,7 +20,7 @@ from heatlas.reports.words.numbers import count, listing, mid_sentence, number, 
 
 UNSEEN_SHARE = 0.01
 LARGEST_MISS = 0.01
-"""Of the evidence, in the median scan."""
+"""Largest accepted error, as a share of the evidence in the median scan."""
 LARGE_SAMPLING, SERIOUS_SAMPLING = 0.05, 0.2
 """The same before the control variate."""
 

@@ -15,14 +15,14 @@ from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.cells import require_numbers, require_whole
 from heatlas.pipeline.run.columns import Form, column_of
 from heatlas.pipeline.run.errors import HeatlasError
-from heatlas.pipeline.run.tables import MISSING, unguarded, write_table
+from heatlas.pipeline.run.tables import MISSING, unguarded
 from heatlas.pipeline.statistics.groups.region_explorer import (
     BILATERAL,
-    EXPLORER_COLUMNS,
+    EXPLORER_TABLE,
     explorer_table,
     method_and_beta,
 )
-from heatlas.reports.analyses.verdicts import rows_where
+from heatlas.reports.analyses.verdicts import classes_compared
 from heatlas.reports.figures.slices import Plane
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.components import Component, embedded_json
@@ -46,7 +46,7 @@ SUBCORTICAL: tuple[tuple[Plane, float], ...] = (
 class Explored:
     """What an explorer is made of."""
 
-    table: bytes  # the file on disk, `EXPLORER_COLUMNS`
+    table: bytes  # the file on disk, `EXPLORER_TABLE`
     file: str  # its address relative to the page
     # ``map``, ``method``, ``method_title``, ``beta`` (None for methods without) of each map
     maps: Sequence[Mapping[str, str | float | None]]
@@ -95,7 +95,7 @@ def explorer_component(explored: Explored) -> Component:
         file=explored.file,
         caption=f"Hedges’ g and p compare {explored.contrast}. In the pictures, left is left.",
         columns=columns,
-        hints=EXPLORER_COLUMNS,
+        hints=EXPLORER_TABLE.meanings,
         rows=_plain_rows(explored, columns),
         links=explored.links,
         methods={str(one["method"]): str(one["method_title"]) for one in explored.maps},
@@ -130,9 +130,6 @@ def _cell(text: str, kind: str) -> str:
     return p_cell(float(text)) if kind == "p" else number(float(text))
 
 
-TABLE = "region_explorer.tsv"
-
-
 def region_explorer(material: Material) -> Component | None:
     """The explorer; writes its table beside the figures.
 
@@ -151,8 +148,7 @@ def region_explorer(material: Material) -> Component | None:
         summary, effects, run.tables["relevance_bilateral"], _relevance(material), run.tables["predictions"],
         space.atlas.regions, maps, run.labels, run.evidence_maps,
     )  # fmt: skip
-    path = run.layout.figures / TABLE
-    write_table(path, table, EXPLORER_COLUMNS)
+    path = EXPLORER_TABLE.write(run.layout, table)
     explored = Explored(
         table=path.read_bytes(),
         file=path.relative_to(run.layout.root).as_posix(),
@@ -166,8 +162,7 @@ def region_explorer(material: Material) -> Component | None:
 
 def _effects(run: RunRecord) -> tuple[pd.DataFrame | None, str]:
     """Tests between the classes, and of which measure: evidence; of other maps share, or density without it."""
-    pair = f"{run.positive}/{run.negative}"
-    shares, densities = (rows_where(run, "group_comparisons", comparison=pair, metric=m) for m in ("share", "density"))
+    shares, densities = (classes_compared(run, metric=m) for m in ("share", "density"))
     if len(shares):
         shares = shares[~shares["map"].isin(run.evidence_maps)]
         evidence = densities[densities["map"].isin(run.evidence_maps)] if len(densities) else densities

@@ -48,12 +48,8 @@ class Picture:
 class Gallery:
     """Folder of figure files.
 
-    Parameters
-    ----------
-    folder : Path
-        Made when the first figure is written.
-    forms : tuple of str
-        Formats of `FORMATS` for publication. Without any, figures are those of the page: one format each.
+    `folder`: made when the first figure is written. `forms`: formats of `FORMATS` for publication. Without any, figures
+    are those of the page: one format each.
     """
 
     folder: Path

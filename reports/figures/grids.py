@@ -21,7 +21,7 @@ MIDDLE = 2
 
 
 def draw_aggregated(arrays: Path, folder: Path) -> None:
-    """Draw one figure per setting from `pipeline.evaluation.grids.pictures`; files ``aggregated_<setting>``.
+    """Draw one figure per setting from `pipeline.evaluation.grids.aggregated`; files ``aggregated_<setting>``.
 
     Each picture is a grid seen along its last axis, the explained cell at the lower left; positive values summed. All
     pictures of a method share one scale.

@@ -69,7 +69,7 @@ def draw_map_grid(
     figure = new_figure(width, height, facecolor=DARK)
     figure.set_layout_engine("none")
     sheet = np.full((int(height * density), int(width * density), 3), NIGHT, dtype=np.uint8)
-    plans = [slices.Plan.of(cut, round(_FILLED * cell * density)) for cut in cuts]
+    plans = [slices.PanelGrid.of(cut, round(_FILLED * cell * density)) for cut in cuts]
     under = [_anatomy(plan, backdrop) for plan in plans]
 
     def write(left: float, top: float, text: str, **style: Any) -> None:
@@ -96,7 +96,7 @@ def draw_map_grid(
             if view is None:
                 write(label + block * block_width + 0.06, bottom - cell / 2, "no map", fontsize=8.5, va="center")
         bar = figure.add_axes((label / width, 1 - (bottom + 0.1) / height, 1.6 / width, 0.07 / height))
-        draw_colour_bar(bar, row.scale, "")
+        draw_colour_bar(bar, row.scale)
         write(label + 1.75, bottom + 0.1, row.unit, va="center")
     axes = figure.add_axes((0, 0, 1, 1), zorder=-1)
     axes.set_axis_off()
@@ -104,14 +104,14 @@ def draw_map_grid(
     return figure
 
 
-def _anatomy(plan: slices.Plan, backdrop: slices.Backdrop | None) -> slices.Pixels:
+def _anatomy(plan: slices.PanelGrid, backdrop: slices.Backdrop | None) -> slices.Pixels:
     """The template under a panel; night where it is not installed."""
     if backdrop is None:
         return np.full((len(plan.up), len(plan.across), 3), NIGHT, dtype=np.uint8)
     return slices.grey_panel(plan, backdrop.image, backdrop.ceiling)
 
 
-def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str) -> None:
+def draw_colour_bar(axes: Axes, scale: slices.ColourScale) -> None:
     """A colour bar with units; two-sided where the map is."""
     axes.set(xticks=[], yticks=[], frame_on=False)
     axes.tick_params(colors=LIGHT, labelsize=6.5, length=2, pad=1)
@@ -128,7 +128,6 @@ def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str) -> None:
     first, *_, last = axes.get_xticklabels()
     first.set_horizontalalignment("left")
     last.set_horizontalalignment("right")
-    axes.set_xlabel(unit, fontsize=6.5, color=LIGHT, labelpad=1)
 
 
 def tick(value: float) -> str:
@@ -149,7 +148,6 @@ def group_rows(
     groups: Sequence[str],
     map_names: Sequence[str],
     classes: Sequence[str],
-    percentiles: tuple[float, float],
     unit_of: Callable[[str], str],
 ) -> list[MapRow]:
     """Rows with a colour scale set on the first of the `classes` that has a map, or else the first group.
@@ -161,7 +159,7 @@ def group_rows(
         of_classes = [views[group, name] for group in classes if (group, name) in views]
         there = [*of_classes, *(views[group, name] for group in groups if (group, name) in views)]
         if there:
-            scale = there[0].scale(percentiles, there, of_classes)
+            scale = there[0].scale(slices.GROUP_PERCENTILES, there, of_classes)
             unit = f"{unit_of(name)} per voxel"
             rows.append(MapRow(row_title(name), scale, unit, [views.get((group, name)) for group in groups]))
     return rows

@@ -1,4 +1,7 @@
-"""A scan's relevance on its own brain: slices in a row per map, regions in colour, the named ones outlined."""
+"""A scan's relevance on its own brain: slices in a row per map, regions in colour, the named ones outlined.
+
+And one slice of each person's own map, side by side.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from PIL import Image
 from heatlas.atlases.labels import Atlas
 from heatlas.reports.figures import slices
 from heatlas.reports.figures.maps import tick
-from heatlas.reports.figures.pictures import NIGHT, png, width_of, write
+from heatlas.reports.figures.pictures import NIGHT, png, reduced, width_of, write
 
 CUTS: tuple[slices.Cut, ...] = (
     ("sagittal", -26.0), ("coronal", -20.0), ("axial", -28.0), ("axial", -16.0), ("axial", 8.0), ("axial", 34.0),
@@ -55,7 +58,7 @@ def region_row(title: str, values: pd.Series, unit: str, atlas: Atlas) -> Row:
 
 def draw_portrait(
     brain: slices.BrainImage, rows: Sequence[Row], groups: Sequence[str], atlas: Atlas, maps: Sequence[str]
-) -> bytes:  # fmt: skip
+) -> bytes:
     """Rows of slices over the person's own brain, the named regions outlined and numbered.
 
     `brain`: in template space, background 0. `groups`: bilateral groups to outline; the first is number 1. `maps`:
@@ -67,7 +70,7 @@ def draw_portrait(
     numbers = {
         label: place for place, group in enumerate(groups, start=1) for label in atlas.regions.groups.get(group, ())
     }
-    plans = [slices.Plan.of(cut, PIXELS) for cut in CUTS]
+    plans = [slices.PanelGrid.of(cut, PIXELS) for cut in CUTS]
     under = [slices.grey_panel(plan, brain, ceiling) for plan in plans]
     bodies = [slices.outlined_bodies(plan, labels, numbers) for plan in plans]
     places = [slices.middle_of(found) for found in bodies]
@@ -113,3 +116,30 @@ def _write_colour_bar(sheet: Image.Image, top: int, scale: slices.ColourScale, u
     sheet.paste(Image.fromarray(np.tile(bar, (BAR_HEIGHT, 1, 1))), (left, top + 3))
     write(sheet, (left - width_of(lowest) - GAP, top), lowest)
     write(sheet, (left + len(ramp) + GAP, top), highest)
+
+
+PER_ROW, LINE = 6, 15
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One person."""
+
+    lines: tuple[str, ...]  # written above the slice: class and probability, participant
+    slice: Image.Image
+
+
+def draw_mosaic(tiles: Sequence[Tile]) -> bytes:
+    """A PNG with a tile per person, in rows; at least one tile, all of one size."""
+    width, height = tiles[0].slice.size
+    head = LINE * max(len(tile.lines) for tile in tiles) + 4
+    columns = min(PER_ROW, len(tiles))
+    sheet = Image.new("RGB", (columns * width, -(-len(tiles) // columns) * (height + head)), NIGHT)
+    for place, tile in enumerate(tiles):
+        x, y = place % columns * width, place // columns * (height + head)
+        sheet.paste(tile.slice, (x, y + head))
+        for number, line in enumerate(tile.lines):
+            write(sheet, (x + 4, y + 3 + LINE * number), line)
+    buffer = io.BytesIO()
+    reduced(sheet).save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()

@@ -198,7 +198,7 @@ def slice_name(cut: Cut) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PanelGrid:
     """Which points of a slice a panel shows."""
 
     cut: Cut
@@ -207,7 +207,7 @@ class Plan:
     up: NDArray[np.float64]
 
     @classmethod
-    def of(cls, cut: Cut, pixels: int, margin_mm: float = 0.0) -> Plan:
+    def of(cls, cut: Cut, pixels: int, margin_mm: float = 0.0) -> PanelGrid:
         """The brain of the template in a square of `pixels`, with a margin around its longest side."""
         across, up = np.delete(np.arange(3), AXIS[cut[0]])
         (left, right), (bottom, top) = BRAIN_MM[across], BRAIN_MM[up]
@@ -225,23 +225,25 @@ class Plan:
         return np.asarray(scipy.ndimage.map_coordinates(values, points, order=order, mode="grid-constant"))
 
 
-def grey_panel(plan: Plan, anatomy: BrainImage, ceiling: float, lightest: tuple[int, int, int] = LIGHTEST) -> Pixels:
+def grey_panel(
+    plan: PanelGrid, anatomy: BrainImage, ceiling: float, lightest: tuple[int, int, int] = LIGHTEST
+) -> Pixels:
     """Anatomy in shades of grey, (rows, columns, RGB); `ceiling` and above are `lightest`."""
     shade = np.clip(plan.sample(anatomy) / (ceiling or 1.0), 0, 1)[..., None]
     return np.asarray(np.array(NIGHT) + shade * np.subtract(lightest, NIGHT), dtype=np.uint8)
 
 
 def with_map(
-    picture: Pixels, plan: Plan, image: BrainImage | MapView, scale: ColourScale, order: int = 1
-) -> Pixels:  # fmt: skip
-    """The panel with a map above its threshold in colour, interpolated (`Plan.sample`) before that is applied."""
+    picture: Pixels, plan: PanelGrid, image: BrainImage | MapView, scale: ColourScale, order: int = 1
+) -> Pixels:
+    """The panel with a map above its threshold in colour, interpolated (`PanelGrid.sample`) before that is applied."""
     if scale.empty:
         return picture
     colours = coloured(plan.sample(image, order), scale)
     return np.where(colours[..., 3:] > 0, (255 * colours[..., :3]).astype(np.uint8), picture)
 
 
-def outlined_bodies(plan: Plan, labels: BrainImage, chosen: Mapping[int, int]) -> NDArray[np.int16]:
+def outlined_bodies(plan: PanelGrid, labels: BrainImage, chosen: Mapping[int, int]) -> NDArray[np.int16]:
     """Which body each pixel of a panel belongs to, 0 for none.
 
     `chosen` maps labels of the atlas to the number of their body; labels with the same number are outlined as one.

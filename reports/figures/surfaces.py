@@ -76,7 +76,7 @@ def draw_group_maps(shown: Sequence[tuple[GroupMap, Sequence[str]]], backdrop: B
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "empty mask")  # a map without relevance
                     _draw_volume(figure, place, one, view, backdrop)
-        draw_colour_bar(figure.add_axes((0.35, 1 - (top + 0.12) / height, 0.3, 0.08 / height)), one.scale, "")
+        draw_colour_bar(figure.add_axes((0.35, 1 - (top + 0.12) / height, 0.3, 0.08 / height)), one.scale)
         figure.text(0.66, 1 - (top + 0.12) / height, one.unit, color=LIGHT, fontsize=6.5)
         top += _BAR
     return figure

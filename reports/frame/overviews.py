@@ -25,7 +25,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.reports.figures.pictures import NIGHT, font, write
-from heatlas.reports.figures.slices import BrainImage, Cut, Pixels, Plan, grey_panel, slice_name, with_outlines
+from heatlas.reports.figures.slices import BrainImage, Cut, PanelGrid, Pixels, grey_panel, slice_name, with_outlines
 from heatlas.reports.words.numbers import fixed, is_missing
 
 CUTS: tuple[tuple[Cut, ...], ...] = (
@@ -68,7 +68,7 @@ def write_overview(path: Path, t1w: Path, template: Template, lines: Sequence[st
 
 def _panel(scan: BrainImage, bright: float, template: Template, cut: Cut) -> Pixels:
     """One slice with the contours of the template, and the sides of the person where it shows both."""
-    plan = Plan.of(cut, PIXELS, MARGIN_MM)
+    plan = PanelGrid.of(cut, PIXELS, MARGIN_MM)
     picture = grey_panel(plan, scan, bright, (255, 255, 255))
     edge = WHITE_MATTER_SHARE * float(np.percentile(template.t1w[template.brain_mask], 99))
     for values, level, colour in ((template.t1w, edge, WHITE_COLOUR), (template.brain_mask, 0.5, MASK_COLOUR)):

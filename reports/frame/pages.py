@@ -85,7 +85,7 @@ def _environment() -> Environment:
 
 
 def _version() -> str:
-    """Of the program; empty where it is not installed."""
+    """Version of the program; empty where it is not installed."""
     try:
         return metadata.version("heatlas")
     except metadata.PackageNotFoundError:

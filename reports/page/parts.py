@@ -25,7 +25,7 @@ from heatlas.reports.frame.pages import Frame, NavigationEntry, render, render_p
 from heatlas.reports.page.machine_readable import facts_of
 from heatlas.reports.page.sections import SECTIONS, BuiltSection, Section, build_section
 from heatlas.reports.people.page import person_content
-from heatlas.reports.read.people import People
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.words.numbers import shortened
@@ -118,7 +118,7 @@ def _page_of_fault(index: str, heading: str, wrong: str) -> str:
 
 def people_pages(material: Material) -> FinishedParts:
     """Pages of all participants."""
-    people, files = People(material.run), material.links.people
+    people, files = ParticipantRecords(material.run), material.links.people
     for participant, file in files.items():
         make = partial(_person_page, material, people, participant)
         page, wrong = material.faults.attempt("A page of a participant", make)
@@ -128,7 +128,7 @@ def people_pages(material: Material) -> FinishedParts:
     return FinishedParts(pages=tuple(files.values()), faults=tuple(material.faults.said))
 
 
-def _person_page(material: Material, people: People, participant: str) -> str:
+def _person_page(material: Material, people: ParticipantRecords, participant: str) -> str:
     title, index = f"{shortened(participant)} · {shortened(material.run.config.report.title)}", material.links.index
     frame = Frame(title, _anchors(_PERSON_PARTS), index=index, within=_beside(index, PARTICIPANTS))
     return render("participant.html.j2", frame, **person_content(material, people, participant))

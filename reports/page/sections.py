@@ -16,23 +16,21 @@ from heatlas.reports.analyses import catalogue
 from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED
 from heatlas.reports.analyses.evaluation_verdict import evaluation as passed_maps
 from heatlas.reports.analyses.verdicts import Verdict
-from heatlas.reports.analyses.views import ANY_TASK, CLASSES, TWO, Analysis
+from heatlas.reports.analyses.views import ANY_TASK, CLASSES, TWO, AnalysisSection
 from heatlas.reports.content.relevance import (
     before_after,
-    beta,
-    conservation,
     differences,
     evaluation,
     evaluation_parts,
     headline,
+    lrp,
     maps,
     patients,
-    region_table,
     regions,
     volume,
     voxelwise,
 )
-from heatlas.reports.content.run import cohort, colophon, participants, performance, registration, training
+from heatlas.reports.content.run import cohort, colophon, performance, registration
 from heatlas.reports.frame import chapters
 from heatlas.reports.frame.components import Component
 from heatlas.reports.frame.material import Material
@@ -118,7 +116,7 @@ def _in_short(material: Material) -> Mapping[str, Any]:
 _SYNTHETIC = (catalogue.PLANTED.id, catalogue.EFFECTS_FOUND.id)
 
 
-def section_of(analysis: Analysis) -> Section:
+def section_of(analysis: AnalysisSection) -> Section:
     """The section of an analysis; without `absent` left out where none of its tables is there and nothing says why."""
     return Section(
         analysis.id, analysis.title, analysis.short, analysis.page, analysis.build,
@@ -140,8 +138,8 @@ OWN: Sequence[Section] = (
         "in-short", "Other questions, in one line each", "In short", chapters.SUMMARY, _in_short, tasks=ANY_TASK,
     ),
     Section(
-        "participants", "Everyone, one page each", "Participants", chapters.SUMMARY, participants.build, ("scans",),
-        "The input has not been read yet.", tasks=ANY_TASK,
+        "participants", "Everyone, one page each", "Participants", chapters.SUMMARY, cohort.build_participants,
+        ("scans",), "The input has not been read yet.", tasks=ANY_TASK,
     ),
     Section(
         "performance", "How good is the classifier?", "Performance", chapters.PERFORMANCE, performance.build,
@@ -156,7 +154,7 @@ OWN: Sequence[Section] = (
         "No pair of patients has been chosen yet.", applies=lambda run: run.config.report.people,
     ),
     Section(
-        "beta", "Does the answer depend on β?", "Choice of β", chapters.MAPS, beta.build, ("beta_overlap",),
+        "beta", "Does the answer depend on β?", "Choice of β", chapters.MAPS, lrp.build_beta, ("beta_overlap",),
         "The overlap between values of β is not known yet.",
     ),
     Section(
@@ -164,7 +162,7 @@ OWN: Sequence[Section] = (
         "Heatmaps have not been summed over regions yet.", tasks=ANY_TASK,
     ),
     Section(
-        "region-table", "All regions", "Region table", chapters.REGIONS, region_table.build, ("region_summary",),
+        "region-table", "All regions", "Region table", chapters.REGIONS, regions.build_table, ("region_summary",),
         "The summary over regions is written with the statistics; this run has none yet.", tasks=CLASSES,
     ),
     Section(
@@ -190,11 +188,11 @@ OWN: Sequence[Section] = (
         ("registration",), "No scan has been registered yet.", tasks=ANY_TASK,
     ),
     Section(
-        "training", "Did the networks learn?", "Training", chapters.TRAINING, training.build, ("histories",),
-        "No network has been trained yet.", tasks=ANY_TASK,
+        "training", "Did the networks learn?", "Training", chapters.TRAINING, performance.build_training,
+        ("histories",), "No network has been trained yet.", tasks=ANY_TASK,
     ),
     Section(
-        "conservation", "Does the relevance add up?", "Conservation", chapters.TRAINING, conservation.build,
+        "conservation", "Does the relevance add up?", "Conservation", chapters.TRAINING, lrp.build_conservation,
         ("conservation",), "No scan has been explained yet.", tasks=ANY_TASK,
     ),
     Section("methods", "Methods text", "Methods", chapters.METHODS, colophon.build_methods, tasks=ANY_TASK),

@@ -13,7 +13,7 @@ from heatlas.reports.words.numbers import count, is_missing, listing, mid_senten
 
 
 @dataclass(frozen=True)
-class Measure:
+class FingerprintMeasure:
     """What a fingerprint compares, and how it is written."""
 
     title: str
@@ -22,11 +22,11 @@ class Measure:
     factor: float = 1.0  # from the values to the unit of the axis
 
 
-def measure_of(run: RunRecord, map_name: str) -> Measure:
+def measure_of(run: RunRecord, map_name: str) -> FingerprintMeasure:
     """Evidence of an evidence map; of any other map its share, which does not follow the strength of the whole map."""
     if map_name in run.evidence_maps:
-        return Measure(f"Evidence, {run.evidence_unit}", f"evidence ({run.evidence_unit})", signed)
-    return Measure("Share of the map", "share of the map, %", lambda share: percent(share, 2), 100.0)
+        return FingerprintMeasure(f"Evidence, {run.evidence_unit}", f"evidence ({run.evidence_unit})", signed)
+    return FingerprintMeasure("Share of the map", "share of the map, %", lambda share: percent(share, 2), 100.0)
 
 
 def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
@@ -66,9 +66,10 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegion
               for group in regions.headline]  # fmt: skip
     drawn = account.get("sampling_error")
     sampling = (
-        "" if is_missing(drawn)
+        ""
+        if is_missing(drawn)
         else f" Of unweighted points it would be off by {signed(drawn)}: smaller parts are uncertain."
-    )  # fmt: skip
+    )
     rest = above + account["completeness_error"] - parts[list(regions.named)].sum()
     return (
         f"Scan {shortened(scan)}: the {what} is {signed(account['evidence'])} {unit}. "

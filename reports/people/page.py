@@ -17,12 +17,20 @@ from heatlas.reports.cautions.records import Caution
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
-from heatlas.reports.people.evidence import Measure, evidence_sentences, measure_of
+from heatlas.reports.people.evidence import FingerprintMeasure, evidence_sentences, measure_of
 from heatlas.reports.people.pictures import overview_of, portraits_of, viewers_of
 from heatlas.reports.people.regions import regions_of_scans
-from heatlas.reports.read.people import People
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.vector.charts import NEGATIVE, OTHER, POSITIVE, Course, ScoreRow, draw_fingerprint, draw_visits
+from heatlas.reports.vector.charts import (
+    NEGATIVE,
+    OTHER,
+    POSITIVE,
+    ScoreRow,
+    VisitSeries,
+    draw_fingerprint,
+    draw_visits,
+)
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, fixed, is_missing, listing, number, percent, shortened
 from heatlas.reports.words.wording import source_name
 
@@ -39,7 +47,7 @@ class Fingerprint:
     text: str
 
 
-def person_content(material: Material, people: People, participant_id: str) -> Mapping[str, Any]:
+def person_content(material: Material, people: ParticipantRecords, participant_id: str) -> Mapping[str, Any]:
     """Variables of the page of a participant.
 
     `participant_id`: with at least one kept scan.
@@ -205,7 +213,7 @@ def _visit_rows(material: Material, visits: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup | None:
+def _course(material: Material, people: ParticipantRecords, visits: pd.DataFrame) -> Markup | None:
     """Quantities over visits; None for a single visit."""
     if len(visits) < 2:
         return None
@@ -213,17 +221,17 @@ def _course(material: Material, people: People, visits: pd.DataFrame) -> Markup 
     by_age = bool(np.isfinite(ages).all() and np.ptp(ages) > 0)
     times = list(ages) if by_age else list(np.arange(len(visits), dtype=float))
     run, name = material.run, material.run.leading_map
-    courses = [Course(f"Probability of {run.positive}", _numbers(visits, "probability"), (0.0, 1.0), 0.5)]
+    courses = [VisitSeries(f"Probability of {run.positive}", _numbers(visits, "probability"), (0.0, 1.0), 0.5)]
     wide = people.values(name)
     group = next((group for group in wide.columns if str(group).lower() == "hippocampus"), None)
     if group is not None:
         measure = measure_of(run, name)
         title = f"{map_title(name)}, {measure.axis} in the hippocampus"
-        courses.append(Course(title, (measure.factor * wide[group].reindex(visits["scan_id"])).tolist()))
+        courses.append(VisitSeries(title, (measure.factor * wide[group].reindex(visits["scan_id"])).tolist()))
     measured = visits[visits["hippocampus_mm3"].notna()]  # a source may also say why there is no volume
     sources = listing(sorted({source_name(source) for source in measured["hippocampus_source"].dropna()}))
-    courses.append(Course(f"Hippocampal volume, mm³ ({sources})", _numbers(visits, "hippocampus_mm3")))
-    courses.append(Course("MMSE", _numbers(visits, "mmse"), (0.0, 30.0)))
+    courses.append(VisitSeries(f"Hippocampal volume, mm³ ({sources})", _numbers(visits, "hippocampus_mm3")))
+    courses.append(VisitSeries("MMSE", _numbers(visits, "mmse"), (0.0, 30.0)))
     known = [course for course in courses if np.isfinite(np.asarray(course.values, dtype=float)).any()]
     if not known:
         return None
@@ -239,7 +247,7 @@ def _numbers(frame: pd.DataFrame, column: str) -> list[float]:
 
 
 def _fingerprint(
-    material: Material, people: People, map_name: str, participant_id: str, visits: pd.DataFrame
+    material: Material, people: ParticipantRecords, map_name: str, participant_id: str, visits: pd.DataFrame
 ) -> Fingerprint | None:
     """Evidence, or share of the map, in every bilateral group, mean over the person's scans, against controls."""
     wide = people.values(map_name)
@@ -284,7 +292,7 @@ def _fingerprint(
     return Fingerprint(title, chart, _region_table(material, measure, table), text)
 
 
-def _region_table(material: Material, measure: Measure, rows: pd.DataFrame) -> PageTable:
+def _region_table(material: Material, measure: FingerprintMeasure, rows: pd.DataFrame) -> PageTable:
     linked = rows.assign(page=rows["group"].map(material.links.region).astype(object))
     columns = (
         Column("group", "Region", link="page"),

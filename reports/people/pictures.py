@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.pipeline.statistics.normative.controls import Controls
+from heatlas.pipeline.statistics.normative.controls import ControlGroup
 from heatlas.reports.analyses.findings import small_regions
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.pictures import shown_in
@@ -21,7 +21,7 @@ from heatlas.reports.frame.overviews import FLICKER
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.people.evidence import measure_of
 from heatlas.reports.people.regions import regions_of_scans
-from heatlas.reports.read.people import People
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.words.numbers import count, fixed, is_missing, listing, mid_sentence, percent, shortened
 
 _SCALE = (
@@ -39,7 +39,7 @@ class Portrait:
     regions: PageTable | None  # those that are numbered, with the person's place among controls
 
 
-def portraits_of(material: Material, people: People, visits: pd.DataFrame) -> list[Portrait]:
+def portraits_of(material: Material, people: ParticipantRecords, visits: pd.DataFrame) -> list[Portrait]:
     """The scans' relevance on their own brains; empty where the run keeps no maps of single scans."""
     if not material.run.keeps_single_maps:  # a picture of an earlier setting may still lie there
         return []
@@ -47,7 +47,7 @@ def portraits_of(material: Material, people: People, visits: pd.DataFrame) -> li
     return [one for one in found if one is not None]
 
 
-def _portrait(material: Material, people: People, row: Mapping[Any, Any]) -> Portrait | None:
+def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, Any]) -> Portrait | None:
     run, files, name = material.run, material.run.files_of(row), _name_of(row)
     content = material.picture(files.portrait)
     if content is None:
@@ -76,7 +76,9 @@ def _portrait(material: Material, people: People, row: Mapping[Any, Any]) -> Por
     return Portrait(smoothed, unsmoothed, table)
 
 
-def _numbered(material: Material, people: People, row: Mapping[Any, Any], groups: tuple[str, ...]) -> PageTable | None:
+def _numbered(
+    material: Material, people: ParticipantRecords, row: Mapping[Any, Any], groups: tuple[str, ...]
+) -> PageTable | None:
     """The numbered regions of a scan, with its place among controls."""
     run, name = material.run, material.run.leading_map
     wide, controls = people.values(name), people.controls(name, str(row["participant_id"]))
@@ -107,7 +109,7 @@ def _name_of(row: Mapping[Any, Any]) -> str:
     return f"{shortened(row['participant_id'])}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
 
 
-def _below(controls: Controls, scan: pd.Series) -> list[str]:
+def _below(controls: ControlGroup, scan: pd.Series) -> list[str]:
     """How many controls have less than a scan, by region of the scan."""
     known = controls.values.reindex(columns=scan.index).notna().sum()
     below = controls.values.reindex(columns=scan.index).lt(scan, axis=1).sum()

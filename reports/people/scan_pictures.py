@@ -53,16 +53,9 @@ _TEMPLATES = (
 def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
     """Make portraits and viewer page of every scan that has maps of its own; what is up to date is left alone.
 
-    Parameters
-    ----------
-    run : RunRecord
-        With relevance.
-    executor : concurrent.futures.Executor
+    `run`: with relevance.
 
-    Returns
-    -------
-    list of Outcome
-        One per scan with maps; none where the run keeps no maps of single scans.
+    Gives one outcome per scan with maps; none where the run keeps no maps of single scans.
     """
     settings = run.config
     resolution, atlas = settings.registration.resolution_mm, settings.regions.atlas

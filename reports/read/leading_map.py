@@ -13,6 +13,9 @@ FIRST = ("inherent", "expectedGradients")
 def leading_map(names: Sequence[str], evidence: Collection[str], usual: str, verdicts: pd.DataFrame | None) -> str:
     """Decide the leading map of a run.
 
+    Gives the first of the evidence maps (inherent and expected gradients first) and then `usual` that passed the
+    evaluation; without an evaluation, or if none of them passed, the first.
+
     Parameters
     ----------
     names : sequence of str
@@ -23,12 +26,6 @@ def leading_map(names: Sequence[str], evidence: Collection[str], usual: str, ver
         The map that leads without an evidence map.
     verdicts : pandas.DataFrame or None
         ``verdicts.tsv``; None where the run was not evaluated.
-
-    Returns
-    -------
-    str
-        Of the evidence maps (inherent and expected gradients first) and then `usual`, the first that passed the
-        evaluation; without an evaluation, or if none of them passed, the first.
 
     Examples
     --------

@@ -10,17 +10,17 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.statistics.data.relevance_columns import with_shares
-from heatlas.pipeline.statistics.normative.controls import Controls, comparable_controls
+from heatlas.pipeline.statistics.normative.controls import ControlGroup, comparable_controls
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import PREDICTIONS_OF
 
 
 @dataclass(frozen=True)
-class People:
+class ParticipantRecords:
     """Scans and relevance of all participants."""
 
     run: RunRecord
-    _chosen: dict[tuple[str, str, str], Controls | None] = field(default_factory=dict, repr=False)
+    _chosen: dict[tuple[str, str, str], ControlGroup | None] = field(default_factory=dict, repr=False)
 
     @cached_property
     def by_participant(self) -> dict[str, pd.DataFrame]:
@@ -108,7 +108,7 @@ class People:
         rows = self.visits[self.visits["fold"].notna() & ~self.visits["applied"].fillna(False).astype(bool)]
         return dict(zip(rows["participant_id"], rows["fold"], strict=True))
 
-    def controls(self, map_name: str, participant_id: str) -> Controls | None:
+    def controls(self, map_name: str, participant_id: str) -> ControlGroup | None:
         """Controls to compare a person with: those of the same test fold if there are enough, otherwise all.
 
         Networks of different folds have different scales of relevance.

@@ -228,10 +228,7 @@ class RunRecord:
 def read_run(layout: RunLayout) -> RunRecord:
     """Read a run folder.
 
-    Raises
-    ------
-    UsageError
-        If the folder is not a run, or its configuration is damaged.
+    UsageError if the folder is not a run, or its configuration is damaged.
     """
     config, source = read_run_config(layout), read_run_input(layout)
     kind = task_of(config.cohort).kind.name

@@ -7,7 +7,8 @@ from pathlib import Path
 from heatlas.pipeline.run.columns import unit_of
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.statistics.comparison.runs import MCNEMAR_COLUMNS
+from heatlas.pipeline.statistics.comparison.families import MAP_AGREEMENT_TABLE, MAPS_TABLE, RUNS_TABLE
+from heatlas.pipeline.statistics.comparison.runs import MCNEMAR_TABLE
 from heatlas.reports.read.written_tables import DECLARED
 
 _HEAD = """# Tables of a run
@@ -18,13 +19,12 @@ Tables are tab-separated, in UTF-8, with `n/a` for what is missing. Beside each 
 same descriptions. The unit of inference is the participant, whose scans are averaged first.
 """
 
-OF_COMPARISON = (
-    Table(
-        "mcnemar", MCNEMAR_COLUMNS, "two runs",
-        "Is one of two runs more often right? In the folder that `heatlas compare --to` names, beside a "
-        "`ranking_agreement.tsv` with the columns above.", stage="compare",
-    ),
-)  # fmt: skip
+_COMPARISON = """## Comparison of runs
+
+`heatlas compare` writes the following tables into the folder that `--to` names, and a `ranking_agreement.tsv` with the
+columns above.
+"""
+OF_COMPARISON = (MCNEMAR_TABLE, RUNS_TABLE, MAPS_TABLE, MAP_AGREEMENT_TABLE)
 """Tables that belong to no run."""
 
 
@@ -33,7 +33,7 @@ def documentation() -> str:
     root = Path("run")
     files = {table.name: table.path(RunLayout(root)).relative_to(root).as_posix() for table in DECLARED}
     of_runs = [_section(table, files[table.name]) for table in DECLARED]
-    return "\n".join([_HEAD, *of_runs, *(_section(table, f"{table.name}.tsv") for table in OF_COMPARISON)])
+    return "\n".join([_HEAD, *of_runs, _COMPARISON, *(_section(table, table.file) for table in OF_COMPARISON)])
 
 
 def _section(table: Table, file: str) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 from heatlas.pipeline.cohort.cells.ranges import RANGES
 from heatlas.pipeline.cohort.people.clinical import MEASURES, TIMES
 from heatlas.pipeline.run.cells import REMEDY, first_wrong
-from heatlas.pipeline.run.columns import Column, Form, column_of
+from heatlas.pipeline.run.columns import DescribedColumn, Form, column_of
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.errors import BadInputError
@@ -117,7 +117,7 @@ def _checks(table: Table, name: str, values: pd.Series, config: Config) -> Itera
         yield known & ~values.isin(["volume", *map_names(config.attribution)]), "is not a map of this run"
 
 
-def _declared(table: Table, name: str) -> Column:
+def _declared(table: Table, name: str) -> DescribedColumn:
     """A column of a table, or of one whose columns are those of the input."""
     return table.columns.get(name) or column_of(name, "")
 

@@ -7,7 +7,7 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evidence import difference_of, evidence_differences, place_of
 from heatlas.reports.analyses.findings import map_shares, summary_means
-from heatlas.reports.analyses.verdicts import CLEAR, g_in_words, rows_where
+from heatlas.reports.analyses.verdicts import CLEAR, classes_compared, g_in_words
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, p_value, percent, signed
 
@@ -21,9 +21,8 @@ def lead_of(run: RunRecord, group: str) -> str:
         return _lead_of_evidence(run, group)
     if not run.has("group_comparisons"):
         return "Differences between the classes have not been tested yet."
-    pair = f"{run.positive}/{run.negative}"
-    share = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share", group=group)
-    density = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="density", group=group)
+    share = classes_compared(run, map=name, metric="share", group=group)
+    density = classes_compared(run, map=name, metric="density", group=group)
     if density.empty or pd.isna(density["p_fwe"].iloc[0]):
         return f"{map_title(name)}: no difference between the classes could be tested here."
     row, text = density.iloc[0], f"{map_title(name)}: "

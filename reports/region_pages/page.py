@@ -48,7 +48,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Block:
+class MapCharts:
     """Charts of one map."""
 
     title: str
@@ -190,7 +190,7 @@ def metrics_of(run: RunRecord, map_name: str) -> tuple[str, ...]:
     return ("evidence",) if map_name in run.evidence_maps else METRICS
 
 
-def _block(shared: RegionMaterial, map_name: str, group: str) -> Block:
+def _block(shared: RegionMaterial, map_name: str, group: str) -> MapCharts:
     """Evidence, or share of the map and gain, by class and outcome, one point per participant."""
     run, charts = shared.material.run, []
     for metric in metrics_of(run, map_name):
@@ -205,7 +205,7 @@ def _block(shared: RegionMaterial, map_name: str, group: str) -> Block:
         )
         meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
         charts.append(Chart(chart, f"{meaning} One point per participant; box, quartiles."))
-    return Block(map_title(map_name), charts)
+    return MapCharts(map_title(map_name), charts)
 
 
 def _groups(shared: RegionMaterial, map_name: str, group: str, metric: str) -> list[Group]:

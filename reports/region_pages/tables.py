@@ -10,7 +10,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.reports.analyses.columns import columns_of
-from heatlas.reports.analyses.verdicts import difference_in_words, rows_where
+from heatlas.reports.analyses.verdicts import classes_compared, difference_in_words
 from heatlas.reports.analyses.views import rows_in_words
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
@@ -117,10 +117,9 @@ def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
 
 def effects_by_group(run: RunRecord) -> Mapping[str, list[PageTable]]:
     """Each bilateral group between the classes, in every map: share of the map, then density; where it was tested."""
-    pair = f"{run.positive}/{run.negative}"
     found: dict[str, list[PageTable]] = {}
     for metric, title in _MEASURES.items():
-        table = rows_where(run, "group_comparisons", comparison=pair, metric=metric)
+        table = classes_compared(run, metric=metric)
         if len(table):
             columns = columns_of(run, "group_comparisons", _EFFECTS)
             rows = table.assign(map=table["map"].map(map_title))

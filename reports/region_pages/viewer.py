@@ -35,7 +35,7 @@ from heatlas.reports.words.numbers import shortened
 
 
 @dataclass(frozen=True)
-class MeanMap:
+class ViewedMean:
     """One mean map and the scale on which its colours stand; without an image, the place of one that is lost."""
 
     title: str
@@ -50,7 +50,7 @@ class RegionPictures:
     backdrop: slices.Backdrop
     labels: slices.BrainImage
     groups: Mapping[str, tuple[int, ...]]  # labels of each bilateral group
-    maps: Sequence[MeanMap]
+    maps: Sequence[ViewedMean]
     caption: str
 
     @cached_property
@@ -77,7 +77,7 @@ class RegionPictures:
         for label, view in views.items():
             image = None if view is None else slices.BrainImage.read(run.layout.group_map(label, name))
             title = f"{map_title(name)}, {'mean' if image is not None else 'no map'} of {label}"
-            maps.append(MeanMap(title, image, scale))
+            maps.append(ViewedMean(title, image, scale))
         caption = (
             f"Outlined in white, on the template; slices through its middle. Colours as in the report: "
             f"{'; '.join(shown.title for shown in maps)}. Left is left."
@@ -103,7 +103,7 @@ class RegionPictures:
         for block, shown in enumerate(self.maps):
             write(sheet, (block * width + 4, 2), shown.title)
         for column, cut in enumerate(cuts):
-            plan = slices.Plan.of(cut, PIXELS)
+            plan = slices.PanelGrid.of(cut, PIXELS)
             anatomy = slices.grey_panel(plan, self.backdrop.image, self.backdrop.ceiling)
             bodies = slices.outlined_bodies(plan, self.labels, chosen)
             for block, shown in enumerate(self.maps):

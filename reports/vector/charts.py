@@ -65,8 +65,9 @@ def draw_groups(groups: Sequence[Group], axis_title: str, title: str, at: float 
                  if math.isfinite(value)]  # fmt: skip
         opacity = 0.45 if len(values) > MANY else 0.85
         for index, value in enumerate(values):
-            drawing.mark(axis(value), middle + _spread(index), group.look.shape, group.look.colour, 3, opacity,
-                         hints[index])  # fmt: skip
+            drawing.mark(
+                axis(value), middle + _spread(index), group.look.shape, group.look.colour, 3, opacity, hints[index]
+            )
     return drawing.html
 
 
@@ -146,8 +147,9 @@ def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: 
         known = [(x, y, hint) for x, y, hint in zip(xs, group.values, group.hints or [""] * len(xs), strict=True)
                  if math.isfinite(x + y)]  # fmt: skip
         for x, y, hint in known:
-            drawing.mark(across(x), up(y), group.look.shape, group.look.colour, 3.6,
-                         0.5 if len(known) > MANY else 0.85, hint)  # fmt: skip
+            drawing.mark(
+                across(x), up(y), group.look.shape, group.look.colour, 3.6, 0.5 if len(known) > MANY else 0.85, hint
+            )
         words = f"{group.name}, n = {number(len(known))}"
         drawing.mark(place + 5, 11, group.look.shape, group.look.colour, 4.5)
         drawing.text(place + 14, 15, words, size=11)
@@ -157,7 +159,7 @@ def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: 
 
 
 @dataclass(frozen=True)
-class Course:
+class VisitSeries:
     """One quantity over the visits of a person."""
 
     name: str  # with its unit
@@ -167,7 +169,7 @@ class Course:
 
 
 def draw_visits(
-    times: Sequence[float], names: Sequence[str], courses: Sequence[Course], time_title: str, title: str
+    times: Sequence[float], names: Sequence[str], courses: Sequence[VisitSeries], time_title: str, title: str
 ) -> Markup:
     """Several quantities over the same visits, one small panel each.
 

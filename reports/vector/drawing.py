@@ -18,6 +18,7 @@ PHONE = 450
 INK, SOFT, LINE, WASH = "#1c2733", "#4a5766", "#d9dfe6", "#f4f6f9"
 LONGEST_LINE = 120
 """Characters of a line, however long the names of the input are."""
+MOST_LINES = 3
 LETTER_WIDTH = 0.56
 """Mean width of a letter as a share of its size, on the wide side."""
 
@@ -190,8 +191,8 @@ def fitted(content: str, width: float, size: float = 12) -> str:
     return content if len(content) <= letters else f"{content[: letters - 1].rstrip()}…"
 
 
-def wrapped(content: str, width: float, size: float = 12, at_most: int = 3) -> list[str]:
-    """Text on lines of a width; what does not fit on `at_most` lines is cut with an ellipsis."""
+def wrapped(content: str, width: float, size: float = 12) -> list[str]:
+    """Text on lines of a width; what does not fit on `MOST_LINES` is cut with an ellipsis."""
     letters, lines = max(int(width / (LETTER_WIDTH * size)), 4), [""]
     for word in content.split():
         while len(word) > letters:  # a long id, or a language without spaces
@@ -202,7 +203,7 @@ def wrapped(content: str, width: float, size: float = 12, at_most: int = 3) -> l
         else:
             lines[-1] = f"{lines[-1]} {word}".strip()
     lines = [line for line in lines if line]
-    if len(lines) > at_most:
-        lines = [*lines[: at_most - 1], fitted(f"{lines[at_most - 1]}…{' ' * letters}".rstrip(), width, size)]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[: MOST_LINES - 1], fitted(f"{lines[MOST_LINES - 1]}…{' ' * letters}".rstrip(), width, size)]
         lines[-1] = lines[-1] if lines[-1].endswith("…") else f"{lines[-1][: letters - 1]}…"
     return lines

@@ -90,9 +90,7 @@ def _axis(
 def _mark(drawing: Drawing, axis: Axis, row: IntervalRow, middle: float) -> None:
     """Draw a row's estimate with its interval, over the band of chance."""
     if math.isfinite(row.by_chance):
-        drawing.box(
-            axis(-row.by_chance), middle - 9, axis(row.by_chance) - axis(-row.by_chance), 18, BAND, BAND
-        )  # fmt: skip
+        drawing.box(axis(-row.by_chance), middle - 9, axis(row.by_chance) - axis(-row.by_chance), 18, BAND, BAND)
     if _known(row) and math.isfinite(row.low + row.high):
         drawing.line(axis(row.low), middle, axis(row.high), middle, BLUE, 2)
     drawing.mark(axis(row.estimate), middle, "square", BLUE, 4.5, 1, f"{row.name}: {number(row.estimate)}")

@@ -131,3 +131,7 @@ def linked(text: str) -> Markup:
         ]
         end = found.end()
     return Markup("").join([*parts, escape(text[end:])])
+
+
+if __name__ == "__main__":
+    print(as_page(), end="")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Reference:
+class CitedWork:
     """One work."""
 
     key: str  # in citations and in BibTeX
@@ -82,11 +82,11 @@ def _name(name: str) -> str:
     return f"{family}, {'-'.join(letters) if '-' in initials else ' '.join(letters)}"
 
 
-def _read() -> dict[str, Reference]:
+def _read() -> dict[str, CitedWork]:
     with (Path(__file__).parent / "references.tsv").open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
     known = [{name: "" if value == "n/a" else value for name, value in row.items()} for row in rows]
-    return {row["key"]: Reference(**{**row, "year": int(row["year"])}) for row in known}  # type: ignore[arg-type]
+    return {row["key"]: CitedWork(**{**row, "year": int(row["year"])}) for row in known}  # type: ignore[arg-type]
 
 
-REFERENCES: Mapping[str, Reference] = _read()  # those of ``references.tsv`` by key; one line there adds a work
+REFERENCES: Mapping[str, CitedWork] = _read()  # those of ``references.tsv`` by key; one line there adds a work

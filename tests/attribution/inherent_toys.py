@@ -8,8 +8,8 @@ from torch import Tensor
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.calibration import calibrate
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
-from heatlas.pipeline.models.families.coda.settings import CodaSConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
+from heatlas.pipeline.models.families.coda.records import CodaSConfig
 from heatlas.pipeline.models.families.registry import build_network
 
 SHAPE = (6, 8, 7)

@@ -19,10 +19,10 @@ from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES
+from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.explaining.stage import CONSERVATION_COLUMNS, explain_scans
+from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, explain_scans
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import save_model
@@ -138,7 +138,7 @@ def test_maps_of_the_network_that_has_not_seen_the_participant(run: SmallRun) ->
 
 def test_accounts_add_up(run: SmallRun) -> None:
     run_stage(run)
-    table = read_table(run.layout.group / "conservation.tsv", list(CONSERVATION_COLUMNS))
+    table = read_table(run.layout.group / "conservation.tsv", list(CONSERVATION_TABLE.meanings))
     assert list(table["scan_id"]) == ["I1", "I1", "I2", "I2", "I3", "I3"]
     assert list(table["map"]) == ["lrpB000", "lrpB050"] * 3
     assert table["session_id"].isna().tolist() == [False] * 4 + [True] * 2
@@ -150,12 +150,12 @@ def test_accounts_add_up(run: SmallRun) -> None:
         files = run.layout.scan(row.participant_id, None if pd.isna(row.session_id) else row.session_id, 4.0)
         values = np.asanyarray(nib.load(files.relevance_map(row.map)).dataobj)
         assert values.sum(dtype=np.float64) == pytest.approx(row.map_sum, rel=1e-9)
-        ledger = read_table(files.ledger, list(LEDGER_COLUMNS))
+        ledger = read_table(files.ledger, list(LEDGER_TABLE.meanings))
         own = ledger[ledger["map"] == row.map]
         assert own["layer"].tolist() == ["stages.3.1", "stages.2.2", "stages.1.0", "stages.0.0"]
         assert own["relevance_in"].iloc[0] == pytest.approx(row.start_value)
         assert own["lost_no_contribution"].sum() == pytest.approx(row.lost_no_contribution)
-        assert json.loads(files.ledger.with_suffix(".json").read_text()).keys() == LEDGER_COLUMNS.keys()
+        assert json.loads(files.ledger.with_suffix(".json").read_text()).keys() == LEDGER_TABLE.meanings.keys()
 
 
 def test_second_run_does_nothing_and_a_new_setting_or_network_redoes_its_scans(run: SmallRun) -> None:
@@ -211,7 +211,7 @@ def test_network_of_another_contrast_is_refused(run: SmallRun) -> None:
 
 def test_no_scan_gives_an_empty_table(run: SmallRun) -> None:
     assert run_stage(run, scans=SCANS[3:]) == []
-    table = read_table(run.layout.group / "conservation.tsv", list(CONSERVATION_COLUMNS))
+    table = read_table(run.layout.group / "conservation.tsv", list(CONSERVATION_TABLE.meanings))
     assert table.empty
 
 

@@ -22,7 +22,7 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.controls import controls_of
-from heatlas.pipeline.explaining.stage import EVIDENCE_COLUMNS, explain_applied, explain_scans
+from heatlas.pipeline.explaining.stage import EVIDENCE_TABLE, explain_applied, explain_scans
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.stage import aggregate_relevance
@@ -79,7 +79,7 @@ def test_maps_accounts_and_sidecars_are_those_of_the_controls_of_the_fold(run: O
     assert {scan.scan_id for scan in taken} == {"I2", "I3"}
     reference = Reference(torch.cat([volume_of(run, one) for one in taken]), ("a", "b"))
     expected = attribute(model, volume_of(run, SCANS[0]), 1, ExpectedGradients(reference), start="evidence")
-    table = read_table(run.layout.group / "evidence.tsv", list(EVIDENCE_COLUMNS)).set_index("scan_id")
+    table = read_table(run.layout.group / "evidence.tsv", list(EVIDENCE_TABLE.meanings)).set_index("scan_id")
     assert list(table.index) == ["I1", "I2", "I4", "I5"]
     assert set(table["map"]) == {MAP}
     assert list(table["n_reference"]) == [2, 1, 2, 1]

@@ -16,15 +16,15 @@ from heatlas.atlases.brain_box import Box
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS
+from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.on_demand import (
-    BILATERAL_COLUMNS,
-    REGION_COLUMNS,
-    Request,
+    EXPLAINED_BILATERAL_TABLE,
+    EXPLAINED_REGIONS_TABLE,
+    ExplanationRequest,
     chosen_scans,
     show_scans,
     unseen_fold,
@@ -80,7 +80,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> ExplanationLayout:
 def show(layout: ExplanationLayout, *methods: str, **request: object) -> list[Outcome]:
     with ThreadPoolExecutor(1) as executor:
         digests = DigestCache(layout.digests)
-        asked = Request(methods, **request)  # type: ignore[arg-type]
+        asked = ExplanationRequest(methods, **request)  # type: ignore[arg-type]
         return show_scans(layout, asked, SCANS, SPLIT, ATLAS, CONFIG, executor, digests)
 
 
@@ -108,16 +108,17 @@ def test_maps_of_an_unseen_network_with_sidecar_and_sums(whole: ExplanationLayou
             assert facts["Target"] == "AD"
             assert facts["Stage"] == stage
             assert all((whole.root / source.removeprefix("bids::")).is_file() for source in facts["Sources"])
-            table = read_table(whole.regions(label), list(REGION_COLUMNS)).set_index(["scan_id", "region"])
+            table = EXPLAINED_REGIONS_TABLE.read(whole.regions(label)).set_index(["scan_id", "region"])
             index = index_labels(ATLAS.labels, ATLAS.regions.numbers)
             own = table.loc[scan.scan_id].loc[list(index.numbers)]
             limit = 1e-12 * np.abs(stored).sum(dtype=np.float64)
             assert (np.abs(own["sum"].to_numpy() - region_sums(stored, index)) <= limit).all()
-            hippocampus = read_table(whole.bilateral(label), list(BILATERAL_COLUMNS))
+            hippocampus = EXPLAINED_BILATERAL_TABLE.read(whole.bilateral(label))
             pooled = hippocampus[(hippocampus["scan_id"] == scan.scan_id) & (hippocampus["group"] == "Hippocampus")]
             assert pooled["sum"].item() == pytest.approx(own.loc[[47, 48], "sum"].sum(), abs=limit)
             assert pooled["density"].item() * pooled["n_voxels"].item() == pytest.approx(pooled["sum"].item())
-    assert json.loads(whole.regions("gradCam").with_suffix(".json").read_text()).keys() == REGION_COLUMNS.keys()
+    dictionary = json.loads(whole.regions("gradCam").with_suffix(".json").read_text())
+    assert dictionary.keys() == EXPLAINED_REGIONS_TABLE.meanings.keys()
 
 
 def test_the_predicted_class_is_that_of_each_scan(whole: ExplanationLayout) -> None:
@@ -148,7 +149,7 @@ def test_a_second_call_does_nothing_and_tables_gather_earlier_calls(whole: Expla
 @pytest.mark.parametrize("label", ["sub-ADNI002S0295", "ADNI002S0295", "002S0295", "002_S_0295"])
 def test_participants_are_named_as_for_a_run(label: str) -> None:
     scans = [Scan(f"sub-ADNI002S029{i}", None, f"I{i}", None, "AD", "AD") for i in (5, 6)]
-    chosen = chosen_scans(Request(("lrp",), participants=(label,)), scans, {"I5": 0, "I6": 0}, {})
+    chosen = chosen_scans(ExplanationRequest(("lrp",), participants=(label,)), scans, {"I5": 0, "I6": 0}, {})
     assert [scan.scan_id for scan in chosen] == ["I5"]
 
 
@@ -238,8 +239,9 @@ def test_an_explanation_by_lrp_has_the_ledger_of_conservation_and_others_have_no
     assert outcome.ok
     label = outcome.job.arguments[0].explanations[0].label
     files = whole.scan("sub-1", "ses-M000", 4.0)
-    ledger = read_table(files.explanation_ledger(label), list(LEDGER_COLUMNS), ["layer"])
-    assert json.loads(files.explanation_ledger(label).with_suffix(".json").read_text()).keys() == LEDGER_COLUMNS.keys()
+    ledger = read_table(files.explanation_ledger(label), list(LEDGER_TABLE.meanings), ["layer"])
+    dictionary = json.loads(files.explanation_ledger(label).with_suffix(".json").read_text())
+    assert dictionary.keys() == LEDGER_TABLE.meanings.keys()
     loaded = load_model(whole.fold(0))
     volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
     own = lrp_beta(loaded.model, volume, 1, [1.0], CONFIG.attribution.start_value)[1.0]

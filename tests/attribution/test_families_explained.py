@@ -13,7 +13,7 @@ from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.bcos.settings import (
+from heatlas.pipeline.models.families.bcos.records import (
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
     BcosResNetConfig,
@@ -22,7 +22,7 @@ from heatlas.pipeline.models.families.bcos.settings import (
     BcosVggConfig,
     BcosViTConfig,
 )
-from heatlas.pipeline.models.families.coda.settings import CodaSConfig, CodaSWbConfig
+from heatlas.pipeline.models.families.coda.records import CodaSConfig, CodaSWbConfig
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.halving import Conv5FC3Config, SFCNConfig
 from heatlas.pipeline.models.families.linear import LinearConfig

@@ -11,9 +11,7 @@ from inherent_toys import bcos, coda, healthy, scans
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
-from heatlas.pipeline.attribution.inherent.contributions import Inherent, contrast, contributions, mean_corrected
-from heatlas.pipeline.attribution.inherent.inner_features import along, leading_places
-from heatlas.pipeline.attribution.inherent.rendering import grey_and_opacity, size_at
+from heatlas.pipeline.attribution.inherent.contributions import Inherent, contrast, contributions
 from heatlas.pipeline.attribution.methods import attribute, require_defined
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.encoding import InputEncoding
@@ -87,7 +85,7 @@ def test_differences_of_classes_and_maps_less_their_mean() -> None:
     torch.testing.assert_close(sums(delta), logits[:, 2] - logits[:, 0], rtol=1e-9, atol=1e-12)
     each = torch.stack([contributions(model, lambda a, u=u: rest(a)[:, u], pairs) for u in range(3)])
     torch.testing.assert_close(delta, each[2] - each[0], rtol=1e-9, atol=1e-12)
-    corrected = mean_corrected(each)
+    corrected = each - each.mean(0)
     expected = (logits - logits.mean(1, keepdim=True)).T
     torch.testing.assert_close(corrected.flatten(2).sum(2), expected, rtol=1e-9, atol=1e-12)
 
@@ -124,55 +122,6 @@ def test_other_networks_and_probabilities_are_refused() -> None:
 def test_volumes_outside_the_unit_interval_are_refused() -> None:
     with pytest.raises(BadInputError, match="intensities from 0 to 1"):
         attribute(bcos(), 2 * scans(1), 1, Inherent(compare="nothing"))
-
-
-def test_weights_along_the_pair_are_rendered_as_the_intensity() -> None:
-    v = scans(2)
-    pairs = InputEncoding()(v)
-    weights = 3.0 * pairs
-    weights[:, :, 5] *= -1
-    drawn = grey_and_opacity(weights, pairs, 95.0)
-    inside = v[:, 0] > 0
-    inside[:, 5] = False
-    torch.testing.assert_close(drawn[:, 0][inside], v[:, 0][inside], rtol=1e-12, atol=0)
-    assert bool((drawn[:, 1][~inside] == 0).all())
-    sizes = weights.norm(dim=1)
-    for one, of_volume in zip(drawn, sizes, strict=True):
-        brain = of_volume[of_volume > 0]
-        most = torch.quantile(brain, 0.95, interpolation="nearest")
-        torch.testing.assert_close(float(size_at(brain, 95.0)), float(most), rtol=0.02, atol=0)
-        expected = (of_volume / size_at(brain, 95.0)).clamp(max=1)
-        shown = one[1] > 0
-        torch.testing.assert_close(one[1][shown], expected[shown], rtol=1e-12, atol=0)
-    assert float(drawn.max()) <= 1
-    assert float(drawn.min()) >= 0
-
-
-def test_weights_outside_the_brain_do_not_change_the_picture() -> None:
-    pairs = InputEncoding()(scans(2))
-    weights = torch.randn(pairs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    drawn = grey_and_opacity(weights, pairs, 95.0)
-    loud = torch.where((pairs != 0).any(1, keepdim=True), weights, 100.0)
-    assert torch.equal(grey_and_opacity(loud, pairs, 95.0)[:, 1], drawn[:, 1])
-    assert float(drawn[:, 1].max()) == 1
-    assert not grey_and_opacity(weights, torch.zeros_like(pairs))[:, 1].any()
-
-
-def test_the_direction_of_a_place_is_explained_like_a_unit() -> None:
-    model, v = bcos(norm="position"), scans(1)
-    pairs = model.stages[0](v)
-    features, rest = nn.Sequential(*model.stages[1:3])(pairs).detach(), nn.Sequential(*model.stages[3:])
-    places = leading_places(model, lambda a: rest(a)[:, 1], features, 5)
-    shares = [place.contribution for place in places]
-    assert shares == sorted(shares, reverse=True)
-    each = attribute(model, v, 1, Inherent(compare="nothing"), 3, at_input_grid=False).values[0, 0]
-    assert shares[0] == pytest.approx(float(each.max()), rel=1e-12)
-    before = nn.Sequential(*model.stages[1:3])
-    for place in places:
-        d, h, w = place.position
-        value = along(place.direction, place.position)
-        found = contributions(model, lambda a, value=value: value(before(a)), pairs)
-        assert float(found.sum()) == pytest.approx(float(features[0, :, d, h, w].norm()), rel=1e-9)
 
 
 @pytest.mark.parametrize("network", [bcos, coda])

@@ -8,9 +8,7 @@ from inherent_toys import bcos, scans
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.inherent.contributions import Inherent, contrast
-from heatlas.pipeline.attribution.inherent.inner_features import along
 from heatlas.pipeline.attribution.inherent.ledger import balances, inherent_ledger
-from heatlas.pipeline.attribution.inherent.retrieval import ranked, strengths
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.calibration import calibrate
@@ -18,7 +16,7 @@ from heatlas.pipeline.models.dynamic.encoding import InputEncoding
 from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
-from heatlas.pipeline.models.families.bcos.settings import BcosViTConfig
+from heatlas.pipeline.models.families.bcos.records import BcosViTConfig
 from heatlas.pipeline.models.families.bcos.vit import Positions
 from heatlas.pipeline.models.families.coda.dau import CodaConv3d
 from heatlas.pipeline.models.families.coda.network import SumPool
@@ -41,17 +39,6 @@ def network() -> StagedModel:
 
 def after(model: StagedModel, stage: int) -> nn.Sequential:
     return nn.Sequential(*model.stages[stage:])
-
-
-def test_scans_are_ranked_by_where_a_feature_is_strongest():
-    direction = torch.tensor([0.6, 0.8])
-    features = torch.zeros(4, 2, 2, 3, 2)
-    for scan, place, size in ((2, (1, 2, 0), 5.0), (0, (0, 1, 1), 3.0), (3, (1, 0, 1), 4.0)):
-        features[(scan, slice(None), *place)] = size * direction
-    features[1, :, 0, 0, 0] = 9 * torch.tensor([0.8, -0.6])  # another feature
-    found = strengths(features, direction)
-    torch.testing.assert_close(found[:, 1, 0, 1], along(direction, (1, 0, 1))(features))
-    assert ranked(found.round(decimals=4), 3) == ((2, (1, 2, 0), 5.0), (3, (1, 0, 1), 4.0), (0, (0, 1, 1), 3.0))
 
 
 def test_the_ledger_of_a_bias_free_network_holds_the_logit_bias_alone():

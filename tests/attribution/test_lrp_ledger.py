@@ -6,7 +6,7 @@ import pytest
 import torch
 from lrp_toys import lrp_beta, toy_network, toy_volumes
 
-from heatlas.pipeline.attribution.lrp.ledger import LEDGER_COLUMNS, LOSSES, Ledger, LedgerEntry
+from heatlas.pipeline.attribution.lrp.ledger import LEDGER_TABLE, LOSSES, Ledger, LedgerEntry
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
@@ -43,7 +43,7 @@ def test_residual_is_what_the_account_leaves_over() -> None:
 def test_table_has_the_numbers_of_one_volume() -> None:
     ledger = lrp_beta(toy_network(), toy_volumes(2), 1, [0.5])[0.5].ledger
     frame = ledger.frame("lrpB050", 1)
-    assert list(frame.columns) == list(LEDGER_COLUMNS)
+    assert list(frame.columns) == list(LEDGER_TABLE.meanings)
     assert list(frame["layer"]) == ["12", "10", "4", "0"]
     assert set(frame["map"]) == {"lrpB050"}
     for name in ("relevance_in", "relevance_out", *LOSSES, "residual"):

@@ -16,7 +16,7 @@ from heatlas.pipeline.attribution.perturbation.masking import Masking
 from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, RegionOcclusion
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.run.config.files import toml_value
-from heatlas.pipeline.run.config.ranges import Range, split_kind
+from heatlas.pipeline.run.config.ranges import Bounds, split_kind
 from heatlas.pipeline.run.errors import UsageError
 
 LABELS = RegionLabels("toy", torch.ones(2, 2, 2, dtype=torch.int64))
@@ -56,7 +56,7 @@ def test_every_number_of_a_method_has_a_range(name: str) -> None:
     record = METHODS[name].record
     for setting, field in settable(record):
         if isinstance(field.default, int | float) and not isinstance(field.default, bool):
-            has_range = any(isinstance(limit, Range) for limit in split_kind(field.kind)[1])
+            has_range = any(isinstance(limit, Bounds) for limit in split_kind(field.kind)[1])
             assert has_range != (setting in UNBOUNDED), setting
             assert issubclass(record, CheckedSettings)
     assert len(ENDS) > 60

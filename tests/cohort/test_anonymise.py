@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from input_trees import AdniTree, BidsTree
 
-from heatlas.pipeline.cohort.reading import Selection, read_cohort
+from heatlas.pipeline.cohort.reading import ScanSelection, read_cohort
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.sharing.anonymise import Disguise, capped_ages, open_disguise, shifted_dates
 from heatlas.pipeline.run.config.settings import CohortConfig, PrivacyConfig
@@ -35,7 +35,7 @@ def test_dates_move_back_together_and_people_apart(adni: AdniTree) -> None:
     adni.both_classes()
     adni.table()
     disguise = Disguise(KEY)
-    cohort = read_cohort(adni.root, CohortConfig(), 43, Selection(disguise=disguise))
+    cohort = read_cohort(adni.root, CohortConfig(), 43, ScanSelection(disguise=disguise))
     scans = {scan.scan_id: scan for scan in cohort.table}
     first, second, other = (date_in(scans[name].image) for name in ("I1", "I2", "I9999"))
     assert (second - first).days == 367
@@ -100,7 +100,7 @@ def test_two_visits_named_by_date_stay_as_far_apart(bids: BidsTree) -> None:
     bids.image("sub-2/anat/sub-2_T1w.nii")
     bids.table("participants.tsv", "participant_id sex scanned", "sub-1 F 20060418", "sub-2 M 20080101")
     config = CohortConfig(contrast_column="sex", negative="F", positive="M", clinical_columns=("scanned",))
-    cohort = read_cohort(bids.root, config, 43, Selection(disguise=Disguise(KEY)))
+    cohort = read_cohort(bids.root, config, 43, ScanSelection(disguise=Disguise(KEY)))
     first, second, _ = (scan.session_id or "" for scan in cohort.table)
     day = [datetime.datetime.strptime(one, "ses-%Y%m%d") for one in (first, second)]
     assert (day[1] - day[0]).days == 367

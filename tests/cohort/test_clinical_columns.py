@@ -10,7 +10,7 @@ from input_trees import AdniTree, BidsTree
 from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
 from heatlas.pipeline.cohort.people.diagnosis import OTHER_DEMENTIA, Diagnosis
 from heatlas.pipeline.cohort.people.progression import follow_up
-from heatlas.pipeline.cohort.reading import InputCohort, Selection, read_cohort
+from heatlas.pipeline.cohort.reading import InputCohort, ScanSelection, read_cohort
 from heatlas.pipeline.cohort.sharing.anonymise import Disguise
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
@@ -164,7 +164,7 @@ def test_a_further_column_by_option(adni: AdniTree) -> None:
     adni.row("002_S_0295", PTMARRY="Widowed", ADNI_MEM="-0.874", EXAMINED="2006-04-18")
     row = by_scan(adni.read(clinical_columns=("ptmarry", "ADNI_MEM", "EXAMINED"))).loc["I1001"]
     assert (row["ptmarry"], row["ADNI_MEM"], row["EXAMINED"]) == ("Widowed", -0.874, "2006-04-18")
-    selection = Selection(disguise=Disguise(KEY, ("ids",)))
+    selection = ScanSelection(disguise=Disguise(KEY, ("ids",)))
     hidden = read_cohort(adni.root, CohortConfig(clinical_columns=("EXAMINED",)), 1, selection)
     frame = clinical_of(hidden).frame
     assert set(frame["scan_id"]) == {scan.scan_id for scan in hidden.table.kept}
@@ -192,7 +192,7 @@ def test_the_table_can_be_written_and_read(adni: AdniTree, tmp_path: Path) -> No
     adni.image("002_S_0295", "2006-04-18", "I1")
     adni.row("002_S_0295", CDRSB="0.5")
     clinical = clinical_of(adni.read())
-    write_table(tmp_path / "clinical.tsv", clinical.frame, clinical.columns)
+    write_table(tmp_path / "clinical.tsv", clinical.frame)
     read = read_table(tmp_path / "clinical.tsv").set_index("scan_id")
     assert read.loc["I1", "cdrsb"] == 0.5
     assert read["converted"].dropna().isin([0, 1]).all()

@@ -14,7 +14,7 @@ import pytest
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.demo import cohort as demo_cohort
-from heatlas.pipeline.cohort.demo.cohort import SEVERITY_COLUMNS, write_demo_cohort
+from heatlas.pipeline.cohort.demo.cohort import SEVERITY_TABLE, write_demo_cohort
 from heatlas.pipeline.cohort.demo.disease import PLANTED_GROUPS
 from heatlas.pipeline.cohort.demo.effects import EFFECTS
 from heatlas.pipeline.cohort.reading import read_cohort
@@ -52,7 +52,7 @@ def test_the_tree_is_that_of_an_adni_download(written: Path) -> None:
 
 def test_the_reader_finds_everyone_and_drops_the_dirt(written: Path) -> None:
     table = read_cohort(written, CohortConfig(), SEED).table.frame()
-    truth = read_table(written / "truth" / "severity.tsv", list(SEVERITY_COLUMNS))
+    truth = SEVERITY_TABLE.read(written / SEVERITY_TABLE.file)
     both = table.merge(truth, on="scan_id", suffixes=("", "_true"), validate="one_to_one")
     assert len(both) == len(table) == len(truth) == 7 + 2
     kept = both[both["kept"]]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from input_trees import BidsTree, image_bytes
 
-from heatlas.pipeline.cohort.reading import InputCohort, Selection, read_cohort
+from heatlas.pipeline.cohort.reading import InputCohort, ScanSelection, read_cohort
 from heatlas.pipeline.cohort.sharing.manifest import Manifest, image_digest, make_manifest
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
@@ -32,7 +32,7 @@ def here(tmp_path: Path) -> BidsTree:
 
 
 def read(tree: BidsTree, manifest: Manifest | None = None) -> InputCohort:
-    return read_cohort(tree.root, SEX, 43, Selection(manifest=manifest))
+    return read_cohort(tree.root, SEX, 43, ScanSelection(manifest=manifest))
 
 
 def statuses(cohort: InputCohort) -> dict[str, str]:

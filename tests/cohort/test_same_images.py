@@ -10,7 +10,7 @@ import pytest
 from input_trees import AdniTree, BidsTree, image_bytes
 
 from heatlas.pipeline.cohort.images.same_images import same_images
-from heatlas.pipeline.cohort.reading import Selection, read_cohort
+from heatlas.pipeline.cohort.reading import ScanSelection, read_cohort
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.sharing.anonymise import Disguise
 from heatlas.pipeline.run.config.settings import CohortConfig
@@ -85,7 +85,7 @@ def test_pseudonyms_are_kept(bids: BidsTree) -> None:
     four_people(bids)
     WAYS["copied"](bids.root / "sub-b/anat/sub-b_T1w.nii", bids.root / "sub-d/anat/sub-d_T1w.nii")
     disguise = Disguise("0123456789abcdef0123456789abcdef", ("ids", "sites"))
-    cohort = read_cohort(bids.root, CohortConfig(**SEX), 43, Selection(disguise=disguise))
+    cohort = read_cohort(bids.root, CohortConfig(**SEX), 43, ScanSelection(disguise=disguise))
     names = cohort.same_images.rpartition(": ")[2].split(" = ")
     assert len(names) == 2
     assert set(names) < {scan.participant_id for scan in cohort.table}

@@ -14,20 +14,19 @@ import pytest
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.answers import LEVEL, UNKNOWN
-from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD, Rows, density_ratio
+from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD, CohortMaps, density_ratio
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, those_judged
-from heatlas.pipeline.evaluation.bench.map_row import Places, map_row
-from heatlas.pipeline.evaluation.bench.request import Request, few_methods, with_methods
+from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
+from heatlas.pipeline.evaluation.bench.request import BenchRequest, few_methods, with_methods
 from heatlas.pipeline.evaluation.bench.stage import Bench, with_earlier
 from heatlas.pipeline.evaluation.bench.table import evaluation_table, ranking_columns
-from heatlas.pipeline.evaluation.bench.verdicts import COLUMNS, numbers_of, sentence, verdict_table
+from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, numbers_of, sentence, verdict_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.nulls.labels import with_swapped_labels
 from heatlas.pipeline.evaluation.nulls.networks import shuffled_name
 from heatlas.pipeline.evaluation.planting.copies import paired_folds, people_to_plant
-from heatlas.pipeline.evaluation.scores.chance import at_least, chance_of_order, wins_in_random_order
+from heatlas.pipeline.evaluation.scores.chance import LEVEL, UNKNOWN, at_least, chance_of_order, wins_in_random_order
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.files import load_config
@@ -74,7 +73,7 @@ def test_a_perfect_map_ranks_first_whatever_varies_beside_it(noise: float, size:
 def test_a_map_and_its_negative_are_alike(sign: int) -> None:
     """A network whose logit has another sign turns an LRP map round; that is not following the parameters."""
     values = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
-    places = Places.of(np.ones((8, 8, 8), bool), np.zeros((8, 8, 8), int), (), 1.0)
+    places = ScanMasks.of(np.ones((8, 8, 8), bool), np.zeros((8, 8, 8), int), (), 1.0)
     assert map_row(sign * values, places, values, structure=False)["spearman_real"] == pytest.approx(1)
 
 
@@ -83,7 +82,7 @@ def test_a_map_and_its_negative_are_alike(sign: int) -> None:
 def test_truth_of_nothing_or_everything_has_no_scores(kind: str) -> None:
     """A brain mask can leave a region out; voxels are not ranked then, and nothing warns."""
     labels = np.full((8, 8, 8), 3 if kind == "everything" else 0)
-    places = Places.of(np.ones((8, 8, 8), bool), labels, (3,), 1.0)
+    places = ScanMasks.of(np.ones((8, 8, 8), bool), labels, (3,), 1.0)
     row = map_row(np.ones((8, 8, 8), np.float32), places, None, structure=False)
     assert places.truth is None
     assert not row["undefined"]
@@ -99,7 +98,7 @@ def test_a_map_with_nothing_in_planted_groups_marks_the_unused(density: tuple[fl
 
 
 def test_the_verdict_names_an_infinite_ratio() -> None:
-    row: dict[str, object] = dict.fromkeys(COLUMNS, float("nan"))
+    row: dict[str, object] = dict.fromkeys(VERDICTS_TABLE.meanings, float("nan"))
     row |= {name: UNKNOWN for name in ("finds", "tells_labels", "marks_rim")}
     row |= {"follows_parameters": UNKNOWN, "marks_unused": "yes", "unused_ratio": float("inf")}
     assert sentence(row, needs_network=True) == "marks a change that both classes have"
@@ -123,7 +122,7 @@ def test_failed_scans_do_not_take_the_rankings_with_them(failed: tuple[str, ...]
     scores = pd.DataFrame(
         [{"network": "real", "map": "m", "scan_id": key, "undefined": False, "rim": 1.0} for key in sums]
     )
-    rows = Rows(scores, {("real", "m"): sums}, np.ones(6), GROUPS, {"m": "m"})
+    rows = CohortMaps(scores, {("real", "m"): sums}, np.ones(6), GROUPS, {"m": "m"})
     table = evaluation_table(left, rows)
     assert table["auroc_difference"].tolist() == [1.0]
     assert table["n_scans"].tolist() == [10 - len(failed)]
@@ -156,7 +155,7 @@ def test_controls_are_those_the_network_was_trained_with(
     monkeypatch.setattr("heatlas.pipeline.evaluation.bench.stage.PackedAtlas", SimpleNamespace(of=lambda atlas: packed))
     digests = DigestCache(layout.digests)
     bench = Bench(
-        layout, Request(), scans, Split(tuple(folds)), CONFIG, None, None, digests  # type: ignore[arg-type]
+        layout, BenchRequest(), scans, Split(tuple(folds)), CONFIG, None, None, digests  # type: ignore[arg-type]
     )  # fmt: skip
     judged = bench._of_run(tmp_path / "planted.json")
     assert {one.scan_id for one in judged.scans} == {"08", "09", "10", "11"}
@@ -215,8 +214,8 @@ def test_a_network_that_could_not_be_trained_is_missing_from_the_nulls(tmp_path:
         {"network": name, "map": "m", "scan_id": key, "undefined": False}
         for key, own in asked.items() for name in (*own, *(["cascade-1"] if key in ("01", "07") else []))
     ]  # fmt: skip
-    rows = Rows(pd.DataFrame(scores), {(name, "m"): sums for name in ("real", "shuffled-1", "shuffled-2", "cascade-1")},
-                np.ones(6), GROUPS, {"m": "m"})  # fmt: skip
+    by_network = {(name, "m"): sums for name in ("real", "shuffled-1", "shuffled-2", "cascade-1")}
+    rows = CohortMaps(pd.DataFrame(scores), by_network, np.ones(6), GROUPS, {"m": "m"})
     table = evaluation_table(judged, rows).set_index("network")
     assert table["n_scans"].to_dict() == {"real": 12, "shuffled-1": 6, "shuffled-2": 12, "cascade-1": 2}
     assert table["hits_difference"].notna().to_dict() == {
@@ -357,15 +356,14 @@ def test_printed_verdicts_are_wrapped_and_keep_every_answer_and_number() -> None
 
 def test_planted_rows_of_an_earlier_call_are_kept_and_those_judged_again_are_replaced(tmp_path: Path) -> None:
     path = tmp_path / "evaluation.tsv"
-    columns = {"cohort": "", "map": "", "auroc": ""}
     earlier = pd.DataFrame({"cohort": ["run", "planted"], "map": ["m", "m"], "auroc": [0.1, 0.2]})
     made = pd.DataFrame({"cohort": ["run"], "map": ["m"], "auroc": [0.9]})
     assert with_earlier(path, made) is made
-    write_table(path, earlier, columns)
+    write_table(path, earlier)
     assert with_earlier(path, made).to_dict("list") == {
         "cohort": ["run", "planted"], "map": ["m", "m"], "auroc": [0.9, 0.2],
     }  # fmt: skip
-    write_table(path, earlier.drop(columns="auroc"), {"cohort": "", "map": ""})
+    write_table(path, earlier.drop(columns="auroc"))
     assert with_earlier(path, made) is made
 
 
@@ -400,7 +398,7 @@ def test_labels_of_a_tiny_class_cannot_be_shuffled(controls: int, patients: int,
 
 @pytest.mark.parametrize("methods", [("gradient", "gradient"), ("deeplift", "gradient", "deeplift")])
 def test_methods_named_twice_are_asked_once_in_every_part(methods: tuple[str, ...]) -> None:
-    bench = Bench(None, Request(methods), (), Split(()), CONFIG, None, None, None)  # type: ignore[arg-type]
+    bench = Bench(None, BenchRequest(methods), (), Split(()), CONFIG, None, None, None)  # type: ignore[arg-type]
     once = list(dict.fromkeys(methods))
     for asked in (few_methods(bench.request, CONFIG), bench.explanations(CONFIG)):
         assert [one.entry.name for one in asked] == once

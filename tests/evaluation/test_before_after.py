@@ -11,21 +11,26 @@ import torch
 from torch import nn
 
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.evaluation.planting.marker_groups import Places
-from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
+from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks
+from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap, write_pooled
 from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps
-from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS, before_after_table
+from heatlas.pipeline.evaluation.retraining.before_after_table import (
+    AFTER,
+    BEFORE,
+    BEFORE_AFTER_TABLE,
+    MEASURED_TABLE,
+    before_after_table,
+)
 from heatlas.pipeline.evaluation.retraining.before_after_unit import measured
 from heatlas.pipeline.evaluation.scores.overlap import energy_share
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.training.objectives.map_settings import MapSettings
 from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
@@ -46,7 +51,7 @@ def test_measures_of_a_linear_network_by_hand() -> None:
     volume = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 1, 3)
     model = linear(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))
     line = lambda *found: np.array([[[bool(one) for one in found]]])  # noqa: E731
-    places = Places(line(1, 0, 0), line(1, 1, 0), line(0, 0, 1))
+    places = MarkerMasks(line(1, 0, 0), line(1, 1, 0), line(0, 0, 1))
     input_x_gradient = MapSettings(1.0, "input-x-gradient", 0)
     values, found = measured(model, volume, 0, "guided", input_x_gradient, places, None)
     assert values.ravel().tolist() == [1.0, -2.0, 3.0]  # evidence w_0 - w_1 = (1, -1, 1), times the input
@@ -87,7 +92,7 @@ def test_changes_are_paired_and_measures_without_values_left_out() -> None:
     def frame(epg: dict[str, tuple[float, float]]) -> pd.DataFrame:
         rows = [[who, training, "epg", value] for who, pair in epg.items()
                 for training, value in zip((BEFORE, AFTER), pair, strict=True)]  # fmt: skip
-        return pd.DataFrame(rows, columns=list(UNIT_COLUMNS))
+        return MEASURED_TABLE.frame(rows)
 
     folds = [frame({"a": (0.1, 0.3), "b": (0.2, 0.6)}), frame({"c": (0.3, 0.2), "d": (np.nan, 0.9)})]
     table = before_after_table("guided", folds)
@@ -102,7 +107,7 @@ def test_the_sum_of_a_mean_map_over_a_mask_is_the_mean_epg(tmp_path) -> None:
     spec, random = configured_input(CONFIG), np.random.default_rng(0)
     mask, shares, folds = random.random(spec.shape) < 0.3, [], []
     for fold, count in enumerate((3, 1)):
-        mean = MeanMap(spec)
+        mean = MeanEnergyMap(spec)
         for _ in range(count):
             values = random.normal(size=spec.shape)
             mean.add(values)
@@ -128,7 +133,7 @@ def test_controls_are_trained_and_guidance_raises_epg(tmp_path) -> None:
     train_run(cohort)
     digests = DigestCache(cohort.layout.digests)
     assert all(one.ok for one in before_and_after(cohort, Inline(), digests))
-    table = read_table(cohort.layout.before_after).set_index("measure")
+    table = BEFORE_AFTER_TABLE.read(cohort.layout).set_index("measure")
     assert list(table.index) == ["correct", "epg", "iou", "on_object_epg"]
     assert table.loc["epg", "change"] > 0
     assert (table["n_participants"] == sum(len(fold.test) for fold in split().folds)).all()

@@ -12,10 +12,10 @@ from scipy.stats import spearmanr
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.densities import Rows, class_difference, densities
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps, class_difference, densities
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
-from heatlas.pipeline.evaluation.bench.map_row import Places, map_row
+from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.bench.verdicts import verdict_table
 from heatlas.pipeline.evaluation.cohorts import Distractor, JudgedCohort, Truth
@@ -41,7 +41,7 @@ def cohort(truth: Truth | None) -> JudgedCohort:
     return JudgedCohort("run", layout, scans, Split(tuple(folds)), load_config(), None, truth, scans, scans)  # type: ignore[arg-type]
 
 
-def rows(values: dict[tuple[str, str], dict[str, np.ndarray]], **columns: float) -> Rows:
+def rows(values: dict[tuple[str, str], dict[str, np.ndarray]], **columns: float) -> CohortMaps:
     """Sums by (network, map) and class; a class that is missing has no map."""
     scores, sums = [], {}
     random = np.random.default_rng(1)
@@ -55,7 +55,7 @@ def rows(values: dict[tuple[str, str], dict[str, np.ndarray]], **columns: float)
             if known:
                 noise = 0.01 * random.standard_normal(len(GROUPS))
                 sums.setdefault((network, name), {})[scan] = by_class[label] + noise
-    return Rows(pd.DataFrame(scores), sums, np.full(len(GROUPS), 2.0), GROUPS, {"m": "method-m"})
+    return CohortMaps(pd.DataFrame(scores), sums, np.full(len(GROUPS), 2.0), GROUPS, {"m": "method-m"})
 
 
 def at(names: tuple[str, ...], value: float = 1.0) -> np.ndarray:
@@ -153,7 +153,7 @@ def test_iou_and_box_accuracy_are_of_the_set_of_maps() -> None:
     keys = [f"I{person[4:]}" for person, label, _ in PEOPLE if label == "AD"]
     maps = [np.where(mask, 1.0, np.linspace(0, 0.7, 6)[n] * (np.arange(216).reshape(mask.shape) % 2)) for n in range(6)]
     scored = pd.DataFrame([score_map(one if n else -one - 1, mask) for n, one in enumerate(maps)]).assign(scan_id=keys)
-    scores = found.scores.merge(scored.drop(columns="undefined"), on="scan_id", how="left")
+    scores = found.scores.merge(scored, on="scan_id", how="left")
     scores["no_positive"] = (scores["scan_id"] == keys[0]).astype(float)
     row = evaluation_table(cohort(TRUTH), dataclasses.replace(found, scores=scores)).iloc[0]
     assert row["n_no_positive"] == 1
@@ -202,7 +202,7 @@ def test_scores_of_one_map_by_hand() -> None:
     brain[1:9, 1:9, 1:9] = True
     labels = np.zeros(brain.shape, int)
     labels[4:6, 4:6, 4:6] = 7
-    places = Places.of(brain, labels, (7,), 3.0)
+    places = ScanMasks.of(brain, labels, (7,), 3.0)
     inside = np.where(labels == 7, 2.0, 0.0).astype(np.float32)
     row = map_row(inside, places, inside, structure=True)
     assert (row["undefined"], row["auroc_voxels"], row["energy"], row["rim"], row["outside"]) == (False, 1, 1, 0, 0)
@@ -217,7 +217,7 @@ def test_scores_of_one_map_by_hand() -> None:
 def test_a_map_of_nothing_is_undefined(broken) -> None:
     brain = np.ones((7, 7, 7), bool)
     row = map_row(
-        np.full(brain.shape, broken, np.float32), Places.of(brain, np.ones(brain.shape, int), (), 2.0), None, False
+        np.full(brain.shape, broken, np.float32), ScanMasks.of(brain, np.ones(brain.shape, int), (), 2.0), None, False
     )
     assert row["undefined"] is True
     assert all(np.isnan(value) for name, value in row.items() if name != "undefined")
@@ -264,7 +264,7 @@ def test_where_a_number_is_predicted_regions_are_ranked_by_their_slope_on_it() -
     scores = pd.DataFrame(
         {"network": "real", "map": "m", "scan_id": [*ages], "fold": 0, "undefined": False, "logit": 1.0}
     )
-    found = Rows(scores, sums, np.full(20, 2.0), GROUPS, {"m": "method-m"})
+    found = CohortMaps(scores, sums, np.full(20, 2.0), GROUPS, {"m": "method-m"})
     assert judged.positive == scans
     row = evaluation_table(judged, found).iloc[0]
     assert row["first_groups"].split("; ")[0] == GROUPS[0]

@@ -27,7 +27,9 @@ from heatlas.pipeline.evaluation.consensus.networks import (
 )
 from heatlas.pipeline.evaluation.consensus.stage import agree
 from heatlas.pipeline.evaluation.consensus.tables import (
-    NETWORK_COLUMNS,
+    CONSENSUS_TABLE,
+    NETWORKS_TABLE,
+    REGIONS_TABLE,
     Evidence,
     better_line,
     network_rows,
@@ -38,7 +40,6 @@ from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from tests.evaluation.block_run import CONFIG, INFORMATIVE, block_cohort, train_run
 from tests.training.run_of_folds import Inline
@@ -150,7 +151,7 @@ def test_the_consensus_is_that_of_fully_trained_networks() -> None:
     assert networks["in_consensus"].tolist() == [True, True, False]
     pairs = [agreement(found[0].difference, one.difference) for one in found[1:]]
     assert networks.loc["run", "agreement"] == pytest.approx(np.mean(pairs))
-    unknown = pd.DataFrame(network_rows(found, ()), columns=list(NETWORK_COLUMNS))
+    unknown = NETWORKS_TABLE.frame(network_rows(found, ()))
     assert unknown["auroc_difference"].isna().all()
 
 
@@ -242,17 +243,17 @@ def agreed(tmp_path_factory):
 def test_networks_of_other_seeds_epochs_and_families_find_the_same_block(agreed) -> None:
     cohort, _, _, outcomes = agreed
     assert all(one.ok for one in outcomes)
-    networks = read_table(cohort.layout.consensus_networks).set_index("networks")
+    networks = NETWORKS_TABLE.read(cohort.layout).set_index("networks")
     assert networks["kind"].tolist() == ["own", "seed", "epochs", "family"]
     assert networks["n_participants"].eq(8).all()
     full = networks[networks["in_consensus"]]
     assert full["auc"].min() > 0.9
     assert full["hits_difference"].eq(1).all()
     assert full["auroc_difference"].eq(1).all()
-    regions = read_table(cohort.layout.consensus_regions)
+    regions = REGIONS_TABLE.read(cohort.layout)
     assert regions["group"].iloc[0] == INFORMATIVE
     assert regions["mean_place"].iloc[0] == 1
-    pairs = read_table(cohort.layout.consensus)
+    pairs = CONSENSUS_TABLE.read(cohort.layout)
     assert pairs["differ_in"].value_counts().to_dict() == {
         "several": 3,
         "folds": 1,

@@ -281,7 +281,6 @@ def test_every_column_has_a_value_and_a_second_run_has_the_same() -> None:
         ({"values": WEIGHT[:2]}, "map has the grid"),
         ({"regions": REGIONS.permute(2, 1, 0)}, "regions has the grid"),
         ({"replacement": SCAN}, "the scan itself"),
-        ({"inside": torch.zeros(SHAPE, dtype=torch.bool)}, "the scan itself"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Tensor], words: str) -> None:

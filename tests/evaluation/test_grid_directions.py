@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.evaluation.grids.directions import (
-    DIRECTION_COLUMNS,
+    DIRECTIONS_TABLE,
+    GRIDS_TABLE,
     NEAR,
-    SUMMARY_COLUMNS,
     Claim,
     Side,
     by_participant,
@@ -39,7 +39,7 @@ def table(shift: float, noise: float = 0.05, seed: int = 0) -> pd.DataFrame:
 @pytest.mark.parametrize(("shift", "holds"), [(0.2, "yes"), (-0.2, "no"), (0.0, "open")])
 def test_a_claim_holds_where_its_interval_says_so(shift: float, holds: str) -> None:
     row = directions(table(shift), PEOPLE, [BETTER]).iloc[0]
-    assert list(row.index) == list(DIRECTION_COLUMNS)
+    assert list(row.index) == list(DIRECTIONS_TABLE.meanings)
     assert row["holds"] == holds
     assert row["n_participants"] == GRIDS / 2
     assert row["ci_low"] < row["difference"] < row["ci_high"]
@@ -119,7 +119,7 @@ def test_a_participant_counts_once_in_the_summary() -> None:
     scores["class_share"] = scores["share"]
     scores = pd.concat([scores, scores[scores["scan"] == 0].assign(share=0.9, class_share=0.9)] * 1)
     found = summary_of_grids(scores, PEOPLE)
-    assert list(found.columns) == list(SUMMARY_COLUMNS)
+    assert list(found.columns) == list(GRIDS_TABLE.meanings)
     own = scores[scores["stage"] == 0]
     means = own.groupby(own["scan"] // 2)["share"].mean()
     assert found["share"].iloc[0] == pytest.approx(means.mean())

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatlas.pipeline.evaluation.grids.composition import KINDS, Candidates, Kind, confident, draw_grids
+from heatlas.pipeline.evaluation.grids.composition import Candidates, Kind, confident, draw_grids
 from heatlas.pipeline.evaluation.grids.layout import Layout
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
@@ -94,7 +94,7 @@ def layout_of(kind: Kind) -> Layout:
     return Layout((2, 1, 1)) if kind == "pair" else Layout((2, 2, 1))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["needle", "pair", "corner"])
 def test_every_grid_is_as_its_kind_says(kind: Kind) -> None:
     layout = layout_of(kind)
     grids = draw_grids(everyone(), layout, kind, 1, 40, np.random.default_rng(4))
@@ -122,7 +122,7 @@ def test_the_most_confident_scans_that_are_right_take_part() -> None:
     for label in range(3):
         own = [n for n in range(18) if LABELS[n] == label and n > 0]
         taken = found.scans[found.of(label)]
-        limit = found.thresholds[label]
+        limit = found.confidence[found.of(label)].min()
         assert limit == min(likely[n, label] for n in taken)
         assert all(likely[n, label] <= limit for n in set(own) - set(taken.tolist()))
         assert len(taken) == round(0.5 * len(own))
@@ -135,18 +135,9 @@ def test_a_class_that_is_never_recognised_is_refused_by_name() -> None:
         confident(LABELS, PEOPLE, likely)
 
 
-@pytest.mark.parametrize(
-    ("kind", "layout", "words"),
-    [
-        ("pair", (2, 2, 1), "a pair has two cells"),
-        ("corner", (2, 1, 1), "three cells"),
-        ("needles", (2, 1, 1), "known are needle"),
-        ("needle", (3, 3, 2), "as many participants"),
-    ],
-)
-def test_grids_that_cannot_be_made_are_refused(kind: Kind, layout: tuple[int, int, int], words: str) -> None:
-    with pytest.raises((BadInputError, UsageError), match=words):
-        draw_grids(everyone(), Layout(layout), kind, 1, 3, np.random.default_rng(0))
+def test_grids_of_more_cells_than_participants_are_refused() -> None:
+    with pytest.raises(BadInputError, match="as many participants"):
+        draw_grids(everyone(), Layout((3, 3, 2)), "needle", 1, 3, np.random.default_rng(0))
 
 
 def test_a_participant_with_scans_of_two_classes_is_in_a_grid_once() -> None:

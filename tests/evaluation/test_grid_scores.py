@@ -26,7 +26,7 @@ from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from heatlas.pipeline.evaluation.grids.composition import Grid
-from heatlas.pipeline.evaluation.grids.directions import SUMMARY_COLUMNS, summary_of_grids
+from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE, summary_of_grids
 from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, GridMethod, grid_scores
 from heatlas.pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
 from heatlas.pipeline.evaluation.grids.job import picture
@@ -123,7 +123,7 @@ def test_what_is_not_defined_is_one_row_that_says_so(model: object, setting: str
     assert table["grid"].isna().all()
     assert table["note"].str.contains(words).all()
     summary = summary_of_grids(table, PEOPLE)
-    assert list(summary.columns) == list(SUMMARY_COLUMNS)
+    assert list(summary.columns) == list(GRIDS_TABLE.meanings)
     assert (summary["n_grids"] == 0).all()
     assert summary["note"].str.contains(words).all()
 
@@ -199,11 +199,11 @@ def test_bins_hold_every_map_once_and_fall_in_order(count: int) -> None:
     assert [[shuffled[one] for one in bin_.members] for bin_ in again.bins] == [list(b.members) for b in found.bins]
 
 
-def test_undefined_maps_are_in_no_bin_and_are_named() -> None:
+def test_undefined_maps_are_in_no_bin() -> None:
     shares = np.where(np.arange(9) == 4, np.nan, np.arange(9) / 9)
     maps = np.where(np.isnan(shares), np.nan, 1.0)[:, None, None, None] * np.ones((1, 2, 3, 4))
     found = aggregated(maps, shares, np.ones(9))
-    assert found.undefined == (4,)
+    assert not any(4 in one.members for one in found.bins)
     assert all(np.isfinite(one.mean).all() for one in found.bins)
     with pytest.raises(BadInputError, match="at least 6 grids"):
         aggregated(maps[:5], shares[:5], np.ones(5))

@@ -11,15 +11,14 @@ import pytest
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.evaluation.bench.densities import Rows
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps
 from heatlas.pipeline.evaluation.interactions.sides import (
-    SCAN_COLUMNS,
+    SIDES_TABLE,
     interaction,
     interaction_table,
     sided_groups,
 )
 from heatlas.pipeline.evaluation.interactions.sources import source_table, standardised_slopes
-from heatlas.pipeline.run.tables import write_table
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def test_every_group_with_two_sides_is_asked_and_no_other() -> None:
 
 def table_of(folder: Path, name: str, rows: list[tuple[str, float, float, float]]) -> SimpleNamespace:
     path = folder / f"{name}.tsv"
-    write_table(path, pd.DataFrame(rows, columns=list(SCAN_COLUMNS)))
+    SIDES_TABLE.write(path, rows)
     return SimpleNamespace(ok=True, job=SimpleNamespace(outputs={"sides": path}))
 
 
@@ -96,7 +95,7 @@ def test_scans_without_a_volume_are_counted(missing: tuple[int, ...]) -> None:
     scans = [SimpleNamespace(scan_id=f"I{i}", label=("CN", "AD")[i % 2]) for i in range(24)]
     cohort = SimpleNamespace(name="run", scans=scans, fold_of=lambda scan: int(scan.scan_id[1:]) // 12)
     values = {one.scan_id: random.standard_normal(2) for one in scans}
-    rows = Rows(pd.DataFrame(), {("real", "m"): values}, np.ones(2), ("a", "b"), {}, values)
+    rows = CohortMaps(pd.DataFrame(), {("real", "m"): values}, np.ones(2), ("a", "b"), {}, values)
     volumes = pd.DataFrame(
         [{"scan_id": f"I{i}", "group": name, "volume_mm3": 100.0 + i * i % 7}
          for i in range(24) for name in "ab" if name == "b" or i not in missing]

@@ -25,14 +25,15 @@ from heatlas.pipeline.evaluation.scores.boxes import (
     saliency_metric,
     threshold_ious,
 )
-from heatlas.pipeline.evaluation.scores.concentration import entropy, gini
 from heatlas.pipeline.evaluation.scores.hits import auprc, auroc, hits_in_first, pointing
 from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, score_map, set_scores
 from heatlas.pipeline.evaluation.scores.overlap import (
     IOU_THRESHOLDS,
     best_threshold,
     energy_share,
+    entropy,
     f1,
+    gini,
     held_out_ious,
     intersection_over_union,
     iou_curve,
@@ -61,9 +62,12 @@ MASKS = {"one box": ONE, "two boxes": TWO, "no box": ROUGH}
 def test_a_map_that_is_even_everywhere_has_what_chance_gives(mask: NDArray[np.bool_], level: float) -> None:
     share = mask.mean()
     scores = score_map(np.full(SHAPE, level), mask)
-    for name in ("auprc", "energy", "pointing", "hits", *IOU_COLUMNS):
+    for name in ("pointing", *IOU_COLUMNS):
         assert scores[name] == pytest.approx(share, abs=1e-12), name
-    assert scores["auroc"] == 0.5
+    even = np.full(SHAPE, level)
+    for score in (auprc, energy_share):
+        assert score(even, mask) == pytest.approx(share, abs=1e-12)
+    assert auroc(even, mask) == 0.5
     assert scores["f1"] == pytest.approx(2 * share / (1 + share))
     largest = max(math.prod(s.stop - s.start for s in box) for box in boxes_of(mask)) / mask.size
     assert scores["le"] == pytest.approx(1 - largest)
@@ -74,11 +78,12 @@ def test_a_map_that_is_even_everywhere_has_what_chance_gives(mask: NDArray[np.bo
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 def test_the_mask_itself_is_a_perfect_map(mask: NDArray[np.bool_]) -> None:
     scores = score_map(mask * 3.0, mask)
-    for name in ("auroc", "auprc", "energy", "pointing", "hits", "f1", "sp", "ep", *IOU_COLUMNS, *BOX_COLUMNS[1:]):
+    for name in ("pointing", "f1", "sp", "ep", *IOU_COLUMNS, *BOX_COLUMNS[1:]):
         assert scores[name] == 1, name
-    assert scores["le"] == scores["om"] == scores["undefined"] == 0
+    assert [score(mask * 3.0, mask) for score in (auroc, auprc, energy_share)] == [1, 1, 1]
+    assert scores["le"] == scores["om"] == 0
     assert set_scores(pd.DataFrame([scores, scores]), ["a", "b"]) == {"iou": 1, "ba": 1}
-    assert tuple(scores) == tuple(MAP_SCORES)
+    assert tuple(scores) == (*MAP_SCORES, *IOU_COLUMNS, *BOX_COLUMNS)
 
 
 @settings(max_examples=30, deadline=None)
@@ -92,13 +97,13 @@ def test_scale_changes_no_score(values: NDArray[np.float64], name: str, scale: f
 @given(MAPS, st.sampled_from(list(MASKS)))
 def test_bounds_and_order(values: NDArray[np.float64], name: str) -> None:
     scores = score_map(values, MASKS[name], recognised=False)
-    if scores["undefined"]:
-        assert not values.any()
+    if not values.any():
+        assert all(math.isnan(score) for score in scores.values())
         return
     if not (values > 0).any():
-        assert all(math.isnan(scores[column]) for column in ("energy", "f1", "le", "om", "ep", *BOX_COLUMNS))
+        assert all(math.isnan(scores[column]) for column in ("f1", "le", "om", "ep", *BOX_COLUMNS))
         return
-    for column in set(MAP_SCORES) - {"sm"}:
+    for column in set(scores) - {"sm"}:
         assert 0 <= scores[column] <= 1, column
     assert scores["om"] == 1 >= scores["le"]
     turned = [np.transpose(one, (2, 0, 1)) for one in (values, MASKS[name])]
@@ -108,18 +113,16 @@ def test_bounds_and_order(values: NDArray[np.float64], name: str) -> None:
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf, 0.0], ids=str)
-def test_an_undefined_map_is_counted_and_has_no_scores(broken: float) -> None:
+def test_an_undefined_map_has_no_scores(broken: float) -> None:
     values = np.zeros(SHAPE) if broken == 0 else np.ones(SHAPE)
     values[2, 3, 1] = broken
-    scores = score_map(values, ONE)
-    assert scores.pop("undefined") == 1
-    assert all(math.isnan(value) for value in scores.values())
+    assert all(math.isnan(value) for value in score_map(values, ONE).values())
 
 
 def test_a_negative_map_is_defined_and_points_nowhere() -> None:
     scores = score_map(-np.ones(SHAPE) - ONE, ONE)
-    assert scores["undefined"] == scores["auroc"] == scores["pointing"] == 0
-    for name in ("energy", "f1", "le", "om", "ep", "sm", *IOU_COLUMNS, *BOX_COLUMNS):
+    assert scores["pointing"] == auroc(-np.ones(SHAPE) - ONE, ONE) == 0
+    for name in ("f1", "le", "om", "ep", "sm", *IOU_COLUMNS, *BOX_COLUMNS):
         assert math.isnan(scores[name]), name  # 0 / 0, or no box: not the worst score
     for unknown in (energy_share, intersection_over_union, f1):
         assert math.isnan(unknown(np.array([-1.0, 0.0]), np.array([True, False])))
@@ -132,7 +135,7 @@ def test_voxels_outside_the_brain_do_not_count() -> None:
     values = np.random.default_rng(3).normal(size=SHAPE)
     changed = np.where(inside, values, np.nan)
     assert score_map(values, ONE, inside) == pytest.approx(score_map(changed, ONE, inside), nan_ok=True)
-    assert score_map(np.ones(SHAPE), ONE, inside)["energy"] == pytest.approx(ONE.sum() / inside.sum())
+    assert score_map(np.ones(SHAPE), ONE, inside)["pointing"] == pytest.approx(ONE.sum() / inside.sum())
 
 
 @pytest.mark.parametrize(

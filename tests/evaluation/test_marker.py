@@ -27,11 +27,10 @@ from heatlas.pipeline.evaluation.planting.marked import (
     recipe_of,
 )
 from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
-from heatlas.pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row
+from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.training.objectives.explanations import mask_of
 from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
@@ -66,7 +65,7 @@ def test_accuracies_of_groups_and_their_changes_by_hand() -> None:
             for copy, own in ((False, plain), (True, marked))
             for who, found in zip("abcd", own, strict=True)
         ]
-        return pd.DataFrame(rows, columns=list(MEASURES))
+        return MEASURES_TABLE.frame(rows)
 
     def bounds(name: str) -> list[float]:
         return [row[f"{name}_change{end}"] for end in ("", "_low", "_high")]
@@ -77,7 +76,7 @@ def test_accuracies_of_groups_and_their_changes_by_hand() -> None:
     assert (row["worst_group"], row["mean_accuracy"], row["as_in_training"]) == (0.5, 0.875, 1.0)
     assert row["against_training"] == 0.75
     assert row["worst_group_change"] == 0.5  # the control recognises no patient without the marker
-    assert "worst_group_change_low" not in COLUMNS
+    assert "worst_group_change_low" not in MARKER_TABLE.meanings
     # Changes of people: of the copies that go against training 0, 1 (controls) and 0, 1 (patients); of the others 0.
     half = stats.t.ppf(0.975, 2) * np.sqrt(2 * 0.5 / 2) / 2
     assert bounds("against_training") == pytest.approx([0.5, 0.5 - half, 0.5 + half])
@@ -87,7 +86,7 @@ def test_accuracies_of_groups_and_their_changes_by_hand() -> None:
     assert row["epg"] == pytest.approx(0.45)
     assert row["epg_change"] == pytest.approx(0.3)
     assert row["on_marker"] == pytest.approx(0.2)  # of copies that have one
-    assert set(marker_row(DIAGNOSIS, CONTROL, control, control, 0.0, positive)) <= set(COLUMNS)
+    assert set(marker_row(DIAGNOSIS, CONTROL, control, control, 0.0, positive)) <= set(MARKER_TABLE.meanings)
     assert row["n_no_positive"] == 0
     guided.loc[guided["participant_id"] == "a", "epg"] = np.nan  # both copies have a map without positive values
     row = marker_row(DIAGNOSIS, GUIDED, guided, control, 1.0, positive)
@@ -160,7 +159,7 @@ def test_all_networks_are_trained_tested_and_not_trained_again(tmp_path) -> None
     digests = DigestCache(cohort.layout.digests)
     outcomes = marker_cohort(cohort, Inline(), digests)
     assert all(one.ok for one in outcomes)
-    table = read_table(cohort.layout.marker_groups, list(COLUMNS))
+    table = MARKER_TABLE.read(cohort.layout)
     assert list(zip(table["task"], table["training"], strict=True)) == [
         (task, kind) for task in (DIAGNOSIS, REVERSED) for kind in (CONTROL, GUIDED)
     ]

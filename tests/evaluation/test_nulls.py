@@ -17,7 +17,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.nulls.image_maps import DIFFERENCE, FAKE_CAM, IMAGE_MAPS, UNIFORM, image_maps
 from heatlas.pipeline.evaluation.nulls.labels import swapped, with_swapped_labels
 from heatlas.pipeline.evaluation.nulls.networks import layers_with_parameters, randomised
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput

@@ -10,7 +10,12 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.cohort.demo.effects import EFFECTS
-from heatlas.pipeline.evaluation.planted_effects import EFFECTS_COLUMNS, QUESTIONS, evaluate_effects, read_effects
+from heatlas.pipeline.evaluation.planted_effects import (
+    PLANTED_EFFECTS_TABLE,
+    QUESTIONS,
+    evaluate_effects,
+    read_effects,
+)
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
@@ -53,14 +58,14 @@ def site(group: str, before: float, after: float, effect: str = "location", sour
 
 def answers(layout: RunLayout, truth: Path) -> pd.DataFrame:
     table = evaluate_effects(layout, truth, "lrpB000")
-    assert list(table.columns) == list(EFFECTS_COLUMNS)
+    assert list(table.columns) == list(PLANTED_EFFECTS_TABLE.meanings)
     return table.set_index("effect")
 
 
 def test_every_planted_effect_has_a_question_and_every_question_a_table_that_is_written() -> None:
     assert {effect.effect for effect in EFFECTS} == set(QUESTIONS)
     tables = {table.name for analysis in ANALYSES for table in analysis.tables}
-    assert {question.table for asked in QUESTIONS.values() for _, question in asked} <= tables | {"site_effects"}
+    assert {question.table for asked in QUESTIONS.values() for question in asked.values()} <= tables | {"site_effects"}
 
 
 def test_questions_name_columns_that_the_tables_have() -> None:
@@ -75,7 +80,7 @@ def test_questions_name_columns_that_the_tables_have() -> None:
         "main_effects": MAIN_EFFECTS_COLUMNS, "progression": PROGRESSION_COLUMNS,
     }  # fmt: skip
     for asked in QUESTIONS.values():
-        for _, question in asked:
+        for question in asked.values():
             used = {*question.rows, question.p, question.estimate, *question.interval}
             assert used <= set(columns[question.table]), question.table
 

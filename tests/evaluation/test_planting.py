@@ -12,6 +12,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.marker import marker, with_marker
+from heatlas.pipeline.evaluation.planting.cohort import strongest
 from heatlas.pipeline.evaluation.planting.copies import (
     BOTH_CLASSES,
     FEWEST,
@@ -23,7 +24,6 @@ from heatlas.pipeline.evaluation.planting.copies import (
     planted_changes,
     truth_of,
 )
-from heatlas.pipeline.evaluation.planting.correlated import strongest
 from heatlas.pipeline.evaluation.planting.loss import PlantingSite, planted_copy, planting_site
 from heatlas.pipeline.run.errors import BadInputError
 

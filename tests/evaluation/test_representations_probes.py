@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
-from heatlas.pipeline.evaluation.representations.points import Points, one_per_person, points_of
+from heatlas.pipeline.evaluation.representations.points import FeatureVectors, one_per_person, points_of
 from heatlas.pipeline.evaluation.representations.probes import PROBES, Parts, linear_votes, neighbour_votes, probed
 from heatlas.pipeline.evaluation.representations.recognised import draws_within, scored, shares_recognised
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -16,7 +16,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 SIZES = {"CN": 44, "MCI": 36, "AD": 28}
 
 
-def cohort(seed: int, spread: float) -> tuple[Points, dict[str, str]]:
+def cohort(seed: int, spread: float) -> tuple[FeatureVectors, dict[str, str]]:
     """Blobs of three classes in seven dimensions; every third participant has two scans, every ninth three."""
     rng, names, rows = np.random.default_rng(seed), [], []
     class_of = {f"sub-{name}{n:02d}": name for name, size in SIZES.items() for n in range(size)}

@@ -9,7 +9,7 @@ import pytest
 from heatlas.pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
 from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.pipeline.evaluation.representations.points import points_of
-from heatlas.pipeline.evaluation.representations.table import COLUMNS, MEASURES, REPRESENTATIONS_TABLE, judged
+from heatlas.pipeline.evaluation.representations.table import MEASURES, REPRESENTATIONS_TABLE, judged
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 CLASSES = ("CN", "MCI", "AD")
@@ -31,7 +31,7 @@ def cohort() -> tuple[dict[str, np.ndarray], list[str], list[str], list[str], Lo
 def test_the_table_says_which_features_are_better_where() -> None:
     features, people, labels, sites, parts = cohort()
     table = judged(features, people, labels, parts, sites, draws=200, permutations=49)
-    assert list(table.columns) == list(COLUMNS) == list(REPRESENTATIONS_TABLE.columns)
+    assert list(table.columns) == list(REPRESENTATIONS_TABLE.meanings) == list(REPRESENTATIONS_TABLE.columns)
     assert set(table["measure"]) == set(MEASURES)
     assert not table.duplicated(["features", "measure", "classes", "temperature"]).any()
     assert table[list(REPRESENTATIONS_TABLE.filled)].notna().all(axis=None)

@@ -19,8 +19,14 @@ from heatlas.pipeline.evaluation.retraining import rankings
 from heatlas.pipeline.evaluation.retraining.rankings import require_controls, training_part
 from heatlas.pipeline.evaluation.retraining.removal import FULL, by_value, random_orders, removed, require_fillable
 from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
-from heatlas.pipeline.evaluation.retraining.table import AT_RANDOM, Removed, removal_lines, retraining_table
-from heatlas.pipeline.evaluation.scores.accuracy import People, auc, balanced_accuracy, rank_p, scored
+from heatlas.pipeline.evaluation.retraining.table import (
+    AT_RANDOM,
+    RETRAINING_TABLE,
+    Removed,
+    removal_lines,
+    retraining_table,
+)
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc, balanced_accuracy, rank_p, scored
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.inputs import configured_input, read_network_volume
@@ -70,10 +76,10 @@ def test_orders() -> None:
     assert all(sorted(one) == sorted(SIZES) for one in drawn)
 
 
-def people(random: np.random.Generator, n: int = 30) -> People:
+def people(random: np.random.Generator, n: int = 30) -> HeldOutPeople:
     names = np.array([f"p{place % 24:02}" for place in range(n)])  # six have two scans
     fold = np.array([place % 24 % 3 for place in range(n)])
-    return People(names, fold, random.random(n) < 0.5)
+    return HeldOutPeople(names, fold, random.random(n) < 0.5)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -110,7 +116,7 @@ def test_people_are_drawn_whole_within_fold_and_class() -> None:
 
 
 def test_an_interval_needs_people_and_a_perfect_score_claims_none() -> None:
-    who = People(np.array(["a", "b", "c", "d"]), np.zeros(4, int), np.array([True, True, False, False]))
+    who = HeldOutPeople(np.array(["a", "b", "c", "d"]), np.zeros(4, int), np.array([True, True, False, False]))
     found = scored(np.array([2.0, 1.0, -1.0, -2.0]), who, who.weights(100, 0))
     assert found["auc"].value == 1
     assert np.isnan(found["auc"].interval).all()
@@ -179,7 +185,7 @@ def test_a_training_part_that_is_too_small_is_refused_before_any_work(label: str
 
 
 def test_rows_by_hand() -> None:
-    who = People(np.array(list("abcd")), np.zeros(4, int), np.array([True, True, False, False]))
+    who = HeldOutPeople(np.array(list("abcd")), np.zeros(4, int), np.array([True, True, False, False]))
     weights = who.weights(100, 0)
 
     def of(*margin: float):
@@ -227,7 +233,7 @@ def asked(cohort: JudgedCohort):
 def test_without_the_informative_block_accuracy_is_chance_and_without_others_it_stays(block_run: JudgedCohort) -> None:
     layout = block_run.layout
     remove_and_retrain(block_run, asked(block_run), 2, Inline(), DigestCache(layout.digests), (1 / 8,))
-    table = read_table(layout.retraining).set_index("map")
+    table = RETRAINING_TABLE.read(layout).set_index("map")
     assert table.loc["nothing", "auc"] == 1
     assert table.loc["deeplift", "removed_groups"] == f"{INFORMATIVE} (2)"
     assert table.loc["deeplift", "planted_share"] == 1
@@ -254,10 +260,10 @@ def test_a_run_without_all_predictions_is_refused_before_any_training(block_run:
 
 def test_a_second_call_trains_nothing_and_more_draws_only_what_is_new(block_run: JudgedCohort) -> None:
     layout = block_run.layout
-    first = layout.retraining.read_bytes()
+    first = RETRAINING_TABLE.path(layout).read_bytes()
     outcomes = remove_and_retrain(block_run, asked(block_run), 2, Inline(), DigestCache(layout.digests), (1 / 8,))
     assert {one.status for one in outcomes} == {"unchanged"}
-    assert layout.retraining.read_bytes() == first
+    assert RETRAINING_TABLE.path(layout).read_bytes() == first
     more = remove_and_retrain(block_run, asked(block_run), 3, Inline(), DigestCache(layout.digests), (1 / 8,))
     assert sum(one.status == "done" for one in more) <= 2
 
@@ -272,7 +278,7 @@ def test_a_failed_training_leaves_its_row_without_scores_and_is_listed(block_run
     finally:
         broken.write_bytes(kept)
     assert any(not one.ok for one in made)
-    table = read_table(layout.retraining).set_index("map")
+    table = RETRAINING_TABLE.read(layout).set_index("map")
     assert np.isnan(table.loc[AT_RANDOM, "auc"])
     assert table.loc["nothing", "auc"] == 1
     assert len(scans()) == table["n_participants"].iloc[0]

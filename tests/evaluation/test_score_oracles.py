@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.evaluation.scores.concentration import entropy, gini
-from heatlas.pipeline.evaluation.scores.map_scores import score_map
+from heatlas.pipeline.evaluation.scores.hits import auroc, hits_in_first, pointing
+from heatlas.pipeline.evaluation.scores.overlap import energy_share, entropy, gini
 from heatlas.pipeline.evaluation.scores.stability import infidelity, max_sensitivity
 
 pytestmark = pytest.mark.oracle
@@ -20,13 +22,14 @@ MASK = RNG.random(SHAPE) < 0.2
 
 
 @pytest.mark.parametrize(
-    ("metric", "column"),
+    ("metric", "score"),
     [
-        ("RelevanceMassAccuracy", "energy"), ("RelevanceRankAccuracy", "hits"), ("AUC", "auroc"),
-        ("PointingGame", "pointing"), ("AttributionLocalisation", "energy"),
+        ("RelevanceMassAccuracy", energy_share), ("AUC", auroc), ("PointingGame", pointing),
+        ("RelevanceRankAccuracy", lambda a, truth: hits_in_first(a, truth, int(truth.sum())) / truth.sum()),
+        ("AttributionLocalisation", energy_share),
     ],
 )  # fmt: skip
-def test_localisation_as_quantus(metric: str, column: str) -> None:
+def test_localisation_as_quantus(metric: str, score: Callable[..., float]) -> None:
     quantus = pytest.importorskip("quantus")
     asked = getattr(quantus, metric)(disable_warnings=True, normalise=False, abs=False)
     batch = {
@@ -37,7 +40,7 @@ def test_localisation_as_quantus(metric: str, column: str) -> None:
     if metric not in ("AttributionLocalisation", "PointingGame"):
         batch.pop("x_batch")
     (found,) = np.atleast_1d(asked.evaluate_batch(**batch))
-    assert score_map(VALUES, MASK)[column] == pytest.approx(float(found), abs=1e-6)
+    assert score(VALUES, MASK) == pytest.approx(float(found), abs=1e-6)
 
 
 def test_concentration_as_quantus() -> None:

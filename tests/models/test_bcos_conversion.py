@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from bias_guard import bias_terms
 from torch import nn
 from torch.nn import functional
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.bias_guard import bias_terms
 from heatlas.pipeline.models.families.bcos.conversion import converted
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
-from heatlas.pipeline.models.families.bcos.settings import BcosResNetConfig, BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosResNetConfig, BcosSimpleConfig
 from heatlas.pipeline.models.families.monai import EfficientNetConfig, ResNetConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.errors import UsageError

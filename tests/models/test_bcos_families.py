@@ -2,18 +2,18 @@
 
 import pytest
 import torch
+from bias_guard import require_bias_free
 from explicit_matrices import matrix_of, product
 from torch import Tensor
 
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.bias_guard import require_bias_free
 from heatlas.pipeline.models.dynamic.calibration import calibrate
 from heatlas.pipeline.models.dynamic.encoding import InputEncoding
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget
 from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
-from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
-from heatlas.pipeline.models.families.bcos.settings import (
+from heatlas.pipeline.models.families.bcos.records import (
+    BCOS_FAMILIES,
     BcosConfig,
     BcosConvNeXtConfig,
     BcosDenseNetConfig,

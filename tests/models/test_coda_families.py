@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from bias_guard import require_bias_free
 from explicit_matrices import matrix_of, product
 from torch import Tensor, nn
 
@@ -12,21 +13,19 @@ from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.bias_guard import require_bias_free
 from heatlas.pipeline.models.dynamic.calibration import calibrate, needs_calibration
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode, forget
 from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.families.coda.embedding import require_voxel_level
 from heatlas.pipeline.models.families.coda.network import PUBLISHED, Layers, stack
-from heatlas.pipeline.models.families.coda.settings import CodaConfig, CodaSConfig, CodaSWbConfig
+from heatlas.pipeline.models.families.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.run.config.typed_values import problems
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.training.objectives.classification import classification
-from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.of_task import classification, objective_of
 from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.pipeline.training.objectives.weight_penalty import (
     mean_absolute_weights,

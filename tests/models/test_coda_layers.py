@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from bias_guard import bias_terms
 from explicit_matrices import matrix_of, patches
 from torch import Tensor
 
-from heatlas.pipeline.models.dynamic.bias_guard import bias_terms
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
 from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights
 from heatlas.pipeline.models.families.coda.dau import CodaConv3d, bounding_scale

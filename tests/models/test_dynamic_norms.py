@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 import torch
+from bias_guard import bias_of, bias_terms, require_bias_free
 from explicit_matrices import matrix_of
 from torch import Tensor, nn
 
-from heatlas.pipeline.models.dynamic.bias_guard import bias_of, bias_terms, require_bias_free
 from heatlas.pipeline.models.dynamic.calibration import Scaled, calibrate, needs_calibration, root_mean_square
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
 from heatlas.pipeline.models.dynamic.linear_map import differentiable_weights, dynamic_weights

@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 from heatlas.pipeline.cohort.people.splits import Fold
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.exchange import from_file, to_monai
 from heatlas.pipeline.models.families.monai import DenseNetConfig, ResNetConfig
 from heatlas.pipeline.models.families.probes.body import with_body

@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
 from heatlas.pipeline.attribution.inherent.contributions import Inherent
-from heatlas.pipeline.attribution.inherent.depths import contributions_by_depth
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.registry import METHODS
@@ -19,7 +18,7 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.calibration import Gain, calibrate, needs_calibration
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.monai import ResNetConfig
 from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
@@ -197,12 +196,6 @@ def test_maps_of_a_probe_on_a_dynamic_backbone_add_up_to_the_logit(head):
 @pytest.mark.parametrize("head", ["bcos-1", "bcos-3", "coda"])
 def test_a_dynamic_head_on_a_conventional_backbone_is_explained_from_its_features_on(head):
     model, x = probe(head, hidden_channels=3, stages=2).double(), volumes().double()
-    depths = list(contributions_by_depth(model, x, 1))
-    shares = {depth.layer: float(depth.constants.abs().max()) for depth in depths}
-    inside = [share for layer, share in shares.items() if layer.startswith("stages.0.")]
-    outside = [share for layer, share in shares.items() if not layer.startswith("stages.0.")]
-    assert max(inside[-1:] + outside) < 1e-12
-    assert min(inside[:-1]) > 1e-6  # gradients through the backbone leave a share to its biases
     with pytest.raises(UsageError, match="--stage 1"):
         attribute(model, x, 1, Inherent(compare="nothing"))
     with explaining(model, x, 1, stage=1) as view:

@@ -6,7 +6,7 @@ from torch import nn
 
 from heatlas.atlases.brain_box import Box
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.families.bcos.settings import (
+from heatlas.pipeline.models.families.bcos.records import (
     BcosConvNeXtConfig,
     BcosDenseNetConfig,
     BcosResNetConfig,
@@ -15,7 +15,7 @@ from heatlas.pipeline.models.families.bcos.settings import (
     BcosVggConfig,
     BcosViTConfig,
 )
-from heatlas.pipeline.models.families.coda.settings import CodaSConfig, CodaSWbConfig
+from heatlas.pipeline.models.families.coda.records import CodaSConfig, CodaSWbConfig
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.families.halving import Conv5FC3Config, SFCNConfig

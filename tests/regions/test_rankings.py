@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cosine
 
-from heatlas.pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table, most_different_pair
+from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table, most_different_pair
 from heatlas.pipeline.regions.metrics import gain, negative_class_reference
 from heatlas.pipeline.regions.overlap import overlap_table, top_overlap
 from heatlas.pipeline.regions.ranking import mean_over_participants, top_groups
@@ -125,7 +125,7 @@ def test_fingerprints_of_the_planted_pair():
         ]
     )
     got = fingerprint_table(table, ["a"])
-    assert list(got.columns) == list(FINGERPRINT_COLUMNS)
+    assert list(got.columns) == list(FINGERPRINTS_TABLE.meanings)
     assert len(got) == 50
     assert "p3" in set(got["participant_id"])
     assert got["n_candidates"].eq(4).all()

@@ -26,11 +26,11 @@ from toy_run import (
 )
 
 from heatlas.atlases.brain_box import Box
-from heatlas.pipeline.regions.partial_sums import PARTIAL_COLUMNS, write_sums
+from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, write_sums
 from heatlas.pipeline.regions.stage import aggregate_relevance
-from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS, RELEVANCE_COLUMNS
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, RELEVANCE_TABLE, SPREADS
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import _execute_all
 
@@ -60,7 +60,7 @@ def tables(layout):
 def test_every_region_of_every_map_and_the_rest(run, maps):
     assert all(outcome.ok for outcome in aggregate(run))
     table = read_table(run.group / "relevance.tsv")
-    assert list(table.columns) == list(RELEVANCE_COLUMNS)
+    assert list(table.columns) == list(RELEVANCE_TABLE.without(*SPREADS).meanings)
     assert json.loads((run.group / "relevance.tsv").with_suffix(".json").read_text())["sum"]["Description"]
     assert len(table) == len(SCANS) * len(MAPS) * 7
     wide = table.set_index(["scan_id", "map", "region"]).sort_index()
@@ -87,7 +87,7 @@ def test_bilateral_groups_and_gain(run, maps, over):
     regions = dataclasses.replace(CONFIG.regions, gain_reference=over)
     aggregate(run, config=dataclasses.replace(CONFIG, regions=regions))
     table = read_table(run.group / "relevance_bilateral.tsv")
-    assert list(table.columns) == list(BILATERAL_COLUMNS)
+    assert list(table.columns) == list(RELEVANCE_BILATERAL_TABLE.without("evidence_sd").meanings)
     assert list(dict.fromkeys(table["group"])) == list(REGIONS.groups)
     sums = {
         (scan.scan_id, name): float(values[np.isin(toy_labels(), (47, 48))].sum(dtype=np.float64))
@@ -267,8 +267,8 @@ def partial_sums(layout, maps):
             sums = {m: sum(box.crop(maps[name, m]).astype(np.float64) for name in names) for m in MAPS}
             layout.partial_sums.mkdir(exist_ok=True, parents=True)
             write_sums(layout.partial_sum(part), sums, box)
-            rows += few.assign(part=part)[list(PARTIAL_COLUMNS)].values.tolist()
-    write_table(layout.partial_sums / "scans.tsv", pd.DataFrame(rows, columns=list(PARTIAL_COLUMNS)), PARTIAL_COLUMNS)
+            rows += few.assign(part=part)[list(PARTIAL_TABLE.meanings)].values.tolist()
+    PARTIAL_TABLE.write(layout.partial_sums / "scans.tsv", rows)
     return box
 
 

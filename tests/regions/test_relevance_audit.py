@@ -17,7 +17,7 @@ from toy_run import GRID, SCANS, toy_atlas, toy_brain, toy_maps, write_toy_run
 
 from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.regions.audit import (
-    AUDIT_COLUMNS,
+    RELEVANCE_AUDIT_TABLE,
     Compartments,
     audit_rows,
     compartments,
@@ -153,7 +153,9 @@ def test_a_binarised_image_has_no_dark_class() -> None:
 def test_table_of_a_scan_names_it_and_every_map(tmp_path) -> None:
     layout = write_toy_run(tmp_path, toy_maps())
     scan = SCANS[1]
-    table = read_table(layout.scan(scan.participant_id, scan.session_id, 1.0).audit_table, list(AUDIT_COLUMNS))
+    table = read_table(
+        layout.scan(scan.participant_id, scan.session_id, 1.0).audit_table, list(RELEVANCE_AUDIT_TABLE.meanings)
+    )
     assert set(table["scan_id"]) == {scan.scan_id}
     assert list(table["map"].unique()) == ["lrpB000", "lrpB100", "gb"]
     values = np.abs(toy_maps()[scan.name, "gb"].astype(float))

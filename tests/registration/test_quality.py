@@ -78,14 +78,14 @@ def test_assess_looks_inside_the_template_mask_only() -> None:
     displacement = np.full((*SHAPE, 3), 99.0, np.float32)
     displacement[mask] = (1.0, -2.0, 2.0)
     found = assess(3 * template, mask, template, mask, determinant, displacement, linear, 2.0)
-    assert set(QUALITY_COLUMNS) == set(vars(found))
-    assert found.correlation == pytest.approx(1)
-    assert found.dice == 1
-    assert found.min_jacobian == -0.25
-    assert found.nonpositive_jacobian_share == pytest.approx(1 / mask.sum())
-    assert found.rotation_degrees == pytest.approx(np.degrees(0.1))
-    assert found.scale == pytest.approx(1.2)
-    assert (found.scale_x, found.scale_y, found.scale_z) == pytest.approx((1.2, 1.5, 0.96))
-    assert found.affine_residual_mm == pytest.approx(3)
-    assert found.normalised_mutual_information == pytest.approx(2)
-    assert found.dark_ml == 0
+    assert set(QUALITY_COLUMNS) == set(found)
+    assert found["correlation"] == pytest.approx(1)
+    assert found["dice"] == 1
+    assert found["min_jacobian"] == -0.25
+    assert found["nonpositive_jacobian_share"] == pytest.approx(1 / mask.sum())
+    assert found["rotation_degrees"] == pytest.approx(np.degrees(0.1))
+    assert found["scale"] == pytest.approx(1.2)
+    assert (found["scale_x"], found["scale_y"], found["scale_z"]) == pytest.approx((1.2, 1.5, 0.96))
+    assert found["affine_residual_mm"] == pytest.approx(3)
+    assert found["normalised_mutual_information"] == pytest.approx(2)
+    assert found["dark_ml"] == 0

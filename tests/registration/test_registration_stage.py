@@ -20,7 +20,7 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.stage import REGISTRATION_COLUMNS, register_scans
+from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
@@ -71,7 +71,7 @@ def test_a_cohort_with_bad_scans(
     assert not list(temporary.iterdir())  # ANTsPy would leave its transforms there (ANTsX/ANTsPy#728)
     assert not list(layout.scratch.iterdir())
 
-    table = read_table(layout.group / "registration.tsv", list(REGISTRATION_COLUMNS))
+    table = read_table(layout.group / "registration.tsv", list(REGISTRATION_TABLE.meanings))
     assert table["participant_id"].tolist() == ["sub-01", "sub-02", "sub-03", "sub-04"]
     assert table["status"].tolist() == ["registered", "registered", "failed", "failed"]
     assert table.loc[2:, "brain_extraction":].isna().all(axis=None)

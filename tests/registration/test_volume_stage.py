@@ -13,7 +13,7 @@ from heatlas.atlases.images import write_template_image
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.volumes.tables import VOLUME_COLUMNS, measure_volumes
+from heatlas.pipeline.registration.volumes.tables import VOLUMES_TABLE, measure_volumes
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json
 from heatlas.pipeline.run.work.digests import DigestCache
@@ -51,7 +51,7 @@ def test_after_an_affine_registration_regions_have_no_volume_but_hippocampi_have
     for scan in scans:
         registered(layout, scan, float(np.log(0.8)), bends=False)
     assert measure(layout, scans) == (True, ["done", "done"])
-    table = read_table(layout.group / "volumes.tsv", list(VOLUME_COLUMNS))
+    table = read_table(layout.group / "volumes.tsv", list(VOLUMES_TABLE.meanings))
     assert table["volume_mm3"].isna().all()
     right = table[table["region"] == 47]
     np.testing.assert_allclose(right["tissue_mm3"], 0.8 * right["template_mm3"], rtol=1e-5)
@@ -64,7 +64,7 @@ def test_volumes_of_two_visits(tmp_path: Path) -> None:
     registered(layout, scans[0], float(np.log(0.8)))
     registered(layout, scans[1], float(np.log(0.72)))
     assert measure(layout, scans) == (True, ["done", "done"])
-    table = read_table(layout.group / "volumes.tsv", list(VOLUME_COLUMNS))
+    table = read_table(layout.group / "volumes.tsv", list(VOLUMES_TABLE.meanings))
     labels = np.asarray(load_atlas(ATLAS, GRID).labels)
     assert len(table) == 2 * 134
     for number, name, side in ((48, "Left hippocampus", "left"), (47, "Right hippocampus", "right")):

@@ -12,9 +12,9 @@ from run_factory import RESOLUTION, RunPlan, make_run
 
 from heatlas.atlases.regions import neuromorphometrics
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.regions.tables import RELEVANCE_COLUMNS
+from heatlas.pipeline.regions.tables import RELEVANCE_TABLE
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.explorer.of_run import region_explorer
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Frame, render
@@ -76,4 +76,4 @@ def write_single_regions(layout: RunLayout) -> None:
     frame = pd.DataFrame(rows)
     frame["density"] = (frame["sum"] / frame["n_voxels"]).where(frame["n_voxels"] > 0)
     frame[["evidence", "standard_error"]] = np.nan
-    write_table(layout.group / "relevance.tsv", frame[list(RELEVANCE_COLUMNS)], RELEVANCE_COLUMNS)
+    RELEVANCE_TABLE.write(layout, frame)

@@ -14,27 +14,27 @@ import numpy as np
 import pandas as pd
 
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.people.splits import SPLIT_COLUMNS
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation.planted import evaluate_planted
-from heatlas.pipeline.explaining.stage import CONSERVATION_COLUMNS, EVIDENCE_COLUMNS
-from heatlas.pipeline.regions.fingerprints import FINGERPRINT_COLUMNS, fingerprint_table
+from heatlas.pipeline.explaining.stage import CONSERVATION_TABLE, EVIDENCE_TABLE
+from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
 from heatlas.pipeline.regions.metrics import negative_class_reference
-from heatlas.pipeline.regions.overlap import OVERLAP_COLUMNS, overlap_table
-from heatlas.pipeline.regions.tables import BILATERAL_COLUMNS
-from heatlas.pipeline.registration.stage import REGISTRATION_COLUMNS
+from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
+from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.config.files import config_to_toml, load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_json, write_table, write_text
-from heatlas.pipeline.run.work.jobs import FAILURE_COLUMNS
+from heatlas.pipeline.run.tables import read_table, write_json, write_text
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 from heatlas.pipeline.run.work.provenance import write_provenance
-from heatlas.pipeline.statistics.data.image_measures import COLUMNS as IMAGE_COLUMNS
+from heatlas.pipeline.statistics.data.image_measures import IMAGE_REGIONS_TABLE
 from heatlas.pipeline.statistics.stage import analyse
 from heatlas.pipeline.training.metrics import outcome
-from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS
-from heatlas.pipeline.training.stage import HISTORY_COLUMNS
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
+from heatlas.pipeline.training.stage import HISTORIES_TABLE
 
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics")
 PLANTED = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus", "Lateral ventricle")
@@ -163,7 +163,7 @@ def _write_cohort(run: RunLayout, scans: list[Scan], config: Config, plan: RunPl
         for fold in range(plan.folds)
         for place, person in enumerate(people)
     ]
-    write_table(run.root / "splits.tsv", pd.DataFrame(rows), SPLIT_COLUMNS)
+    SPLITS_TABLE.write(run, rows)
 
 
 def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan: RunPlan) -> None:
@@ -179,14 +179,12 @@ def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan:
             "rotation_degrees": 3.0, "scale": 1.01, "affine_residual_mm": 2.0, "dark_ml": 0.5,
             "flags": f"correlation 0.4 is below 0.45{plan.text}" if bad else None, "decision": "keep" if bad else None,
         })  # fmt: skip
-    write_table(
-        run.group / "registration.tsv", pd.DataFrame(rows, columns=list(REGISTRATION_COLUMNS)), REGISTRATION_COLUMNS
-    )
+    REGISTRATION_TABLE.write(run.group / "registration.tsv", rows)
     failures = pd.DataFrame(
         [["registration", f"sub-BAD{plan.text}", "BadInputError", f"image is 4D{plan.text}", "logs/failures/x.txt"]],
-        columns=list(FAILURE_COLUMNS),
+        columns=list(FAILURES_TABLE.meanings),
     )
-    write_table(run.failures, failures, FAILURE_COLUMNS)
+    FAILURES_TABLE.write(run.failures, failures)
 
 
 def _fold_of(scan: Scan, scans: list[Scan], plan: RunPlan) -> int:
@@ -203,7 +201,7 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
             "validation_loss": 0.7 * 0.93**epochs, "validation_balanced_accuracy": 1 - 0.5 * 0.85**epochs,
             "best": epochs == 17,
         })  # fmt: skip
-        write_table(files.history, history, HISTORY_COLUMNS)
+        HISTORIES_TABLE.write(files.history, history)
         parts = {"train": ["a", "b"], "validation": ["c"], "test": ["d"]}
         write_json(files.description, {
             "fold": fold, "participants": parts, "epochs": 20, "best_epoch": 17, "validation_balanced_accuracy": 0.97,
@@ -222,7 +220,7 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
             -logit / 2, logit / 2, 1 / (1 + np.exp(-logit)), plan.contrast[1 - predicted], outcome(target, predicted),
             "none",
         ])  # fmt: skip
-    write_table(run.group / "predictions.tsv", pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)), PREDICTION_COLUMNS)
+    PREDICTIONS_TABLE.write(run, PREDICTIONS_TABLE.without("spread").frame(rows))
 
 
 def _map_names(config: Config) -> list[str]:
@@ -241,9 +239,7 @@ def _write_attribution(run: RunLayout, scans: list[Scan], config: Config, plan: 
                              0.05 * start, 0.0, 0.0])  # fmt: skip
     if plan.evidence:
         _write_evidence(run, scans, plan)
-    write_table(
-        run.group / "conservation.tsv", pd.DataFrame(rows, columns=list(CONSERVATION_COLUMNS)), CONSERVATION_COLUMNS
-    )
+    CONSERVATION_TABLE.write(run.group / "conservation.tsv", rows)
 
 
 def _write_evidence(run: RunLayout, scans: list[Scan], plan: RunPlan) -> None:
@@ -258,7 +254,7 @@ def _write_evidence(run: RunLayout, scans: list[Scan], plan: RunPlan) -> None:
             scan.participant_id, scan.session_id, scan.scan_id, EVIDENCE, evidence, -1.5, evidence + 1.51, 0.01, 0.004,
             -0.1, 0.04, 12,
         ])  # fmt: skip
-    write_table(run.group / "evidence.tsv", pd.DataFrame(rows, columns=list(EVIDENCE_COLUMNS)), EVIDENCE_COLUMNS)
+    EVIDENCE_TABLE.write(run.group / "evidence.tsv", rows)
 
 
 def _write_map(path: Path, name: str, positive: bool, place: int) -> None:
@@ -305,10 +301,11 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
     full["gain"] = (full["sum"] / full["reference_sum"]).where((full["group"] != "Vessel") & (full["map"] != EVIDENCE))
     full["evidence"] = full["sum"].where(full["map"] == EVIDENCE)
     _write_image_regions(run, scans, plan)
-    write_table(run.group / "relevance_bilateral.tsv", full[list(BILATERAL_COLUMNS)], BILATERAL_COLUMNS)
+    columns = [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in full]
+    RELEVANCE_BILATERAL_TABLE.write(run, full[columns])
     lrp = [name for name in _map_names(config) if name not in ("gb", EVIDENCE)]
-    write_table(run.statistics("fingerprints"), fingerprint_table(full, _map_names(config)), FINGERPRINT_COLUMNS)
-    write_table(run.statistics("beta_overlap"), overlap_table(full, lrp), OVERLAP_COLUMNS)
+    FINGERPRINTS_TABLE.write(run.statistics("fingerprints"), fingerprint_table(full, _map_names(config)))
+    BETA_OVERLAP_TABLE.write(run.statistics("beta_overlap"), overlap_table(full, lrp))
     _write_group_maps(run, scans, config)
 
 
@@ -320,7 +317,7 @@ def _write_image_regions(run: RunLayout, scans: list[Scan], plan: RunPlan) -> No
          rng.normal() - 5.0 * (scan.label == plan.contrast[0] and group in (PLANTED[0], "Putamen")), np.nan]
         for scan in scans for group in region_names()
     ]  # fmt: skip
-    write_table(run.group / "image_regions.tsv", pd.DataFrame(rows, columns=list(IMAGE_COLUMNS)), IMAGE_COLUMNS)
+    IMAGE_REGIONS_TABLE.write(run, rows)
 
 
 def _write_group_maps(run: RunLayout, scans: list[Scan], config: Config) -> None:

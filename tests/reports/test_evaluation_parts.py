@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.evaluation.bench.distractors import COLUMNS as DISTRACTORS
-from heatlas.pipeline.evaluation.consensus.tables import PAIR_COLUMNS, REGION_COLUMNS
-from heatlas.pipeline.evaluation.grids.directions import DIRECTION_COLUMNS
-from heatlas.pipeline.evaluation.grids.tables import GRID_TABLE_COLUMNS, INVARIANCE_COLUMNS
-from heatlas.pipeline.evaluation.interactions.sides import COLUMNS as SIDES
-from heatlas.pipeline.evaluation.interactions.sources import COLUMNS as SOURCES
-from heatlas.pipeline.evaluation.representations.table import COLUMNS as REPRESENTATIONS
-from heatlas.pipeline.evaluation.retraining.table import COLUMNS as RETRAINING
-from heatlas.reports.content.relevance.evaluation_parts import NAMED, ROWS, Part, _part, applies, shown_of_all
+from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE
+from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLE, REGIONS_TABLE
+from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
+from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
+from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE
+from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE
+from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
+from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
+from heatlas.reports.content.relevance.evaluation_parts import NAMED, ROWS, EvaluationPart, _part, applies, shown_of_all
 
 SHOWN = {one.table: one for one in shown_of_all()}
 GROUPS = [f"Region {place}" for place in range(20)]
@@ -33,33 +33,33 @@ def tables() -> dict[str, pd.DataFrame]:
     values = np.linspace(-0.1, 0.1, 20).tolist()
     grid = {"cohort": "run", "kind": "needle", "setting": "GridPG", "n_grids": 8, "n_participants": 8, "chance": 0.25}
     return {
-        "distractors": table(DISTRACTORS, [
+        "distractors": table(DISTRACTORS_TABLE.meanings, [
             ["run", name, network, what, "marker", 7, ratio, limit, ratio > limit]
             for what, limit in (("spot", 0.5), ("rim", 1.0))
             for name, network, ratio in (("deeplift", "real", 0.75), ("lrpB000", "real", 1.5), ("edges", "none", 5.0))
         ]),
-        "interactions_of_sides": table(SIDES, [
+        "interactions_of_sides": table(INTERACTIONS_TABLE.meanings, [
             ["run", group, 9, 0.5, 0.25, 0.75 + value, value, value - 0.05, value + 0.05]
             for group, value in zip(GROUPS, values, strict=True)
         ]),
-        "evidence_sources": table(SOURCES, [
+        "evidence_sources": table(SOURCES_TABLE.meanings, [
             ["run", name, group, 9, 0, value, -2 * value if place else 0.0, abs(value)]
             for name in ("deeplift", "expectedGradients")
             for place, (group, value) in enumerate(zip(GROUPS, values, strict=True))
         ]),
-        "grids": table(GRID_TABLE_COLUMNS, [
+        "grids": table(GRIDS_TABLE.meanings, [
             {**grid, "method": method, "stage": stage, "share": share, "ci_low": share - 0.1, "ci_high": share + 0.1}
             for method, shares in SHARES.items() for stage, share in zip((0, 4), shares, strict=True)
         ] + [{**grid, "setting": "DiPart", "kind": "corner", "method": "all", "note": "fold 0: no pooling."}]),
-        "grid_directions": table(["cohort", *DIRECTION_COLUMNS], [
+        "grid_directions": table(DIRECTIONS_TABLE.meanings, [
             {"claim": f"claim {place}", "holds": holds, "difference": 0.1, "n_participants": 8}
             for place, holds in enumerate(["open", "yes", None, "no", "yes", "by construction"])
         ]),
-        "invariance": table(INVARIANCE_COLUMNS, [
+        "invariance": table(INVARIANCE_TABLE.meanings, [
             {"method": "deeplift", "n_grids": 4, "share_plain": 0.0, "share_cancelling": 0.0, "invariant": True},
             {"method": "lrp", "n_grids": 4, "share_plain": 0.0, "share_cancelling": 0.4, "invariant": False},
         ]),
-        "representations": table(REPRESENTATIONS, [
+        "representations": table(REPRESENTATIONS_TABLE.meanings, [
             {"features": features, "measure": measure, "classes": classes, "estimate": 0.6, "ci_low": 0.4,
              "ci_high": 0.8, "difference": 0.2, "difference_low": low, "difference_high": 0.4, "chance": 0.5, "p": p,
              "n_participants": 12}
@@ -69,13 +69,13 @@ def tables() -> dict[str, pd.DataFrame]:
                 ("alignment", "all", 0.1, None), ("site", "all", 0.1, 0.04),
             )
         ]),
-        "retraining": table(RETRAINING, [
+        "retraining": table(RETRAINING_TABLE.meanings, [
             {"map": name, "volume_share": 0.05, "balanced_accuracy": 0.9 - drop, "balanced_accuracy_drop": drop,
              "balanced_accuracy_random_drop": 0.02, "p_balanced_accuracy": p, "n_draws": 19}
             for name, drop, p in (("nothing", 0.0, np.nan), ("lrpB000", 0.01, 0.6), ("deeplift", 0.2, 0.05 - 1e-9),
                                   ("random", 0.02, np.nan))
         ]),
-        "consensus": table(PAIR_COLUMNS, [
+        "consensus": table(CONSENSUS_TABLE.meanings, [
             {"map": name, "differ_in": kind, "region_spearman": value, "shared_first": 6, "shared_first_expected": 1.5}
             for name, kind, value in (("deeplift", "seed", 0.7), ("deeplift", "seed", 0.9), ("deeplift", "folds", 0.5),
                                       ("lrpB000", "seed", 0.6))
@@ -90,11 +90,11 @@ def run_of(**own: pd.DataFrame) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def shown(name: str) -> Part:
+def shown(name: str) -> EvaluationPart:
     return _part(run_of(**tables()), SHOWN[name], shown_of_all()[SHOWN[name]])
 
 
-def cells(part: Part) -> list[list[str]]:
+def cells(part: EvaluationPart) -> list[list[str]]:
     return [[cell.text for cell in row] for row in part.tables[0].rows]
 
 
@@ -155,7 +155,7 @@ def test_regions_that_networks_need_are_told_from_random_ones() -> None:
 
 
 def test_sets_of_networks_are_compared_by_what_they_differ_in() -> None:
-    regions = table(REGION_COLUMNS, [
+    regions = table(REGIONS_TABLE.meanings, [
         {"map": name, "group": group, "place": place, "mean_place": mean, "first_share": 1.0, "n_networks": 3}
         for name, places in (("lrpB000", ((1, 4.0), (2, 5.0))), ("deeplift", ((2, 3.0), (1, 1.5))))
         for group, (place, mean) in zip(("Amygdala", "Hippocampus"), places, strict=True)

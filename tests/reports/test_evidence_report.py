@@ -12,10 +12,9 @@ import pytest
 from report_pages import all_pages, page_with
 from run_factory import EVIDENCE, PLANTED, RunPlan, make_run
 
-from heatlas.pipeline.evaluation.bench.distractors import COLUMNS as DISTRACTORS
-from heatlas.pipeline.evaluation.bench.table import COLUMNS as SCORES
-from heatlas.pipeline.evaluation.bench.verdicts import COLUMNS as VERDICTS
-from heatlas.pipeline.evaluation.bench.verdicts import verdict_table
+from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE
+from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
+from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, verdict_table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.reports.analyses.evaluation_verdict import NOT_EVALUATED, bench_sentence
@@ -30,7 +29,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
 from heatlas.reports.people.page import person_content
 from heatlas.reports.read.leading_map import leading_map
-from heatlas.reports.read.people import People
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.words.numbers import fixed, signed
@@ -183,7 +182,7 @@ def test_the_comparison_of_the_classes_is_one_of_evidence(run, record):
 
 
 def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, record):
-    content = person_content(Material.of(run), People(record), "sub-AD000")
+    content = person_content(Material.of(run), ParticipantRecords(record), "sub-AD000")
     table = read_table(run.group / "relevance_bilateral.tsv")
     own = table[(table["participant_id"] == "sub-AD000") & (table["map"] == EVIDENCE)].set_index("group")["sum"]
     first = by_hand(run).index[0]
@@ -200,7 +199,7 @@ def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, reco
 
 
 def test_the_fingerprint_compares_evidence_and_shares_of_other_maps(run, record):
-    content = person_content(Material.of(run), People(record), "sub-AD001")  # with two scans
+    content = person_content(Material.of(run), ParticipantRecords(record), "sub-AD001")  # with two scans
     evidence, lrp, _ = content["fingerprints"]
     table = read_table(run.group / "relevance_bilateral.tsv")
     own = table[(table["participant_id"] == "sub-AD001") & (table["group"] == "Hippocampus")]
@@ -264,7 +263,7 @@ def scores(finds: str = EVIDENCE) -> pd.DataFrame:
         rows.append({"cohort": "run", "map": name, "network": "none", "severity": "all", "n_planted": 5, "n_scans": 14,
                      "n_participants": 14, "n_undefined": 0, "n_groups": 68, "auroc_difference": 0.9,
                      "hits_difference": 4.0, "rim": 2.0})  # fmt: skip
-    return pd.DataFrame(rows).reindex(columns=list(SCORES))
+    return pd.DataFrame(rows).reindex(columns=list(EVALUATION_TABLE.meanings))
 
 
 def distractors() -> pd.DataFrame:
@@ -274,21 +273,23 @@ def distractors() -> pd.DataFrame:
          "ratio": ratio, "limit": 0.5, "marked": ratio > 0.5}
         for name, network, ratio in ((EVIDENCE, "real", 0.25), ("deeplift", "real", 0.75), ("edges", "none", 5.5))
     ]  # fmt: skip
-    return pd.DataFrame(rows, columns=list(DISTRACTORS))
+    return DISTRACTORS_TABLE.frame(rows)
 
 
 def evaluate(run: RunLayout, finds: str = EVIDENCE) -> RunRecord:
     """Write the tables of an evaluation as ``heatlas evaluate`` does."""
     run.evaluation.mkdir(exist_ok=True)
-    write_table(run.evaluation_scores, scores(finds), SCORES)
-    write_table(run.verdicts, verdict_table(scores(finds)), VERDICTS)
-    write_table(run.distractors, distractors(), DISTRACTORS)
+    EVALUATION_TABLE.write(run, scores(finds))
+    VERDICTS_TABLE.write(run, verdict_table(scores(finds)))
+    DISTRACTORS_TABLE.write(run, distractors())
     return read_run(run)
 
 
 def test_the_evaluation_stands_in_the_report_with_nulls_beside_each_map(run, record):
     evaluated = evaluate(run)
-    assert {run.verdicts, run.evaluation_scores, run.distractors} <= set(report_inputs(run))
+    assert {VERDICTS_TABLE.path(run), EVALUATION_TABLE.path(run), DISTRACTORS_TABLE.path(run)} <= set(
+        report_inputs(run)
+    )
     assert evaluated.unreadable == {}
     content = evaluation.build(Material.of(run))
     on_run, planted = content["blocks"]
@@ -389,7 +390,7 @@ def test_the_explorer_offers_evidence_first_and_only_where_there_is_some(run, re
 
 def test_a_damaged_evaluation_is_said_and_the_rest_is_made(run, record):
     evaluate(run)
-    run.verdicts.write_bytes(run.verdicts.read_bytes()[:-40])
+    VERDICTS_TABLE.path(run).write_bytes(VERDICTS_TABLE.path(run).read_bytes()[:-40])
     damaged = read_run(run)
     assert damaged.leading_map == EVIDENCE
     assert "verdicts.tsv" in damaged.unreadable["verdicts"]
@@ -401,7 +402,7 @@ def test_a_run_without_evidence_has_none(tmp_path):
     table = read_table(layout.group / "relevance_bilateral.tsv").drop(
         columns="evidence"
     )  # as earlier versions wrote it
-    write_table(layout.group / "relevance_bilateral.tsv", table, {name: "" for name in table})
+    write_table(layout.group / "relevance_bilateral.tsv", table)
     record = read_run(layout)
     assert record.unreadable == {}
     assert (record.evidence_maps, record.leading_map, record.main_maps) == ((), "lrpB000", ("lrpB000", "gb"))

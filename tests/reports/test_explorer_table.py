@@ -8,7 +8,7 @@ from run_factory import RunPlan, make_run
 
 from heatlas.atlases.regions import neuromorphometrics
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.statistics.groups.region_explorer import EXPLORER_COLUMNS, explorer_table
+from heatlas.pipeline.statistics.groups.region_explorer import EXPLORER_TABLE, explorer_table
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_nothing_is_lost(tables):
     table = build(tables)
     groups, singles = 68, 4  # three regions of the factory and the rest
     assert (table.groupby(["map", "scan_group"]).size() == groups + singles).all()
-    assert list(table.columns) == list(EXPLORER_COLUMNS)
+    assert list(table.columns) == list(EXPLORER_TABLE.meanings)
     rest = table[table["region"] == 0]
     assert set(rest["hemisphere"]) == {"both"}
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 from run_factory import PLANTED, RunPlan, make_run
 
 from heatlas.atlases.images import write_template_image
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
 from heatlas.reports.content.relevance import differences, voxelwise
 from heatlas.reports.figures.differences import draw_differences, named
@@ -31,7 +29,7 @@ def layout(tmp_path_factory):
         "p_fwe": 0.01, "p_fwe_tfce": 0.01, "volume_mm3": 1728.0, "group": "Hippocampus", "regions": "Hippocampus 60 %",
     }  # fmt: skip
     for table, rows in zip(VOXELWISE_TABLES, ([test | nothing, test], [cluster]), strict=True):
-        write_table(table.path(layout), pd.DataFrame(rows, columns=list(table.meanings)), table.dictionary)
+        table.write(layout, rows)
     grid = template_grid(4.0)
     values = np.zeros(grid.shape)
     values[16:19, 25:28, 13:16] = -5.5

@@ -7,10 +7,10 @@ import re
 import pandas as pd
 import pytest
 
-from heatlas.reports.analyses.charts import Intervals, chart_of
+from heatlas.reports.analyses.charts import IntervalChart, chart_of
 from heatlas.reports.vector.intervals import BAND, IntervalRow, draw_intervals
 
-SPEC = Intervals(("group", "scan_group", "map"), "r", "low", "high", "correlation")
+SPEC = IntervalChart(("group", "scan_group", "map"), "r", "low", "high", "correlation")
 ROWS = pd.DataFrame({
     "group": ["Hippocampus", "Amygdala"], "scan_group": "AD", "map": ["LRP β=0", "Guided backpropagation"],
     "r": [0.5, -0.0224], "low": [0.25, -0.0551], "high": [0.75, 0.0103], "n_participants": [15, 14],

@@ -10,7 +10,6 @@ from PIL import Image
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.reports.figures.mosaic import LINE, Tile, draw_mosaic
 from heatlas.reports.figures.pictures import shown_in
 from heatlas.reports.figures.portrait import (
     BAR,
@@ -18,11 +17,14 @@ from heatlas.reports.figures.portrait import (
     CUTS,
     GAP,
     HEAD,
+    LINE,
     MAPS,
     PIXELS,
     REGIONS,
     Row,
+    Tile,
     coronal_slice,
+    draw_mosaic,
     draw_portrait,
 )
 from heatlas.reports.figures.slices import PERSON_PERCENTILES, BrainImage, ColourScale, MapView, coloured

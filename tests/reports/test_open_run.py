@@ -11,7 +11,7 @@ import pytest
 from run_factory import EVIDENCE, RunPlan, make_run
 
 import heatlas
-from heatlas.pipeline.regions.tables import RELEVANCE_COLUMNS
+from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, SPREADS
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
@@ -42,7 +42,7 @@ def test_evidence_is_that_of_the_table_beside_who_it_is(run, layout) -> None:
 def test_every_map_of_every_region_and_group_is_in_one_frame(run, layout) -> None:
     groups = read_table(layout.group / "relevance_bilateral.tsv")
     sides = groups.iloc[:2].assign(region=[59, 60], name=["Amygdala", "Hippocampus"], hemisphere=["left", "right"])
-    sides = sides.assign(standard_error=np.nan)[list(RELEVANCE_COLUMNS)]
+    sides = sides.assign(standard_error=np.nan)[list(RELEVANCE_TABLE.without(*SPREADS).meanings)]
     path = {table.name: table for table in DECLARED}["relevance"].path(layout)
     write_table(path, sides)
     try:
@@ -132,7 +132,7 @@ def test_regions_without_their_names_are_no_groups(copied) -> None:
     """They once took the names of their groups, and a group had three rows for a scan."""
     groups = read_table(copied.group / "relevance_bilateral.tsv")
     regions = groups.assign(region=47, name="Right Hippocampus", hemisphere="right", standard_error=np.nan)
-    write_table(copied.group / "relevance.tsv", regions[[name for name in RELEVANCE_COLUMNS if name != "name"]])
+    write_table(copied.group / "relevance.tsv", regions.drop(columns="name"))
     with pytest.raises(BadInputError, match=r"relevance.tsv has no column name"):
         heatlas.open(copied.root).evidence("Hippocampus")
 

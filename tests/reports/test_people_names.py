@@ -8,7 +8,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.reports.read.people import People
+from heatlas.reports.read.people import ParticipantRecords
 
 
 def test_both_names_of_a_person_find_their_fingerprint() -> None:
@@ -18,7 +18,7 @@ def test_both_names_of_a_person_find_their_fingerprint() -> None:
     prints = pd.DataFrame({"source": "gb", "participant_id": [second, other], "group": "Hippocampus", "w": [2.0, 3.0]})
     tables = {"scans": scans, "w_fingerprints": prints}
     run = SimpleNamespace(tables=tables, has=tables.__contains__, main_maps=["gb"], task=task_of(CohortConfig()))
-    people = People(run)  # type: ignore[arg-type]
+    people = ParticipantRecords(run)  # type: ignore[arg-type]
     found = {name: people.w_scores("gb", name).get("Hippocampus") for name in (first, second, other)}
     assert found == {first: 2.0, second: 2.0, other: 3.0}
     assert people.w_scores("lrpB000", first).empty

@@ -27,7 +27,7 @@ from heatlas.reports.people.evidence import evidence_sentences
 from heatlas.reports.people.pictures import portraits_of
 from heatlas.reports.people.regions import regions_of_scans
 from heatlas.reports.people.scan_pictures import draw_scans
-from heatlas.reports.read.people import People
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run
 from heatlas.reports.words.numbers import fixed, mid_sentence, signed
 
@@ -83,7 +83,7 @@ def test_the_largest_parts_are_those_in_the_direction_of_the_scan(run, evidence,
 
 def test_sentence_picture_and_table_name_the_same_regions(run):
     record = read_run(run)
-    people, files = People(record), run.scan(PERSON, "ses-M000", RESOLUTION)
+    people, files = ParticipantRecords(record), run.scan(PERSON, "ses-M000", RESOLUTION)
     visits = people.by_participant[PERSON]
     named = regions_of_scans(record)["IAD0M000"].named
     (sentence,), (shown,) = evidence_sentences(record, visits), portraits_of(Material.of(run), people, visits)
@@ -129,7 +129,7 @@ def test_a_picture_of_another_leading_map_says_so_and_has_no_table(run):
     after = replace(record, tables={**record.tables, "verdicts": verdicts})
     assert after.leading_map == "lrpB000"
     material = replace(Material.of(run), run=after)
-    (shown,) = portraits_of(material, People(after), People(after).by_participant[PERSON])
+    (shown,) = portraits_of(material, ParticipantRecords(after), ParticipantRecords(after).by_participant[PERSON])
     assert "This picture is older than the numbers of this page" in shown.smoothed.caption
     assert shown.regions is None
 

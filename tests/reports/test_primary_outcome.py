@@ -87,7 +87,7 @@ def test_an_outcome_that_another_measure_stands_in_for_says_so(record):
 def test_every_caption_of_tests_names_role_family_and_correction(run):
     material = Material.of(run)
     seen = set()
-    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.Analysis)]:
+    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.AnalysisSection)]:
         for shown in analysis.build(material)["views"]:
             if shown.table is not None:
                 name = shown.file.rpartition("/")[2].removesuffix(".tsv")
@@ -97,7 +97,7 @@ def test_every_caption_of_tests_names_role_family_and_correction(run):
 
 
 def test_no_view_shows_g_without_its_interval():
-    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.Analysis)]:
+    for analysis in [value for value in vars(catalogue).values() if isinstance(value, catalogue.AnalysisSection)]:
         for view in analysis.views:
             for name in [one for one in view.columns if one.endswith("hedges_g")]:
                 assert {f"{name}_low", f"{name}_high"} <= set(view.columns), view.caption

@@ -30,7 +30,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import build_report, report_inputs, written_files
 from heatlas.reports.page.sections import SECTIONS, sections_of
 from heatlas.reports.people.page import person_content
-from heatlas.reports.read.people import People
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run
 from heatlas.reports.words.numbers import fixed, number, percent
 
@@ -595,7 +595,10 @@ def test_flags_of_most_scans_say_little_of_each_and_do_not_come_first(flagged, l
     else:
         assert found.text.startswith("Doubtful: 13 of 27 scans")
     material = Material.of(layout)
-    levels = {one.title: one.level for one in person_content(material, People(material.run), "sub-AD000")["cautions"]}
+    levels = {
+        one.title: one.level
+        for one in person_content(material, ParticipantRecords(material.run), "sub-AD000")["cautions"]
+    }
     assert levels["Registration is flagged." if level == "note" else "Registration is doubtful."] == level
 
 

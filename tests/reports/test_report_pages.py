@@ -21,7 +21,7 @@ from run_factory import RunPlan, make_run
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json, write_table
-from heatlas.pipeline.statistics.normative.controls import CONTROLS_OF_A_FOLD, Controls
+from heatlas.pipeline.statistics.normative.controls import CONTROLS_OF_A_FOLD, ControlGroup
 from heatlas.reports.analyses.findings import small_regions
 from heatlas.reports.analyses.verdicts import g_in_words
 from heatlas.reports.cautions.all_cautions import find_cautions
@@ -32,7 +32,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import build_report, report_inputs, written_files
 from heatlas.reports.people.page import _maps_of_mistakes, _rightly
 from heatlas.reports.people.scan_pictures import scan_page
-from heatlas.reports.read.people import People
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run
 from heatlas.reports.read.written_tables import TABLES
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
@@ -118,7 +118,7 @@ def test_pages_ask_for_nothing(run):
 
 def test_a_person_is_compared_with_controls_without_themselves(run):
     record = read_run(run)
-    people = People(record)
+    people = ParticipantRecords(record)
     table = record.tables["relevance_bilateral"]
     table = table[table["map"] == "lrpB000"]
     totals = table.groupby("scan_id")["sum"].apply(lambda sums: sums.abs().sum())  # not density, which follows p(AD)
@@ -139,7 +139,7 @@ def test_a_person_is_compared_with_controls_without_themselves(run):
 
 def test_controls_of_the_own_fold_come_first_where_they_are_enough(tmp_path):
     layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=2 * CONTROLS_OF_A_FOLD + 2, guided=False))
-    people = People(read_run(layout))
+    people = ParticipantRecords(read_run(layout))
     folds = dict(
         zip(*read_table(layout.group / "predictions.tsv")[["participant_id", "fold"]].to_numpy().T, strict=True)
     )
@@ -398,6 +398,6 @@ def test_bibliography_holds_just_the_works_cited(run):
 
 def test_densities_that_do_not_vary_give_no_scores():
     values = pd.DataFrame({"A": [1.0, 1.0, 1.0], "B": [1.0, 2.0, 3.0]})
-    scores = Controls(values, "3").scores(pd.Series({"A": 5.0, "B": 4.0}))
+    scores = ControlGroup(values, "3").scores(pd.Series({"A": 5.0, "B": 4.0}))
     assert np.isnan(scores["A"])
     assert scores["B"] == 2.0

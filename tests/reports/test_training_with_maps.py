@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.planting.marker_table import COLUMNS as MARKER
-from heatlas.pipeline.evaluation.retraining.before_after_table import COLUMNS
+from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
+from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.reports.content.relevance.before_after import applies, build
@@ -33,7 +33,7 @@ def test_changes_whose_interval_excludes_0_are_named() -> None:
         ["guided", "epg", 0.1, 0.4, 0.3, 0.25, 0.35, 30],
         ["guided", "iou", 0.1, 0.1, 0.0, np.nan, np.nan, 30],
     ]
-    (found,) = build(material(GUIDED, before_after=pd.DataFrame(rows, columns=list(COLUMNS))))["comparisons"]
+    (found,) = build(material(GUIDED, before_after=BEFORE_AFTER_TABLE.frame(rows)))["comparisons"]
     assert found.text.endswith("The interval excludes 0 for: in the mask (EPG).")
     cells = [[cell.text for cell in row] for row in found.table.rows]
     assert cells[0] == ["Accuracy", "0.800", "0.750", "−0.050", "−0.200", "+0.100"]
@@ -57,7 +57,7 @@ def test_the_worst_group_stands_beside_that_of_the_control() -> None:
         "against_training_change_low": 0.1, "against_training_change_high": 0.6, "mean_accuracy_change": 0.05,
         "epg_change": 0.25, "epg_change_low": 0.2, "epg_change_high": 0.3,
     }  # fmt: skip
-    table = pd.DataFrame([control, guided], columns=list(MARKER))
+    table = MARKER_TABLE.frame([control, guided])
     (found,) = build(material(ObjectiveConfig(), marker_groups=table))["comparisons"]
     assert [column.title for column in found.table.columns][1:5] == [
         "CN, without marker", "CN, with marker", "AD, without marker", "AD, with marker"
@@ -85,9 +85,7 @@ def test_networks_that_know_every_copy_follow_nothing_else() -> None:
     guided = control | {"training": "guided", "worst_group_change": 0.0, "against_training_change": 0.0,
                         "mean_accuracy_change": 0.0, "epg_change": 0.002, "epg_change_low": 0.001,
                         "epg_change_high": 0.003}  # fmt: skip
-    (found,) = build(material(ObjectiveConfig(), marker_groups=pd.DataFrame([control, guided], columns=list(MARKER))))[
-        "comparisons"
-    ]
+    (found,) = build(material(ObjectiveConfig(), marker_groups=MARKER_TABLE.frame([control, guided])))["comparisons"]
     assert "and 100 % of the worst group. With guidance, accuracy where marker and diagnosis do not" in found.text
     assert "together does not change, the mean of the four groups does not change, and the share" in found.text
     assert found.text.endswith("a coin tossed for each participant has 36 % (20 % to 47 %).")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.run.columns import MEANINGS, described
+from heatlas.pipeline.run.columns import MEANINGS, Form, described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.reports.read.written_tables import DECLARED
+
+ROOT = Path(__file__).parents[2]
 
 TABLE = Table(
     "made", {**described("participant_id", "group"), "p": "Some p", "spread": "Only of ensembles"}, "participant",
@@ -59,3 +63,39 @@ def test_the_table_of_an_earlier_command_is_removed_with_its_dictionary(tmp_path
 
 def test_a_table_of_statistics_lies_among_them() -> None:
     assert Table("primary", {}, "run", "").path(RunLayout(Path("run"))) == Path("run/group/statistics/primary.tsv")
+
+
+@pytest.mark.parametrize(("stage", "file"), [("evaluation", "evaluation/made.tsv"), ("registration", "group/made.tsv")])
+def test_a_table_lies_in_the_folder_of_its_stage(stage: str, file: str) -> None:
+    assert Table("made", {}, "row", "", stage=stage).file == file
+
+
+def test_the_table_of_one_scan_lacks_some_columns_and_all_that_is_said_of_them(tmp_path: Path) -> None:
+    whole = Table(
+        "made", {"scan_id": "Scan", "x": "Number", "kind": "Kind"}, "scan", "", filled=("scan_id", "x"),
+        later=("kind",), values={"kind": ("a", "b")}, forms={"kind": Form.CODE},
+    )  # fmt: skip
+    fewer = whole.without("scan_id", "kind")
+    assert fewer.write(tmp_path / "one.tsv", [[1.5]]).read_text() == "x\n1.5\n"
+    assert (list(fewer.columns), fewer.filled, fewer.later, fewer.values, fewer.forms) == (["x"], ["x"], [], {}, {})
+    assert whole.frame([{"x": 2.0}]).to_dict("list")["x"] == [2.0]
+    assert list(whole.frame()) == ["scan_id", "x", "kind"]
+
+
+def test_a_layout_repeats_no_path_that_a_table_has() -> None:
+    layout = RunLayout(Path("run"))
+    tables = {table.path(layout): table.name for table in DECLARED}
+    members = [name for name, member in vars(RunLayout).items() if isinstance(member, property)]
+    assert {name for name in members if getattr(layout, name) in tables} == {"failures"}  # another for each command
+
+
+def test_a_dictionary_is_written_by_the_record_of_a_table_alone() -> None:
+    """The others are rows that one unit of work leaves for the command that started it."""
+    callers = {
+        path.relative_to(ROOT).as_posix()
+        for room in ("pipeline", "reports", "workflows")
+        for path in (ROOT / room).rglob("*.py")
+        if re.search(r"(?<!def )(?<!_)\bwrite_table\(", path.read_text(encoding="utf-8"))
+    }
+    inner = {"pipeline/evaluation/bench/scan_job.py", "pipeline/evaluation/grids/job.py"}
+    assert callers == {"pipeline/run/declared.py", *inner}

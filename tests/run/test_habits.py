@@ -1,9 +1,22 @@
-"""Additions through the registries alone, from a module outside the package; nothing else names what is added."""
+"""What is added to the program is named in its registry and nowhere else.
+
+A method, a family of networks and a statistic with its section are each added to a copy of the program: new files, and
+lines in registries. A script of ``additions`` then does with it what users do.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ADDITIONS = Path(__file__).parent / "additions"
+HELPERS = ("attribution", "reports")
+"""Rooms of tests whose runs the scripts use."""
 
 TOY_PART = """
 from heatlas.pipeline.evaluation import parts
@@ -55,3 +68,93 @@ def test_a_part_of_the_bench_is_one_record(tmp_path) -> None:
     script = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{ASKED_OF_THE_PART}"
     made = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
+
+
+def added(folder: Path, file: str, source: str, registries: Mapping[str, Mapping[str, str]]) -> None:
+    """A copy of the program with one new file, and lines in registries; the checks of it must pass.
+
+    Parameters
+    ----------
+    folder : Path
+        Empty.
+    file : str
+        Where the new module goes.
+    source : str
+        Its name in ``additions``, less what it begins with.
+    registries : mapping of str to mapping of str to str
+        By file, the lines added, by the line that they follow.
+    """
+    package = folder / "program" / "heatlas"
+    for room in ("atlases", "pipeline", "reports", "workflows"):
+        shutil.copytree(ROOT / room, package / room, copy_function=_linked)
+    for path in (ROOT / "heatlas").glob("*.py"):
+        shutil.copy2(path, package)
+    shutil.copy2(ADDITIONS / f"toy_{source}.py", package / file)
+    for registry, lines in registries.items():
+        text = (package / registry).read_text(encoding="utf-8")
+        for before, line in lines.items():
+            assert text.count(f"\n{before}\n") == 1, before
+            text = text.replace(f"\n{before}\n", f"\n{before}\n{line}\n")
+        (package / registry).unlink()  # shared with the program
+        (package / registry).write_text(text, encoding="utf-8")
+    work = folder / "work"
+    work.mkdir()
+    paths = [package.parent, *(ROOT / "tests" / room for room in HELPERS), ROOT]
+    made = subprocess.run(
+        [sys.executable, ADDITIONS / f"check_{source}.py", work], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+
+
+def _linked(source: str, target: str) -> None:
+    """A file by a second name, or a copy on another disk."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def test_a_method_is_one_file_and_a_line(tmp_path) -> None:
+    """Besides a row of docs/attribution_methods.md, which test_explain_methods.py asks for."""
+    line = "from heatlas.pipeline.attribution.gradient.toy import ToyMap"
+    added(tmp_path, "pipeline/attribution/gradient/toy.py", "method", {
+        "pipeline/attribution/registry.py": {
+            "from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients": line,
+            "ENTRIES: Sequence[Entry] = (": '    Entry(ToyMap, "a power of the gradient", spelling="TOY map"),',
+        },
+    })  # fmt: skip
+
+
+def test_a_family_of_networks_is_one_file_and_a_line(tmp_path) -> None:
+    line = "from heatlas.pipeline.models.families.toy import TOY"
+    added(tmp_path, "pipeline/models/families/toy.py", "network", {
+        "pipeline/models/families/registry.py": {
+            "from heatlas.pipeline.models.families.monai import MONAI_FAMILIES": line,
+            "OWN = (": "    TOY,",
+        },
+    })  # fmt: skip
+
+
+SECTION = """
+TOY = Analysis(
+    "toy", "How sure is it?", "Toy", chapters.CLINICAL, "A toy asks.",
+    (View("toy", "Mean probability of each class.", ("label", "probability", "p")),),
+)
+"""
+
+
+def test_a_statistic_with_its_section_is_one_file_and_two_entries(tmp_path) -> None:
+    line = "from heatlas.pipeline.statistics.groups.toy import TOY_TABLE, toy_table"
+    added(tmp_path, "pipeline/statistics/groups/toy.py", "statistic", {
+        "pipeline/statistics/stage.py": {
+            "from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables": line,
+            '    Analysis("normative", normative_tables, NORMATIVE_TABLES),':
+                '    Analysis("toy", toy_table, (TOY_TABLE,)),',
+        },
+        "reports/analyses/catalogue.py": {
+            "from heatlas.reports.read.run_record import OUTCOMES": SECTION,
+            "    NUMBER_ASSOCIATIONS, PROGRESSION, NORMS, SUBGROUPS, MAIN_EFFECTS, SHORTCUTS, HARMONISATION, PLANTED, "
+            "EFFECTS_FOUND,": "    TOY,",
+        },
+    })  # fmt: skip

@@ -45,8 +45,8 @@ def test_rows_say_kind_default_and_meaning() -> None:
         '| `flagged` | "keep", "drop", "ask" | `"keep"` | What happens to scans whose registration is in doubt; `ask` ',
         "| `betas` | list of numbers, at least one value, each once, each in [0, 10), each of at most ",
         "| `gamma` | list of 2 numbers, in rising order, each above 0 and up to 10 | `[0.7, 1.5]` | Lowest and ",
-        '| `weight` | "usual" or number, between 0 and 1,000,000 | `"usual"` | Of the loss ',
-        '| `reference_match` | list of "age", "sex", "site", each value once | `[]` | Of ',
+        '| `weight` | "usual" or number, between 0 and 1,000,000 | `"usual"` | Weight of the loss ',
+        '| `reference_match` | list of "age", "sex", "site", each value once | `[]` | Take the ',
         '| `architecture` | text | `"founding"` | Name of the family. |',
         '"group", "position", "all" | `"position"` | Normalisation',  # another default than the base's
     ):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 
 import numpy as np
@@ -24,13 +23,12 @@ def test_floats_come_back_exactly(tmp_path, values):
 def test_identifiers_stay_text_and_missing_is_na(tmp_path):
     path = tmp_path / "t.tsv"
     frame = pd.DataFrame({"participant_id": ["0012", "NA"], "x": [1.5, None], "kept": [True, False]})
-    write_table(path, frame, {"participant_id": "who", "x": "number", "kept": "used"})
+    write_table(path, frame)
     assert path.read_text() == "participant_id\tx\tkept\n0012\t1.5\ttrue\nNA\tn/a\tfalse\n"
     back = read_table(path)
     assert back["participant_id"].tolist() == ["0012", "NA"]
     assert back["x"].isna().tolist() == [False, True]
     assert back["kept"].tolist() == [True, False]
-    assert json.loads((tmp_path / "t.json").read_text())["x"] == {"Description": "number"}
 
 
 @pytest.mark.parametrize("values", [["0", "1"], ["1.5", "3"], ["true", "false"], ["1.0", "NA"]])
@@ -42,11 +40,6 @@ def test_class_names_and_identifiers_are_never_numbers_or_truth_values(tmp_path,
     assert back[column].tolist()[:2] == values
     assert back[column].isna().tolist() == [False, False, True]
     assert back["kept"].dtype == bool
-
-
-def test_description_of_every_column_is_demanded(tmp_path):
-    with pytest.raises(ValueError, match="y"):
-        write_table(tmp_path / "t.tsv", pd.DataFrame({"x": [1], "y": [2]}), {"x": "number"})
 
 
 def test_missing_column_is_named(tmp_path):

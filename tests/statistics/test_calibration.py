@@ -5,26 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import binomtest, fisher_exact, t, ttest_ind
+from scipy.stats import fisher_exact, t, ttest_ind
 from sklearn.metrics import average_precision_score
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.pipeline.statistics.performance.calibration import (
-    calibration_table,
-    precision_recall_table,
-    wilson_interval,
-)
+from heatlas.pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
 from heatlas.pipeline.statistics.performance.classification import weighted_average_precision
 from heatlas.pipeline.statistics.performance.demographics import demographic_tests
-
-
-@pytest.mark.parametrize(("hits", "n"), [(0, 7), (3, 10), (10, 10), (50, 210)])
-def test_wilson_interval_is_that_of_scipy(hits, n):
-    expected = binomtest(hits, n).proportion_ci(0.9, method="wilson")
-    low, high = wilson_interval(np.array([hits / n]), np.array([float(n)]), 0.9)
-    assert low[0] == pytest.approx(expected.low, abs=1e-12)
-    assert high[0] == pytest.approx(expected.high, abs=1e-12)
 
 
 def test_average_precision_is_that_of_sklearn_with_ties_and_weights():

@@ -11,8 +11,7 @@ import pytest
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
-from heatlas.pipeline.statistics.harmonisation.combat_fit import fit
-from heatlas.pipeline.statistics.harmonisation.empirical_bayes import inverse_gamma_prior, posterior
+from heatlas.pipeline.statistics.harmonisation.combat_fit import fit, inverse_gamma_prior, posterior
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "neurocombat.json").read_text())
 COVARIATES = np.column_stack([GOLDEN["age"], GOLDEN["sex"]])

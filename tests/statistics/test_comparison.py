@@ -16,14 +16,14 @@ from scipy.stats import binomtest, friedmanchisquare, hypergeom
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.comparison.agreement import agreement, kendall_w, mean_overlap, tops
 from heatlas.pipeline.statistics.comparison.rankings import (
-    AGREEMENT_COLUMNS,
+    RANKING_AGREEMENT_TABLE,
     Rankings,
     agreement_table,
     ranking_agreement_tables,
     rankings_of_run,
 )
 from heatlas.pipeline.statistics.comparison.runs import (
-    MCNEMAR_COLUMNS,
+    MCNEMAR_TABLE,
     Run,
     common_scans,
     mcnemar_table,
@@ -71,7 +71,7 @@ def test_p_of_w_is_that_of_all_rankings_there_are() -> None:
     every = [kendall_w(np.array(o, float)) for o in itertools.product(itertools.permutations(range(3)), repeat=3)]
     exact = np.mean(np.array(every) >= kendall_w(values) - 1e-12)
     found = agreement(values, 1, 20_000, np.random.default_rng(2))
-    np.testing.assert_allclose(found.w_p, exact, atol=0.01)
+    np.testing.assert_allclose(found.p, exact, atol=0.01)
 
 
 def test_overlap_of_tops_and_what_chance_gives() -> None:
@@ -81,7 +81,7 @@ def test_overlap_of_tops_and_what_chance_gives() -> None:
     common = len(set(np.argsort(-a)[:8]) & set(np.argsort(-b)[:8]))
     np.testing.assert_allclose(mean_overlap(chosen), common / 8)
     found = agreement(np.stack([a, b]), 8, 20_000, rng)
-    np.testing.assert_allclose(found.chance, hypergeom(30, 8, 8).mean() / 8)
+    np.testing.assert_allclose(found.overlap_chance, hypergeom(30, 8, 8).mean() / 8)
     np.testing.assert_allclose(found.overlap_p, hypergeom(30, 8, 8).sf(common - 1), atol=0.012)
 
 
@@ -116,7 +116,7 @@ def test_table_of_a_run_says_what_cannot_be_ranked(tmp_path) -> None:
     scans = people()
     inputs = inputs_of(tmp_path, scans, np.zeros(len(scans)), config=fast())
     table = ranking_agreement_tables(inputs)
-    assert list(table.columns) == list(AGREEMENT_COLUMNS)
+    assert list(table.columns) == list(RANKING_AGREEMENT_TABLE.meanings)
     table = table.set_index(["between", "metric", "scans"])
     assert table.loc[("betas", "sum", "all"), "note"] == "1 ranking; two are needed"
     density = table.loc[("methods", "density", "all")]
@@ -150,7 +150,7 @@ def test_mcnemar_is_the_binomial_test_over_participants_with_holm() -> None:
     runs = [a, b, c]
     scans = common_scans(runs)
     table = mcnemar_table(runs, scans, 3)
-    assert list(table.columns) == list(MCNEMAR_COLUMNS)
+    assert list(table.columns) == list(MCNEMAR_TABLE.meanings)
     first = table.iloc[0]
     assert (first["run_a"], first["run_b"], first["n_participants"], first["n_scans"]) == ("a", "b", 16, len(people()))
     cells = first[["both_right", "only_a_right", "only_b_right", "both_wrong"]].tolist()

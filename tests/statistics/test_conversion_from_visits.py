@@ -104,7 +104,7 @@ def _run(
     mci = [candidate.scan for candidate in candidates]
     ScanTable((*labelled, *mci)).write(layout.root / "scans.tsv")
     clinical, _ = clinical_table(candidates)
-    write_table(layout.root / "clinical.tsv", clinical.frame, clinical.columns)
+    write_table(layout.root / "clinical.tsv", clinical.frame)
     write_table(
         layout.group / "relevance_bilateral.tsv", _rows(labelled, np.ones((len(labelled), len(MAPS), len(GROUPS))))
     )

@@ -19,7 +19,7 @@ from heatlas.pipeline.statistics.progression.conversion import conversions
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, Intervals
 from heatlas.pipeline.statistics.resampling.means import ALIKE, HALL
-from heatlas.pipeline.statistics.resampling.proportions import with_exact_shares
+from heatlas.pipeline.statistics.resampling.scaled import with_exact_shares
 
 FEW = "no Hedges' g: fewer than 8 degrees of freedom"
 

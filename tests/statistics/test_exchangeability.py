@@ -1,4 +1,4 @@
-"""What changes places: participants with all their scans, scans within participants, and how many ways there are."""
+"""What changes places: participants with all their scans, and how many ways there are."""
 
 from __future__ import annotations
 
@@ -33,22 +33,6 @@ def test_whole_participants_move_to_participants_with_as_many_scans(codes, seed)
             (origin,) = np.unique(own[source])
             assert sizes[origin] == sizes[code]
             assert (source == np.flatnonzero(own == origin)).all()
-
-
-@settings(deadline=None)  # the first call compiles
-@given(CODES, st.integers(0, 100))
-def test_scans_stay_with_their_participant_when_exchanged_within(codes, seed):
-    exchange = Exchangeability.within_participants(codes)
-    sizes = np.bincount(exchange.codes)
-    kept = exchange.codes[sizes[exchange.codes] > 1]
-    permutations = exchange.permutations(20, np.random.default_rng(seed))
-    assert permutations.rows.shape[1] == len(kept)
-    distinct = math.prod(math.factorial(n) for n in sizes if n > 1)
-    assert permutations.exact == (distinct <= 20)
-    assert len(permutations) == (distinct if distinct <= 20 else 20)
-    for row in permutations.rows:
-        assert (kept[row] == kept).all()
-    assert exchange.n_participants == (sizes > 1).sum() == exchange.absorbed
 
 
 @settings(deadline=None)  # the first call compiles
@@ -109,28 +93,6 @@ def longitudinal():
     return frame.iloc[shuffled].reset_index(drop=True), y[shuffled]
 
 
-def test_within_participants_is_the_model_with_a_dummy_for_each():
-    frame, y = longitudinal()
-    design = design_of("years + mmse + sex", "years", frame)
-    test = freedman_lane(y, design, Exchangeability.within_participants(frame["participant_id"]), 99,
-                         np.random.default_rng(0), equal_variances=True)  # fmt: skip
-    fit = smf.ols("y ~ years + mmse + C(participant_id)", frame.assign(y=y)).fit()
-    assert_allclose(test.statistic[0], fit.tvalues["years"], rtol=1e-9)
-    assert_allclose(test.estimate[0], fit.params["years"], rtol=1e-9)
-    assert test.df[0] == fit.df_resid
-    assert test.n_units == 22  # two people have one scan
-    within = Exchangeability.within_participants(frame["participant_id"])
-    with pytest.raises(BadInputError, match=r"term sex.*collinear with the covariates.*centred"):
-        freedman_lane(y, design_of("years + sex", "sex", frame), within, 99, np.random.default_rng(0))
-
-
-def test_change_needs_somebody_with_several_scans():
-    frame = pd.DataFrame({"years": [0.0, 1.0, 2.5, 3.0]})
-    within, design = Exchangeability.within_participants("abcd"), design_of("years", "years", frame)
-    with pytest.raises(BadInputError, match="term years: no participant has several scans"):
-        freedman_lane(np.arange(4.0), design, within, 9, np.random.default_rng(0))
-
-
 def test_participant_means_is_the_model_of_averaged_columns():
     frame, y = longitudinal()
     frame["field_strength"] = np.where(np.arange(len(frame)) % 3 == 0, "1.5", "3")
@@ -148,7 +110,6 @@ def test_participant_means_is_the_model_of_averaged_columns():
 def test_someone_with_scans_in_two_groups_has_the_variance_of_the_group_with_most():
     exchange = Exchangeability.participant_means(["x", "y", "x", "x", "y"])
     assert exchange.groups_of_units(["AD", "CN", "CN", "AD", "CN"]).tolist() == [0, 1]
-    assert Exchangeability.within_participants(["x", "y", "x"]).groups_of_units(["b", "c", "a"]).tolist() == [1, 0]
 
 
 def test_a_scan_of_nobody_is_refused_by_name():

@@ -13,7 +13,7 @@ from statsmodels.stats.meta_analysis import combine_effects
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.statistics.data.members import TwoGroups
 from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
-from heatlas.pipeline.statistics.groups.log_gain import between_variance, gain_floor, log_gain, shrink
+from heatlas.pipeline.statistics.groups.gains import between_variance, gain_floor, log_gain, shrink
 from heatlas.pipeline.statistics.linear.skewness import OF_FAMILY, OF_P, SMALL_GROUPS
 
 HIPPOCAMPUS = GROUPS.index("Hippocampus")

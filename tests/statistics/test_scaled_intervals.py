@@ -11,7 +11,7 @@ from scipy.special import expit, logit
 from scipy.stats import skew, t, ttest_1samp
 
 from heatlas.pipeline.statistics.performance.classification import performance_table
-from heatlas.pipeline.statistics.performance.number import number_metrics
+from heatlas.pipeline.statistics.performance.other_tasks import number_metrics
 from heatlas.pipeline.statistics.resampling.means import ALIKE, FEW, HALL, mean_intervals
 from heatlas.pipeline.statistics.resampling.scaled import (
     AS_IT_IS,

@@ -158,7 +158,7 @@ def test_data_problems_are_rows_and_old_tables_go(tmp_path, monkeypatch):
     def singular(inputs):
         raise np.linalg.LinAlgError("Singular matrix")
 
-    write_table(layout.statistics("stale"), pd.DataFrame({"a": [1]}), {"a": "A number"})
+    Table("stale", {"a": "A number"}, "", "").write(layout, [[1]])
     analyses = (
         Analysis("no_volumes", no_volumes, (declared("stale"),)),
         Analysis("singular", singular, (declared("gone"),)),

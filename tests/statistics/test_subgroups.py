@@ -66,7 +66,7 @@ def test_numbers_are_cut_into_tertiles_of_participants_not_of_scans():
 def test_a_participant_is_in_one_subgroup():
     frame = frame_of(["a", "b", "b"], ["b", "a"], [None, "a"], [None])
     assert levels_of("x", frame, SubgroupsConfig()).of_scan.tolist() == ["b"] * 3 + ["b"] * 2 + ["a"] * 2 + [None]
-    assert levels_of("x", frame, SubgroupsConfig()).n_unknown == 1
+    assert levels_of("x", frame, SubgroupsConfig()).note == "1 scan without x in no subgroup"
     numbers = frame_of([20.0, 30.0], [26.0], [np.nan], column="mmse")
     levels = levels_of("mmse", numbers, SubgroupsConfig())
     assert levels.of_scan.tolist() == ["24 to below 27"] * 3 + [None]
@@ -84,7 +84,7 @@ def test_yes_and_no_are_levels_also_beside_unknown_ones(values):
     levels = levels_of("x", frame, SubgroupsConfig())
     assert levels.names == ("no", "yes")
     assert levels.of_scan[:2].tolist() == ["yes", "no"]
-    assert levels.n_unknown == (0 if values[2] is True else 1)
+    assert (levels.note is None) == (values[2] is True)
 
 
 def test_bounds_of_bands_belong_to_the_upper_band():

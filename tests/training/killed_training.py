@@ -11,7 +11,7 @@ import torch
 
 from heatlas.pipeline.training import trainer
 from heatlas.pipeline.training.numerics import repeatable
-from heatlas.pipeline.training.objectives.classification import class_weights, classification
+from heatlas.pipeline.training.objectives.of_task import class_weights, classification
 from tests.training.planted import QUICK, planted_volumes, small_network
 
 if __name__ == "__main__":

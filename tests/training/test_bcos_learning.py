@@ -8,7 +8,7 @@ from torch import nn
 
 from heatlas.pipeline.models.dynamic.calibration import calibrate
 from heatlas.pipeline.models.dynamic.linear_map import dynamic_weights
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.training.objectives.off_target import binary_cross_entropy
 from tests.training.pattern_scenes import CLASSES, SIDE, alignment, scenes

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.models.families.coda.settings import CodaSWbConfig
+from heatlas.pipeline.models.families.coda.records import CodaSWbConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.training.objectives.of_task import objective_of

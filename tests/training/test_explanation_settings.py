@@ -19,7 +19,6 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.training.objectives.classification import classification
 from heatlas.pipeline.training.objectives.explanations import (
     annotated_people,
     context_of,
@@ -30,6 +29,7 @@ from heatlas.pipeline.training.objectives.explanations import (
     with_explanations,
 )
 from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
+from heatlas.pipeline.training.objectives.of_task import classification
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
 NETWORK = {"channels": [1], "pools": [8], "hidden_units": 2}

@@ -17,11 +17,10 @@ from heatlas.pipeline.attribution.reference.expected_gradients import Integrated
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.explanation_mode import explanation_mode
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training.objectives.classification import classification
 from heatlas.pipeline.training.objectives.distillation import (
     Distillation,
     distillation_loss,
@@ -32,6 +31,7 @@ from heatlas.pipeline.training.objectives.distillation import (
 from heatlas.pipeline.training.objectives.guidance import Guidance, guided
 from heatlas.pipeline.training.objectives.guidance_losses import LOSSES, dilated, energy_share, explanation_distance
 from heatlas.pipeline.training.objectives.maps_in_training import MAPS, evidence_of, explained_batch
+from heatlas.pipeline.training.objectives.of_task import classification
 from heatlas.pipeline.training.objectives.readable_gradients import DISTANCES, readable
 from heatlas.pipeline.training.objectives.records import Batch, Context
 

@@ -16,16 +16,20 @@ from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import AugmentationConfig, CohortConfig, TrainingConfig
 from heatlas.pipeline.training.age_gap import with_corrected_gaps
 from heatlas.pipeline.training.augmentation.further import FurtherAugmentation
 from heatlas.pipeline.training.numerics import repeatable
-from heatlas.pipeline.training.objectives.classification import class_weights, classification
-from heatlas.pipeline.training.objectives.of_task import objective_of
+from heatlas.pipeline.training.objectives.of_task import (
+    TargetScale,
+    class_weights,
+    classification,
+    objective_of,
+    regression,
+)
 from heatlas.pipeline.training.objectives.records import Batch, Context
-from heatlas.pipeline.training.objectives.regression import Scale, regression
 from heatlas.pipeline.training.parallel import in_processes
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
@@ -72,7 +76,7 @@ def numbered(count: int, seed: int) -> LabelledVolumes:
 
 def trained(folder, config, outputs=1, ranks=None, seed=3):
     training, validation = numbered(17, 1), numbered(8, 2)
-    objective = regression("mse", Scale.of(training.targets))
+    objective = regression("mse", TargetScale.of(training.targets))
     if outputs > 1:
         training, validation = (
             dataclasses.replace(part, targets=torch.bucketize(part.targets, torch.tensor([67.0, 73.0])))
@@ -103,7 +107,7 @@ def test_cross_entropy_of_three_classes_is_the_weighted_mean_of_minus_log_softma
     ("kind", "expected"), [("mse", [0.25, 4.0, 0.0]), ("huber", [0.5 * 0.25, 2.0 - 0.5, 0.0])]
 )  # errors of 0.5, 2 and 0 standard deviations
 def test_losses_of_a_number_are_in_standard_deviations(kind, expected):
-    objective = regression(kind, Scale(70.0, 10.0))
+    objective = regression(kind, TargetScale(70.0, 10.0))
     loss, logged = objective.loss(KnownOutput([[0.5], [3.0], [-1.0]]), batch_of([70.0, 80.0, 60.0]), Context())
     assert logged["loss"].tolist() == pytest.approx(expected)
     assert loss.item() == pytest.approx(sum(expected) / 3)
@@ -124,7 +128,7 @@ def test_a_planted_number_is_predicted_better_than_by_the_mean(tmp_path):
     result = trained(tmp_path, config)
     model = small_network(1)
     model.load_state_dict(result.weights)
-    scale = Scale.of(training.targets)
+    scale = TargetScale.of(training.targets)
     with torch.no_grad():
         predicted = model.eval()(test.volumes.unsqueeze(1).float())[:, 0] * scale.sd + scale.mean
     errors = (predicted - test.targets).abs().mean()
@@ -138,7 +142,7 @@ def test_a_bcos_network_learns_a_number_and_shares_it_out(tmp_path):
     """The output, in standard deviations, is the sum of the contributions and the constant that starts the logits."""
     config = dataclasses.replace(PLAIN, max_epochs=8, min_epochs=8, patience=8)
     training, test = numbered(17, 1), numbered(30, 9)
-    scale = Scale.of(training.targets)
+    scale = TargetScale.of(training.targets)
     settings = BcosSimpleConfig(channels=(4, 6), strides=(2, 2), norm="none")
     with repeatable(torch.device("cpu"), 1, 1):
         model = build_network(settings, tuple(training.volumes.shape[1:]), 1)

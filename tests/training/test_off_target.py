@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.training.clipping import clip_units, unit_norms

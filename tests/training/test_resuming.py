@@ -16,8 +16,8 @@ from heatlas.pipeline.training.checkpoints import (
     write_checkpoint,
 )
 from heatlas.pipeline.training.numerics import repeatable
-from heatlas.pipeline.training.objectives.classification import class_weights, classification
-from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.objectives.of_task import class_weights, classification
+from heatlas.pipeline.training.selection import BestEpoch
 from heatlas.pipeline.training.trainer import Resumption, train
 from tests.training.planted import QUICK, planted_volumes, small_network
 
@@ -83,7 +83,7 @@ def example():
     record = EpochRecord(1, 0.7, 0.5, 0.1 + 0.2, 0.625)
     tensors = {"a.weight": torch.rand(3, 2, 2, 2, 2).contiguous(memory_format=torch.channels_last_3d)}
     moments = {0: {"step": torch.tensor(7.0), "exp_avg": torch.rand(3, 2)}, 1: {"step": torch.tensor(7.0)}}
-    return Checkpoint(Selection().after(0.3, 0.5, QUICK), (record,), tensors, {}, moments)
+    return Checkpoint(BestEpoch().after(0.3, 0.5, QUICK), (record,), tensors, {}, moments)
 
 
 def test_checkpoint_round_trip(tmp_path):

@@ -3,13 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatlas.pipeline.run.config.settings import TrainingConfig
-from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.selection import BestEpoch
 
 
 def run(losses, accuracies, **settings):
     """Feed epochs until the training ends; returns the last state and the epochs used."""
     config = TrainingConfig(**settings)
-    state = Selection()
+    state = BestEpoch()
     for loss, accuracy in zip(losses, accuracies, strict=True):
         if state.finished(config):
             break

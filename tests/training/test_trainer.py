@@ -13,7 +13,7 @@ from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.training.checkpoints import read_checkpoint
 from heatlas.pipeline.training.metrics import balanced_accuracy
 from heatlas.pipeline.training.numerics import repeatable
-from heatlas.pipeline.training.objectives.classification import class_weights, classification
+from heatlas.pipeline.training.objectives.of_task import class_weights, classification
 from heatlas.pipeline.training.objectives.records import Context
 from heatlas.pipeline.training.trainer import Resumption, batches, channels_last, train
 from tests.training.planted import QUICK, planted_volumes, small_network

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
+from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -81,9 +83,9 @@ def test_families_are_compared_on_one_page(tmp_path, source) -> None:
     scores = {"cohort": ["run", "run", "planted"], "map": "inherent", "network": ["real", "untrained", "real"]}
     scores |= {"severity": "all", "hits_difference": [1, 0, 4], "n_planted": 5, "auroc_difference": [0.5, 0.5, 0.9]}
     scores |= {"auroc_mean": 0.25, "pointing": 0.75, "seconds": 0.125}
-    write_table(b.evaluation_scores, pd.DataFrame(scores))
+    write_table(EVALUATION_TABLE.path(b), pd.DataFrame(scores))
     verdicts = {"cohort": ["run", "planted"], "map": "inherent", "passed": ["false", "true"]}
-    write_table(b.verdicts, pd.DataFrame(verdicts))
+    write_table(VERDICTS_TABLE.path(b), pd.DataFrame(verdicts))
     planted = {"map": "inherent", "metric": ["sum", "density"], "outcome": "TP", "n_planted": 5}
     write_table(b.statistics("planted_recovery"), pd.DataFrame(planted | {"hits": [0, 2], "enrichment": [9.0, 1.5]}))
     to = tmp_path / "together"

@@ -10,7 +10,7 @@ import pytest
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.workflows.estimates import (
     N4_SECONDS,
-    Step,
+    TrainingStep,
     advice,
     bytes_kept,
     made_of,
@@ -40,10 +40,10 @@ def test_seconds_of_registration_are_those_of_the_pages(transform: str, resoluti
 
 def test_training_is_steps_of_the_largest_fold_by_rounds_of_workers() -> None:
     config = configured(training={"max_epochs": 12, "min_epochs": 1, "ensemble": 3})
-    made = made_of(config, 10, 10, [8, 9, 7, 8, 8], ALL, Step(2.0, 1e6), workers=4)
+    made = made_of(config, 10, 10, [8, 9, 7, 8, 8], ALL, TrainingStep(2.0, 1e6), workers=4)
     # 15 networks on four workers: four rounds of 12 epochs of 9 scans, and validation at a twelfth of that
     assert made.seconds["training"] == pytest.approx(4 * 12 * 9 * 2.0 * 13 / 12)
-    alone = made_of(config, 10, 10, [8, 9, 7, 8, 8], ALL, Step(2.0, 1e6), workers=15)
+    alone = made_of(config, 10, 10, [8, 9, 7, 8, 8], ALL, TrainingStep(2.0, 1e6), workers=15)
     assert alone.seconds["training"] == pytest.approx(made.seconds["training"] / 4)
     assert alone.seconds["maps"] == pytest.approx(3 * steps_of_maps(config) * 2.0)
 
@@ -104,5 +104,5 @@ def test_few_people_at_a_fine_grid_are_told_of_the_preset(people: int, resolutio
 
 def test_a_network_that_is_solved_is_not_counted_in_epochs() -> None:
     config = configured(model={"architecture": "linear"}, training={"max_epochs": 200})
-    made = made_of(config, 10, 10, [8, 8], ALL, Step(2.0, 1e6), workers=2)
+    made = made_of(config, 10, 10, [8, 8], ALL, TrainingStep(2.0, 1e6), workers=2)
     assert made.seconds["training"] == pytest.approx(8 * 2.0)

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
+from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
+from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
+from heatlas.pipeline.evaluation.consensus.tables import NETWORKS_TABLE
 from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
 from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
+from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table
@@ -63,7 +67,7 @@ def test_tables_are_as_declared(evaluated) -> None:
 
 
 def test_every_map_has_a_row_by_every_network_and_a_verdict(evaluated) -> None:
-    rows = read_table(evaluated.evaluation_scores)
+    rows = EVALUATION_TABLE.read(evaluated)
     whole = rows[rows["severity"] == "all"]
     networks = whole.groupby(["cohort", "map"])["network"].agg(set)
     for cohort in ("run", "planted"):
@@ -71,20 +75,20 @@ def test_every_map_has_a_row_by_every_network_and_a_verdict(evaluated) -> None:
             found = networks[cohort, method]
             assert {"real", "shuffled-1", "untrained", "cascade-1"} <= found
         assert networks[cohort, "scanDifference"] == {"none"}
-    said = read_table(evaluated.verdicts)
+    said = VERDICTS_TABLE.read(evaluated)
     assert len(said) == 2 * (len(METHODS) + 5)
     assert set(said.loc[said["map"] == "scanDifference", "tells_labels"]) == {"no"}
     assert set(rows.loc[rows["cohort"] == "planted", "severity"]) == {"all", "1", "2", "3"}
 
 
 def test_evidence_adds_up_and_the_image_alone_follows_no_network(evaluated) -> None:
-    rows = read_table(evaluated.evaluation_scores).query("network == 'real' and severity == 'all'").set_index("map")
+    rows = EVALUATION_TABLE.read(evaluated).query("network == 'real' and severity == 'all'").set_index("map")
     assert (rows.loc["deeplift", "completeness_error"] < 1e-3).all()
     assert rows.loc["deeplift", "insertion_regions"].notna().all()
 
 
 def test_maps_are_asked_again_of_changed_scans_and_scored_against_the_truth(evaluated) -> None:
-    rows = read_table(evaluated.evaluation_scores).query("severity == 'all'").set_index(["cohort", "network", "map"])
+    rows = EVALUATION_TABLE.read(evaluated).query("severity == 'all'").set_index(["cohort", "network", "map"])
     for name in METHODS:
         for cohort in ("run", "planted"):
             row = rows.loc[(cohort, "real", name)]
@@ -119,16 +123,16 @@ def test_a_second_call_does_nothing_and_writes_the_same_bytes(evaluated, capsys)
 
 
 def test_retrained_networks_and_further_ones_have_their_rows(evaluated) -> None:
-    removed = read_table(evaluated.retraining).set_index("map")
+    removed = RETRAINING_TABLE.read(evaluated).set_index("map")
     assert set(removed.index) == {"nothing", *METHODS, "scanDifference", "random"}
     rest = removed.drop(index="nothing")
     assert rest["volume_share"].eq(0.05).all()
     assert rest["removed_share"].between(0.025, 0.05).all()
     assert removed.loc[METHODS, "p_auc"].isin([0.5, 1]).all()  # one draw
-    networks = read_table(evaluated.consensus_networks)
+    networks = NETWORKS_TABLE.read(evaluated)
     assert set(networks["kind"]) == {"own", "seed", "epochs"}
     assert networks.groupby("networks")["balanced_accuracy"].nunique().eq(1).all()  # whatever the map
-    rows = read_table(evaluated.evaluation_scores).query("cohort == 'run' and network == 'real' and severity == 'all'")
+    rows = EVALUATION_TABLE.read(evaluated).query("cohort == 'run' and network == 'real' and severity == 'all'")
     own = networks[networks["networks"] == "run"].set_index("map")
     for method in METHODS:  # the run's own networks are judged alike by both parts
         real = rows.set_index("map").loc[method]
@@ -191,10 +195,10 @@ def test_an_unreadable_scan_is_a_failed_unit_and_others_go_on(run, tmp_path, cap
     assert set(failures["stage"]) == {"training", "judging"}
     assert failures["message"].str.contains("not the file that registration wrote there").all()
     assert "2 networks failed" in capsys.readouterr().out.replace("2 of 2", "2")
-    rows = read_table(layout.evaluation_scores).query("map == 'gradient'").set_index("network")
+    rows = EVALUATION_TABLE.read(layout).query("map == 'gradient'").set_index("network")
     assert rows.loc["real", "n_scans"] == scans["diagnosis"].isin(["AD", "CN"]).sum() - 1
     assert {"untrained", "cascade-1"} <= set(rows.index)
-    assert read_table(layout.verdicts).set_index("map").loc["gradient", "tells_labels"] == "not known"
+    assert VERDICTS_TABLE.read(layout).set_index("map").loc["gradient", "tells_labels"] == "not known"
 
 
 def test_a_method_that_is_not_defined_is_refused_before_any_work(run, tmp_path, capsys, monkeypatch) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
+from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
+from heatlas.pipeline.evaluation.grids.tables import AGREEMENT_TABLE, GRID_TABLES, INVARIANCE_TABLE
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.pipeline.run.tables import read_table
 from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort
@@ -63,7 +63,7 @@ def test_tables_are_as_declared(evaluated) -> None:
 
 
 def test_every_setting_method_and_stage_has_a_row(evaluated) -> None:
-    rows = read_table(evaluated.grids)
+    rows = GRIDS_TABLE.read(evaluated)
     made = rows[rows["n_grids"] > 0].set_index(["setting", "kind"]).sort_index()
     assert set(made.index) == {("GridPG", "needle"), ("GridPG", "pair"), ("DiFull", "corner")}
     assert made["share"].between(0, 1).all()
@@ -77,7 +77,7 @@ def test_every_setting_method_and_stage_has_a_row(evaluated) -> None:
 
 
 def test_locality_is_checked_on_these_networks_and_said(evaluated) -> None:
-    rows = read_table(evaluated.grids)
+    rows = GRIDS_TABLE.read(evaluated)
     difull = rows[(rows["setting"] == "DiFull") & (rows["n_grids"] > 0)]
     assert (difull["local"] == "yes").all()
     follow = difull["method"].isin(["deeplift", "gradient"])
@@ -91,15 +91,15 @@ def test_locality_is_checked_on_these_networks_and_said(evaluated) -> None:
 
 
 def test_directions_agreement_and_invariance_have_answers(evaluated) -> None:
-    claims = read_table(evaluated.grid_directions).set_index("claim")
+    claims = DIRECTIONS_TABLE.read(evaluated).set_index("claim")
     assert claims.loc["Gradient marks only what the head sees", "holds"] == "yes"
     assert pd.isna(claims.loc["Occlusion is better than RISE", "holds"])
-    agreement = read_table(evaluated.grid_agreement)
+    agreement = AGREEMENT_TABLE.read(evaluated)
     assert agreement["spearman"].dropna().between(-1, 1).all()
     own = agreement[(agreement["kind"] == "pair")]
-    names = read_table(evaluated.grids).query("kind == 'pair' and n_grids > 0")
+    names = GRIDS_TABLE.read(evaluated).query("kind == 'pair' and n_grids > 0")
     assert len(own) == len(names) * (len(names) - 1) / 2
-    invariance = read_table(evaluated.invariance).set_index("method")
+    invariance = INVARIANCE_TABLE.read(evaluated).set_index("method")
     assert (invariance["logit_difference"] < 1e-9).all()
     assert bool(invariance.loc["gradient", "invariant"])
 
@@ -109,7 +109,7 @@ def test_number_kinds_and_layout_of_grids_are_settings(run, tmp_path, capsys) ->
     asked = ["evaluate", str(copy), *ASKED, "--quick", "--config", str(file)]
     file.write_text('[evaluation.grids]\nkinds = ["needle"]\nper_class = 6\ntop = 1.0\nlayout = [3, 1, 1]\n')
     assert main(asked) == 0
-    rows = read_table(EvaluationLayout(copy).grids)
+    rows = GRIDS_TABLE.read(EvaluationLayout(copy))
     assert set(rows["kind"]) == {"needle"}
     assert set(rows["cells"]) == {3}
     made = rows[rows["n_grids"] > 0]
@@ -149,7 +149,7 @@ def test_a_fold_with_too_few_confident_scans_has_a_row_and_the_others_go_on(run,
     predict(copy, 1, {"CN": "0.2", "AD": "0.2"})
     assert main(["evaluate", str(copy), *ASKED[:2], "--quick", "--methods", "lrp", "occlusion", "--n-procs", "1"]) == 0
     layout = EvaluationLayout(copy)
-    rows = read_table(layout.grids)
+    rows = GRIDS_TABLE.read(layout)
     missing = rows[rows["method"] == "all"]
     assert set(missing["setting"]) == {"GridPG", "DiFull", "DiPart"}
     assert missing["note"].str.startswith("fold 1: no scan of AD is recognised").all()
@@ -162,7 +162,7 @@ def test_a_fold_with_too_few_confident_scans_has_a_row_and_the_others_go_on(run,
     assert slow["n_grids"].gt(0).to_dict() == {0: False, 2: True}
     assert "without --quick" in slow.loc[0, "note"]
     assert set(made["stage"]) == {0, 2}
-    z_plus = read_table(layout.invariance).set_index("method").loc["lrp beta=0"]
+    z_plus = INVARIANCE_TABLE.read(layout).set_index("method").loc["lrp beta=0"]
     assert not bool(z_plus["invariant"])
     assert z_plus["share_plain"] == 0
     assert z_plus["share_cancelling"] > 0.5

@@ -146,7 +146,7 @@ def _measured(folder):
     assert main(["evaluate", str(folder / "run"), "--parts", "representations", "--n-procs", "1"]) == 0
     layout = EvaluationLayout(folder / "run")
     require_as_declared(layout, REPRESENTATIONS_TABLE)
-    table = read_table(layout.representations)
+    table = REPRESENTATIONS_TABLE.read(layout)
     assert sorted(table["features"].unique()) == ["backbone", "untrained"]
     whole = table[table["classes"] == "all"].set_index(["features", "measure"])
     assert "site" in whole.loc[("backbone", SITE), "note"]  # there are none in this dataset
@@ -163,9 +163,9 @@ def _measured(folder):
     with torch.no_grad():
         expected = body.eval()(volumes).mean((2, 3, 4)).numpy()
     np.testing.assert_allclose(features(body, files, own.input), expected, rtol=1e-4, atol=1e-6)
-    written = layout.representations.stat().st_mtime_ns
+    written = REPRESENTATIONS_TABLE.path(layout).stat().st_mtime_ns
     assert main(["evaluate", str(folder / "run"), "--parts", "representations", "--n-procs", "1"]) == 0
-    assert layout.representations.stat().st_mtime_ns == written
+    assert REPRESENTATIONS_TABLE.path(layout).stat().st_mtime_ns == written
 
 
 def test_networks_that_learned_from_labels_have_no_backbone_to_judge():

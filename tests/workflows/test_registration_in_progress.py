@@ -16,6 +16,7 @@ import scipy.io
 from heatlas.atlases.brain_box import brain_box
 from heatlas.atlases.images import write_template_image
 from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.registration import scan_jobs
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
@@ -26,6 +27,7 @@ from heatlas.pipeline.run.work import progress
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
 from heatlas.workflows.registration import register_and_finish
+from heatlas.workflows.stages import Work
 
 TEMPLATE = load_template(4.0)
 BOX = brain_box(TEMPLATE).grid(TEMPLATE.grid)
@@ -77,7 +79,10 @@ def run(out: Path, scans: list[Scan], seed: int = 1, flagged: str = "keep") -> t
     ScanTable(tuple(scans)).write(layout.root / "scans.tsv")
     config = Config(registration=RegistrationConfig(4.0, flagged=flagged, seed=seed))
     with ThreadPoolExecutor(1) as executor:
-        return register_and_finish(layout, out.parent / "in", scans, config, executor, DigestCache(layout.digests))
+        return register_and_finish(
+            Work(layout, out.parent / "in", config, tuple(scans), Split(()), executor, DigestCache(layout.digests)),
+            scans,
+        )
 
 
 def results(out: Path) -> dict[str, bytes]:
@@ -110,10 +115,10 @@ def test_tables_of_the_group_grow_while_scans_are_registered(
     )
     seen = []
 
-    def seen_at_first(path: Path, frame: pd.DataFrame, columns: Any) -> None:
+    def seen_at_first(path: Path, frame: pd.DataFrame) -> None:
         if path.name == "registration.tsv":
             seen.append((path.name, frame["participant_id"].unique().tolist()))
-        write_table(path, frame, columns)
+        write_table(path, frame)
 
     monkeypatch.setattr("heatlas.pipeline.run.declared.write_table", seen_at_first)
     run(tmp_path / "out", scans)

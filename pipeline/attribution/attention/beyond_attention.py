@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.attention.rollout import mean_token, require_tokens
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.models.families.vit import Block, OnTokens
+from heatlas.pipeline.models.families.vit import OnTokens, TransformerBlock
 from heatlas.pipeline.run.errors import UsageError
 
 SMALLEST = 1e-9
@@ -77,7 +77,7 @@ def by_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
 class Pass:
     """What one block computed, each (B, N, C) unless said."""
 
-    block: Block
+    block: TransformerBlock
     x: Tensor
     normed: Tensor
     queries: Tensor
@@ -94,7 +94,7 @@ class Pass:
     answer: Tensor
 
 
-def forward(block: Block, x: Tensor) -> tuple[Pass, Tensor]:
+def forward(block: TransformerBlock, x: Tensor) -> tuple[Pass, Tensor]:
     """The block's own computation, with all that the rules need, and its output."""
     attn, mlp = block.attn, block.mlp
     normed = block.norm1(x)
@@ -166,7 +166,7 @@ def relevant_attention(layers: Sequence[nn.Module], features: Tensor, target: in
     with torch.enable_grad():
         x, passes = features.detach().requires_grad_(), []
         for block in blocks:
-            assert isinstance(block, Block)
+            assert isinstance(block, TransformerBlock)
             made, x = forward(block, x)
             passes.append(made)
         last = norm(x)
@@ -212,7 +212,7 @@ class Cgw1:
         kinds = (nn.LayerNorm, nn.AdaptiveAvgPool3d, nn.Flatten, nn.Linear)
         for place, (name, _) in enumerate(view.after):
             rest = len(inside) - place
-            if not isinstance(inside[place], kinds[-rest] if rest <= len(kinds) else Block):
+            if not isinstance(inside[place], kinds[-rest] if rest <= len(kinds) else TransformerBlock):
                 raise UsageError(
                     f"{self.name} has rules for MONAI's transformer blocks, the last norm, and the mean of tokens with "
                     f"one linear layer; layer {name} ({type(inside[place]).__name__}) is none of them. Use rollout."

@@ -72,7 +72,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedStep:
     """Part of the network that redistributes relevance once.
 
     Parameters
@@ -106,18 +106,18 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RelevancePlan:
     """All steps of a model, in order of computation.
 
     Parameters
     ----------
-    steps : tuple of Step
+    steps : tuple of PlannedStep
     program : Program
     boundary : str
         The value at which relevance is wanted: the volumes, or the features of a stage.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlannedStep, ...]
     program: Program
     boundary: str
 
@@ -155,7 +155,7 @@ def traced(model: nn.Module) -> tuple[Program, dict[str, Operation]]:
     return program, carrying
 
 
-def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str = 0) -> Plan:
+def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str = 0) -> RelevancePlan:
     """Plan LRP through a model.
 
     Parameters
@@ -182,13 +182,13 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     if boundary != program.source and boundary not in carrying:
         raise UsageError(f"stage {stage!r} carries no relevance (it leads to a gate only); name another layer.")
     near_input = {program.source}
-    steps: list[Step] = []
+    steps: list[PlannedStep] = []
     taken: set[str] = set()
     for operation in program.operations:
         if operation.value in taken:
             continue
         if operation.value not in carrying:
-            steps.append(Step(operation.name, (operation,), (), operation.value))
+            steps.append(PlannedStep(operation.name, (operation,), (), operation.value))
             continue
         chain = _chain(operation, program, boundary)
         taken.update(link.value for link in chain)
@@ -196,7 +196,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
         if step.weights is None and set(step.inputs) <= near_input:
             near_input.add(step.value)
         steps.append(step)
-    return Plan(tuple(steps), program, boundary)
+    return RelevancePlan(tuple(steps), program, boundary)
 
 
 def carried(program: Program) -> dict[str, Operation]:
@@ -225,14 +225,14 @@ def _chain(head: Operation, program: Program, boundary: str) -> list[Operation]:
         chain.append(follower)
 
 
-def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: bool) -> Step:
+def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: bool) -> PlannedStep:
     head, last = chain[0], chain[-1]
     pool = max_pool(last.module) if last.module is not None else None
     operations = tuple(chain if pool is None else chain[:-1])
     norm = _norm_to_fold(chain) if batch_norm == "fold" else None
     inputs = head.inputs[:1] if isinstance(head.module, Gate) else head.inputs
     shares = isinstance(head.module, nn.Conv3d | nn.Linear | Sum | Concatenate | nn.AvgPool3d | nn.AdaptiveAvgPool3d)
-    return Step(
+    return PlannedStep(
         name=head.name if shares else last.name,
         operations=operations,
         inputs=inputs,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from heatlas.pipeline.attribution.graph.linear_maps import run_layer
-from heatlas.pipeline.attribution.graph.planner import Plan, Step
+from heatlas.pipeline.attribution.graph.planner import PlannedStep, RelevancePlan
 from heatlas.pipeline.attribution.graph.pooling import MaxPool
 from heatlas.pipeline.models.graph.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -27,7 +27,7 @@ class Record:
 
     Parameters
     ----------
-    step : Step
+    step : PlannedStep
     inputs : tuple of Tensor
         Inputs of the step; tensors without memory replace inputs whose values no rule needs.
     unit_shape : torch.Size
@@ -36,7 +36,7 @@ class Record:
         Winners of the max-pooling.
     """
 
-    step: Step
+    step: PlannedStep
     inputs: tuple[Tensor, ...]
     unit_shape: torch.Size
     winners: Tensor | None
@@ -50,12 +50,12 @@ class Tape:
     logits: Tensor
 
 
-def record_forward(plan: Plan, volumes: Tensor) -> Tape:
+def record_forward(plan: RelevancePlan, volumes: Tensor) -> Tape:
     """Run the model's forward pass and keep what LRP needs.
 
     Parameters
     ----------
-    plan : Plan
+    plan : RelevancePlan
     volumes : Tensor
         (B, C, D, H, W).
 
@@ -84,7 +84,7 @@ def record_forward(plan: Plan, volumes: Tensor) -> Tape:
     return Tape(tuple(records), values[plan.program.result])
 
 
-def _pooled(step: Step, inputs: tuple[Tensor, ...], a: Tensor, values: Values) -> Record:
+def _pooled(step: PlannedStep, inputs: tuple[Tensor, ...], a: Tensor, values: Values) -> Record:
     """Apply the max-pooling that ends a step."""
     pool = step.pool
     assert pool is not None

@@ -55,19 +55,6 @@ def contrast(first: int, second: int) -> Callable[[Tensor], Tensor]:
     return lambda logits: logits[:, first] - logits[:, second]
 
 
-def mean_corrected(of_classes: Tensor) -> Tensor:
-    """Maps of all classes (classes, ...) less their mean, which explain the logits less their mean.
-
-    Takes away what a network holds to be there for every class alike. Source: Böhle, Singh, Fritz & Schiele 2024.
-
-    Examples
-    --------
-    >>> mean_corrected(torch.tensor([[1.0, 5.0], [3.0, 5.0]])).tolist()
-    [[-1.0, 0.0], [1.0, 0.0]]
-    """
-    return of_classes - of_classes.mean(0, keepdim=True)
-
-
 @dataclass(frozen=True)
 class Inherent(CheckedSettings):
     """Contributions by W(x), signed, summed over channels.

@@ -16,21 +16,25 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.lrp.contributions import Messages
+from heatlas.pipeline.run.declared import Table
 
-LEDGER_COLUMNS = {
-    "map": "Relevance map, named as in the file names",
-    "layer": "Layer with weights, named as in the model, output first",
-    "relevance_in": "Relevance that arrived at the layer's units",
-    "relevance_out": "Relevance passed on to the layer's inputs",
-    "absorbed_by_bias": "Relevance absorbed by biases (0 for the beta-rule, which ignores biases); of inherent maps "
-    "what constants of the layer add to the evidence of the scan, whose voxels add the rest (before that of controls "
-    "is taken away)",
-    "lost_no_contribution": "Relevance of units without a contribution that the rule can pass it to",
-    "stabiliser": "Relevance absorbed by the stabiliser of the denominator (0 for rules without one)",
-    "residual": "relevance_in minus relevance_out and all losses: rounding error",
-}
-"""Columns of a scan's ledger file."""
-
+LEDGER_TABLE = Table(
+    "ledger",
+    {
+        "map": "Relevance map, named as in the file names",
+        "layer": "Layer with weights, named as in the model, output first",
+        "relevance_in": "Relevance that arrived at the layer's units",
+        "relevance_out": "Relevance passed on to the layer's inputs",
+        "absorbed_by_bias": "Relevance absorbed by biases (0 for the beta-rule, which ignores biases); of inherent "
+        "maps what constants of the layer add to the evidence of the scan, whose voxels add the rest (before that of "
+        "controls is taken away)",
+        "lost_no_contribution": "Relevance of units without a contribution that the rule can pass it to",
+        "stabiliser": "Relevance absorbed by the stabiliser of the denominator (0 for rules without one)",
+        "residual": "relevance_in minus relevance_out and all losses: rounding error",
+    },
+    "map and layer with weights", "Where did relevance go, layer by layer?", stage="attribution",
+    file="sub-*/relevance/*_desc-lrp_ledger.tsv",
+)  # fmt: skip
 LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 
 
@@ -105,8 +109,8 @@ class Ledger:
         return self.start_value.double() - self.map_sum - losses
 
     def frame(self, map_name: str, index: int) -> pd.DataFrame:
-        """Balances of volume number `index` as rows with the columns of `LEDGER_COLUMNS`."""
-        values = [name for name in LEDGER_COLUMNS if name not in ("map", "layer")]
+        """Balances of volume number `index` as rows of `LEDGER_TABLE`."""
+        values = [name for name in LEDGER_TABLE.meanings if name not in ("map", "layer")]
         rows = [
             [map_name, entry.layer, *(float(getattr(entry, name)[index]) for name in values)] for entry in self.entries
         ]

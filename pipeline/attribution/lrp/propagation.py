@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.linear_maps import Averaging, Convolution, paired
-from heatlas.pipeline.attribution.graph.planner import Plan, Weights
+from heatlas.pipeline.attribution.graph.planner import RelevancePlan, Weights
 from heatlas.pipeline.attribution.graph.pooling import MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.tape import Record, Tape
 from heatlas.pipeline.attribution.lrp.composites import Composite
@@ -25,13 +25,13 @@ Relevance = list[Tensor]
 
 
 def propagate(
-    plan: Plan, tape: Tape, seed: Tensor, composites: Sequence[Composite]
+    plan: RelevancePlan, tape: Tape, seed: Tensor, composites: Sequence[Composite]
 ) -> tuple[Relevance, list[tuple[LedgerEntry, ...]], list[Tensor]]:
     """Propagate relevance from the output to the boundary of the plan.
 
     Parameters
     ----------
-    plan : Plan
+    plan : RelevancePlan
     tape : Tape
     seed : Tensor
         (B, K), relevance of the outputs.

@@ -43,11 +43,7 @@ _NO_DATE = 10_000
 
 
 def preference(
-    description: str,
-    image_id: str,
-    facts: ImageFacts,
-    days_from_visit: int | None,
-    config: CohortConfig,
+    description: str, image_id: str, facts: ImageFacts, days_from_visit: int | None, config: CohortConfig
 ) -> tuple[int, ...]:
     """Sort key of an image among those of its visit; the smallest is used."""
     text = re.sub(r"[\s;,]+", "_", f"{description}_{facts.description or ''}")

@@ -83,30 +83,31 @@ def visits_by_person(name: str, frame: pd.DataFrame, persons: set[int]) -> tuple
     """
     rows = frame[frame["PTID"].map(person_number).isin(persons)]
     merged: dict[int, dict[str, VisitRow]] = {}
-    found = _Found()
+    problems = _RowProblems()
     records: dict[int, list[dict[str, str]]] = {}
     for line, cells in filled_rows(rows):
-        record = possible_cells(name, line, cells, found.impossible)
+        record = possible_cells(name, line, cells, problems.impossible)
         records.setdefault(person_number(record["PTID"]), []).append(record)
     for person, of_person in records.items():
         dates = [calendar_date(record.get(name)) for record in of_person for name in ("EXAMDATE_bl", "EXAMDATE")]
-        first = min((found for found in dates if found is not None), default=None)  # of the first baseline
+        first = min((day for day in dates if day is not None), default=None)  # of the first baseline
         sessions = merged.setdefault(person, {})
         for record in sorted(of_person, key=lambda row: visit_code(row).lower() not in ("bl", "4_bl", "v03")):
-            row = _visit_row(record, first, found)
+            row = _visit_row(record, first, problems)
             if row.session_id in sessions:
-                row = _one_row(sessions[row.session_id], row, found)
+                row = _one_row(sessions[row.session_id], row, problems)
             sessions[row.session_id] = row
     by_person = {
         person: sorted(
-            _of_one_person(list(sessions.values()), found), key=lambda row: (row.exam_date or date.max, row.session_id)
+            _of_one_person(list(sessions.values()), problems),
+            key=lambda row: (row.exam_date or date.max, row.session_id),
         )
         for person, sessions in merged.items()
     }
-    return by_person, found.notes()
+    return by_person, problems.notes()
 
 
-class _Found:
+class _RowProblems:
     """Problems of rows, collected while they are read."""
 
     def __init__(self) -> None:
@@ -147,13 +148,13 @@ class _Found:
         return notes
 
 
-def _visit_row(columns: Mapping[str, str], first: date | None, found: _Found) -> VisitRow:
+def _visit_row(columns: Mapping[str, str], first: date | None, problems: _RowProblems) -> VisitRow:
     exam = calendar_date(columns.get("EXAMDATE"))
     code = visit_code(columns)
     visit = visit_of(code)
-    found.undated += exam is None
+    problems.undated += exam is None
     if not visit.known:
-        found.codes[code] = found.codes.get(code, 0) + 1
+        problems.codes[code] = problems.codes.get(code, 0) + 1
     months, session = visit.months, visit.session_id
     if visit.within_phase and visit.months is not None and exam is not None and first is not None:
         elapsed = (exam - first).days / 30.4375
@@ -163,12 +164,12 @@ def _visit_row(columns: Mapping[str, str], first: date | None, found: _Found) ->
     return VisitRow(session, months, exam, columns)
 
 
-def _of_one_person(rows: Sequence[VisitRow], found: _Found) -> list[VisitRow]:
+def _of_one_person(rows: Sequence[VisitRow], problems: _RowProblems) -> list[VisitRow]:
     """Visits with one age at baseline and one sex; those, and codes against their dates, are noted."""
     by_code = sorted((row for row in rows if row.months is not None and row.exam_date), key=lambda row: row.months or 0)
     for one, two in itertools.pairwise(by_code):
         if one.exam_date and two.exam_date and two.exam_date < one.exam_date:
-            found.disordered.append(
+            problems.disordered.append(
                 f"{two.columns['PTID']} {two.session_id} ({two.exam_date}) before {one.session_id} ({one.exam_date})"
             )
     for name, read in (("AGE", number), ("PTGENDER", sex)):
@@ -180,7 +181,7 @@ def _of_one_person(rows: Sequence[VisitRow], found: _Found) -> list[VisitRow]:
         usual, times = counts.most_common(1)[0]
         agreed = 2 * times > counts.total()
         cells = [f"{row.columns[name]} at {row.session_id}" for row in rows if values[row.session_id] is not None]
-        found.changing.append(
+        problems.changing.append(
             f"{rows[0].columns['PTID']} {name} ({', '.join(cells)}; {f'{usual} is used' if agreed else 'left empty'})"
         )
         text = next(row.columns[name] for row in rows if values[row.session_id] == usual)
@@ -192,9 +193,9 @@ def _of_one_person(rows: Sequence[VisitRow], found: _Found) -> list[VisitRow]:
     return list(rows)
 
 
-def _one_row(row: VisitRow, other: VisitRow, found: _Found) -> VisitRow:
+def _one_row(row: VisitRow, other: VisitRow, problems: _RowProblems) -> VisitRow:
     """Merge two rows of one session."""
-    found.repeated.append(f"{other.columns['PTID']} {visit_code(other.columns)}")
+    problems.repeated.append(f"{other.columns['PTID']} {visit_code(other.columns)}")
     columns = {**other.columns, **row.columns}
     exam = row.exam_date or other.exam_date
     if visit_code(row.columns).lower() == visit_code(other.columns).lower():
@@ -203,7 +204,7 @@ def _one_row(row: VisitRow, other: VisitRow, found: _Found) -> VisitRow:
             one, two = row.columns[name], other.columns[name]
             if one != two and (number(one) is None or number(one) != number(two)):
                 who = f"{row.columns['PTID']} {visit_code(row.columns)} {name}"
-                found.contradictions.append(f"{who} ({one} or {two})")
+                problems.contradictions.append(f"{who} ({one} or {two})")
                 del columns[name]
         exam = min((day for day in (row.exam_date, other.exam_date) if day is not None), default=None)
     return VisitRow(row.session_id, row.months, exam, columns)

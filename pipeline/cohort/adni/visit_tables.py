@@ -177,7 +177,7 @@ def _person(columns: Mapping[str, str]) -> int | None:
 def of_visit(rows: Sequence[VisitRow], session_id: str, when: date | None) -> VisitRow | None:
     """The row of a visit: the nearest in time within `WINDOW_DAYS` or, without dates, that of the session.
 
-    Of equally near rows, the one of the session, then the earlier one.
+    If rows are equally near, the one of the session comes first, then the earlier one.
     """
     near = [
         (gap, row.session_id != session_id, row.exam_date or date.max, row)

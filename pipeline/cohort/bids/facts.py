@@ -38,11 +38,7 @@ COLUMNS = {
 }
 """Columns, in lower case, that fill the scan table. Clinica's are ``MMS`` or ``MMSE``, ``cdr_global``, ``adni_...``."""
 
-BASELINE_COLUMNS = {
-    "diagnosis": ("diagnosis_bl", "diagnosis_sc", "dx_bl"),
-    "mmse": ("mmse_bl",),
-    "cdr": ("cdr_bl",),
-}
+BASELINE_COLUMNS = {"diagnosis": ("diagnosis_bl", "diagnosis_sc", "dx_bl"), "mmse": ("mmse_bl",), "cdr": ("cdr_bl",)}
 """The same at baseline or screening, for month 0 only."""
 
 _SAID_TWICE: Mapping[str, Callable[[str | None], object]] = {
@@ -113,7 +109,7 @@ def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, 
 
     Sessions without an image count as follow-up. Those not named by months are left out and noted.
     """
-    found: dict[str, list[Diagnosis]] = {}
+    histories: dict[str, list[Diagnosis]] = {}
     timeless: list[str] = []
     for (person, session), cells in tables.sessions.items():
         months = visit_of(session.removeprefix("ses-")).months
@@ -123,14 +119,16 @@ def diagnosis_histories(tables: BidsTables) -> tuple[dict[str, tuple[Diagnosis, 
         if months is None:
             timeless.append(f"{person} {session}")
             continue
-        found.setdefault(person, []).append(Diagnosis(value, None, session, months, "sessions table"))
+        histories.setdefault(person, []).append(Diagnosis(value, None, session, months, "sessions table"))
     notes = []
     if timeless:
         notes.append(
             f"{counted(len(timeless), 'session')} with a diagnosis but not named by months (ses-M012), unusable for "
             f"conversion: {listed(timeless)}"
         )
-    return {person: tuple(sorted(of, key=lambda one: one.months or 0)) for person, of in found.items()}, notes
+    return {
+        person: tuple(sorted(of, key=lambda diagnosis: diagnosis.months or 0)) for person, of in histories.items()
+    }, notes
 
 
 def diagnosis_of(scan: Scan) -> Diagnosis | None:
@@ -185,13 +183,13 @@ class _Rows:
 
     def doubled(self) -> tuple[tuple[str, str, bool], ...]:
         """Columns that say the same fact in one row: the one that is used, the other, and whether they differ."""
-        found = []
+        differences = []
         for row in self.rows:
             for fact, parse in _SAID_TWICE.items():
                 cells = [(row[name][0], parse(row[name][1])) for name in COLUMNS[fact] if name in row]
                 known = [(column, value) for column, value in cells if value is not None]
-                found += [(known[0][0], column, value != known[0][1]) for column, value in known[1:]]
-        return tuple(found)
+                differences += [(known[0][0], column, value != known[0][1]) for column, value in known[1:]]
+        return tuple(differences)
 
 
 def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:
@@ -202,8 +200,8 @@ def _age(row: _Rows, months: int | None) -> tuple[float | None, bool]:
     age, source = row.value("age", values.positive)
     if age is not None:
         return age, bool(months) and source is not None and source.startswith(PARTICIPANTS)
-    found = row.cell("age_bl")
-    baseline = values.positive(found[0]) if found else None
+    baseline_age = row.cell("age_bl")
+    baseline = values.positive(baseline_age[0]) if baseline_age else None
     if baseline is None or months is None:
         return None, False
     return round(baseline + months / 12, 2), False

@@ -22,7 +22,7 @@ NAMED = 20
 
 
 @dataclass(frozen=True)
-class Range:
+class PlausibleRange:
     """Possible values of a column."""
 
     low: float
@@ -45,34 +45,34 @@ class Range:
 
 
 RANGES = {
-    "age": Range(1, 120, ("agebl", "subjectage")),
-    "field_strength": Range(
+    "age": PlausibleRange(1, 120, ("agebl", "subjectage")),
+    "field_strength": PlausibleRange(
         0.05, 12, ("magneticfieldstrength", "mrifield", "fldstreng", "magstrength"), read=values.field_strength
     ),
-    "apoe4": Range(0, 2, only=(0, 1, 2)),
-    "mmse": Range(0, 30, ("mms", "mmsebl"), whole=True),
-    "cdr": Range(0, 3, ("cdrglobal", "cdrcdglobal", "cdglobal", "cdrbl"), only=(0, 0.5, 1, 2, 3)),
-    "tiv_mm3": Range(800_000, 2_500_000, ("icvmm3", "icv", "adniicv", "etiv", "st10cv")),
-    "hippocampus_mm3": Range(1_000, 16_000, ("hippocampus", "adnihippocampusvol")),
-    "hippocampus_left_mm3": Range(500, 8_000, ("st29sv",)),
-    "hippocampus_right_mm3": Range(500, 8_000, ("st88sv",)),
-    "brain_volume_mm3": Range(400_000, 2_500_000),
-    "apoe_allele": Range(2, 4, ("apoegen1", "apoegen2"), only=(2, 3, 4)),
-    "years_bl": Range(0, 60),
-    "cdrsb": Range(0, 18, ("cdrsumofboxes", "cdglobalsb")),
-    "adas11": Range(0, 70, ("adascog11",)),
-    "adas13": Range(0, 85, ("adascog13",)),
-    "faq": Range(0, 30, ("faqtotal",)),
-    "moca": Range(0, 30, ("mocatotal",)),
-    "ravlt_immediate": Range(0, 75),
-    "logical_memory_delayed": Range(0, 25, ("ldeltotal",)),
-    "abeta": Range(1, 10_000, ("csfabeta", "abeta42"), read=values.up_to_limit),
-    "tau": Range(1, 10_000, ("csftau", "ttau"), read=values.up_to_limit),
-    "ptau": Range(0.1, 2_000, ("csfptau", "ptau181"), read=values.up_to_limit),
-    "amyloid_pet": Range(0.1, 10, ("av45",)),
-    "fdg_pet": Range(0.1, 20, ("fdg",)),
-    "education": Range(0, 40, ("pteducat", "educationyears", "yearsofeducation", "educationlevel")),
-    "nwbv": Range(0.3, 1),
+    "apoe4": PlausibleRange(0, 2, only=(0, 1, 2)),
+    "mmse": PlausibleRange(0, 30, ("mms", "mmsebl"), whole=True),
+    "cdr": PlausibleRange(0, 3, ("cdrglobal", "cdrcdglobal", "cdglobal", "cdrbl"), only=(0, 0.5, 1, 2, 3)),
+    "tiv_mm3": PlausibleRange(800_000, 2_500_000, ("icvmm3", "icv", "adniicv", "etiv", "st10cv")),
+    "hippocampus_mm3": PlausibleRange(1_000, 16_000, ("hippocampus", "adnihippocampusvol")),
+    "hippocampus_left_mm3": PlausibleRange(500, 8_000, ("st29sv",)),
+    "hippocampus_right_mm3": PlausibleRange(500, 8_000, ("st88sv",)),
+    "brain_volume_mm3": PlausibleRange(400_000, 2_500_000),
+    "apoe_allele": PlausibleRange(2, 4, ("apoegen1", "apoegen2"), only=(2, 3, 4)),
+    "years_bl": PlausibleRange(0, 60),
+    "cdrsb": PlausibleRange(0, 18, ("cdrsumofboxes", "cdglobalsb")),
+    "adas11": PlausibleRange(0, 70, ("adascog11",)),
+    "adas13": PlausibleRange(0, 85, ("adascog13",)),
+    "faq": PlausibleRange(0, 30, ("faqtotal",)),
+    "moca": PlausibleRange(0, 30, ("mocatotal",)),
+    "ravlt_immediate": PlausibleRange(0, 75),
+    "logical_memory_delayed": PlausibleRange(0, 25, ("ldeltotal",)),
+    "abeta": PlausibleRange(1, 10_000, ("csfabeta", "abeta42"), read=values.up_to_limit),
+    "tau": PlausibleRange(1, 10_000, ("csftau", "ttau"), read=values.up_to_limit),
+    "ptau": PlausibleRange(0.1, 2_000, ("csfptau", "ptau181"), read=values.up_to_limit),
+    "amyloid_pet": PlausibleRange(0.1, 10, ("av45",)),
+    "fdg_pet": PlausibleRange(0.1, 20, ("fdg",)),
+    "education": PlausibleRange(0, 40, ("pteducat", "educationyears", "yearsofeducation", "educationlevel")),
+    "nwbv": PlausibleRange(0.3, 1),
 }
 """Columns of numbers in ``scans.tsv`` and ``clinical.tsv``, and those they are computed from.
 

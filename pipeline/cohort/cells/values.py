@@ -26,10 +26,7 @@ DIAGNOSES = {
 }
 """Diagnoses as cohort tables write them, in lower case, and as this project does."""
 
-_SEXES = {
-    **dict.fromkeys(("f", "female", "woman", "w", "2"), "F"),
-    **dict.fromkeys(("m", "male", "man", "1"), "M"),
-}
+_SEXES = {**dict.fromkeys(("f", "female", "woman", "w", "2"), "F"), **dict.fromkeys(("m", "male", "man", "1"), "M")}
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\+?")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from heatlas.pipeline.cohort.demo.effects import clinical_scores
-from heatlas.pipeline.cohort.demo.people import Person, Visit
+from heatlas.pipeline.cohort.demo.people import SyntheticPerson, SyntheticVisit
 from heatlas.pipeline.run.work.seeds import generator
 
 FILE_NAME = "ADNIMERGE_11Nov2025.csv"
@@ -18,7 +18,9 @@ _DIAGNOSIS = {"CN": "CN", "MCI": "MCI", "AD": "Dementia"}
 _BASELINE_DIAGNOSIS = {"CN": "CN", "MCI": "LMCI", "AD": "AD"}
 
 
-def adnimerge_row(seed: int, person: Person, visit: Visit, volumes: dict[str, float] | None) -> dict[str, object]:
+def adnimerge_row(
+    seed: int, person: SyntheticPerson, visit: SyntheticVisit, volumes: dict[str, float] | None
+) -> dict[str, object]:
     """One row; `volumes` are the true ones in mm3 by bilateral group and ``"intracranial"``, None without a scan."""
     rng = generator(seed, "demo", "table", person.rid, visit.code)
     noise = 1 + VOLUME_NOISE * rng.standard_normal(3)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.demo.adnimerge import FILE_NAME, adnimerge_csv, adnimerge_row
@@ -28,27 +27,33 @@ from heatlas.pipeline.cohort.demo.anatomy import (
 from heatlas.pipeline.cohort.demo.disease import CHANGES, PLANTED_GROUPS
 from heatlas.pipeline.cohort.demo.effects import DIMORPHIC_GROUP, DIMORPHIC_SHORT, EFFECTS, coil_log_gain_per_mm
 from heatlas.pipeline.cohort.demo.fields import exponential, jacobian_determinant, sample
-from heatlas.pipeline.cohort.demo.people import Person, Visit, draw_people
+from heatlas.pipeline.cohort.demo.people import SyntheticPerson, SyntheticVisit, draw_people
 from heatlas.pipeline.cohort.demo.scanner import draw_acquisition, nifti_bytes, nifti_image, scan
 from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
-from heatlas.pipeline.run.tables import write_json, write_table, write_text
+from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.progress import Progress
 from heatlas.pipeline.run.work.seeds import generator
 
-SEVERITY_COLUMNS = {
-    **described("participant_id", "session_id"),
-    "scan_id": "Image id",
-    "visit": "Visit code as in the clinical table",
-    "diagnosis": "CN, MCI or AD",
-    **{f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 severe" for change in CHANGES},
-    **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in CHANGES},
-    f"true_{DIMORPHIC_SHORT}_mm3": f"True volume of {DIMORPHIC_GROUP}, both sides; planted larger in men",
-    "true_intracranial_mm3": "True volume inside the brain outline",
-}
-"""Columns of ``truth/severity.tsv``."""
+SEVERITY_TABLE = Table(
+    "severity",
+    {
+        **described("participant_id", "session_id"),
+        "scan_id": "Image id",
+        "visit": "Visit code as in the clinical table",
+        "diagnosis": "CN, MCI or AD",
+        **{f"severity_{change.short}": f"Planted severity of {change.group}: 0 healthy, 1 "
+        "severe" for change in CHANGES},
+        **{f"true_{change.short}_mm3": f"True volume of {change.group}, both sides" for change in CHANGES},
+        f"true_{DIMORPHIC_SHORT}_mm3": f"True volume of {DIMORPHIC_GROUP}, both sides; planted larger in men",
+        "true_intracranial_mm3": "True volume inside the brain outline",
+    },
+    "image", "How severe is what was planted, and how large are the true volumes?", stage="demo",
+    file="truth/severity.tsv",
+)  # fmt: skip
 
 README = """SYNTHETIC DATA - NOT REAL PEOPLE
 
@@ -71,13 +76,13 @@ Seed {seed}, {participants} participants, voxels of about {resolution_mm:g} mm.
 
 
 def write_demo_cohort(
-    folder: Path,
-    seed: int,
-    participants: int = 30,
-    resolution_mm: float = 2.0,
-    executor: Executor | None = None,
+    folder: Path, seed: int, participants: int = 30, resolution_mm: float = 2.0, executor: Executor | None = None
 ) -> Path:
     """Write the demo cohort unless it already exists, complete and made by the same code.
+
+    UsageError if the folder holds something else, or an argument makes no sense. ResumableError if the disk is full.
+
+    Gives `folder`, ready to be read as an ADNI download.
 
     Parameters
     ----------
@@ -92,18 +97,6 @@ def write_demo_cohort(
         Typical voxel size.
     executor : concurrent.futures.Executor, optional
         Makes people in parallel.
-
-    Returns
-    -------
-    Path
-        `folder`, ready to be read as an ADNI download.
-
-    Raises
-    ------
-    UsageError
-        If the folder holds something else, or an argument makes no sense.
-    ResumableError
-        If the disk is full.
     """
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
@@ -133,7 +126,7 @@ def write_demo_cohort(
     return folder
 
 
-def image_path(person: Person, visit: Visit) -> Path:
+def image_path(person: SyntheticPerson, visit: SyntheticVisit) -> Path:
     """Path of an image inside the cohort, as LONI's archive lays it out."""
     moment = visit.scanned
     name = (
@@ -145,7 +138,7 @@ def image_path(person: Person, visit: Visit) -> Path:
     return Path("ADNI", person.ptid, visit.sequence, when, f"I{visit.image_number}", name + suffix)
 
 
-def make_person(folder: Path, seed: int, person: Person, resolution_mm: float) -> dict[str, dict[str, float]]:
+def make_person(folder: Path, seed: int, person: SyntheticPerson, resolution_mm: float) -> dict[str, dict[str, float]]:
     """Write all images of one person; gives the true volumes in mm3 by visit code and bilateral group."""
     reference = reference_anatomy()
     shape = draw_shape(generator(seed, "demo", "shape", person.rid), person.sex, reference)
@@ -165,7 +158,7 @@ def make_person(folder: Path, seed: int, person: Person, resolution_mm: float) -
 
 
 def _write_images(
-    folder: Path, seed: int, people: Sequence[Person], resolution_mm: float, executor: Executor | None
+    folder: Path, seed: int, people: Sequence[SyntheticPerson], resolution_mm: float, executor: Executor | None
 ) -> dict[int, dict[str, dict[str, float]]]:
     """Make all people with an image; returns true volumes by RID and visit code."""
     imaged = [person for person in people if any(visit.has_image for visit in person.visits)]
@@ -189,7 +182,7 @@ def _write_images(
 
 
 def _write_tables(
-    folder: Path, seed: int, people: Sequence[Person], volumes: Mapping[int, Mapping[str, dict[str, float]]]
+    folder: Path, seed: int, people: Sequence[SyntheticPerson], volumes: Mapping[int, Mapping[str, dict[str, float]]]
 ) -> None:
     """The clinical table and the truth per scan."""
     clinical: list[dict[str, object]] = []
@@ -202,10 +195,10 @@ def _write_tables(
             if true is not None:
                 truth.append(_truth_row(person, visit, true))
     write_text(folder / FILE_NAME, adnimerge_csv(clinical))
-    write_table(folder / "truth" / "severity.tsv", pd.DataFrame(truth), SEVERITY_COLUMNS)
+    SEVERITY_TABLE.write(folder / SEVERITY_TABLE.file, truth)
 
 
-def _truth_row(person: Person, visit: Visit, true: Mapping[str, float]) -> dict[str, object]:
+def _truth_row(person: SyntheticPerson, visit: SyntheticVisit, true: Mapping[str, float]) -> dict[str, object]:
     row: dict[str, object] = {
         "participant_id": person.participant_id,
         "session_id": f"ses-M{visit.month:03d}",

@@ -41,7 +41,7 @@ MCI_FOLLOW_UPS = (("m06", 6), ("m12", 12), ("m24", 24), ("m36", 36), ("m48", 48)
 
 
 @dataclass(frozen=True)
-class Visit:
+class SyntheticVisit:
     """One visit of one person."""
 
     code: str  # as ADNI spells it: ``bl``, ``sc``, ``m06``, ``y1``
@@ -62,7 +62,7 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Person:
+class SyntheticPerson:
     """One synthetic person; `age` and `diagnosis` at the first visit."""
 
     rid: int
@@ -74,7 +74,7 @@ class Person:
     apoe4: int | None
     field_strength: float
     course: Course
-    visits: tuple[Visit, ...]
+    visits: tuple[SyntheticVisit, ...]
 
     @property
     def ptid(self) -> str:
@@ -87,7 +87,7 @@ class Person:
         return f"sub-ADNI{self.site:03d}S{self.rid:04d}"
 
 
-def draw_people(seed: int, participants: int) -> tuple[Person, ...]:
+def draw_people(seed: int, participants: int) -> tuple[SyntheticPerson, ...]:
     """Draw all people: `participants` with AD or CN and a usable scan, then those with MCI, then two irregular cases.
 
     Half of the first have AD, and one in six of them has a second scan. People with MCI have one scan and visits over
@@ -109,7 +109,7 @@ def draw_people(seed: int, participants: int) -> tuple[Person, ...]:
         people.append(_draw_person(seed, number, diagnosis, next(dealt[diagnosis]), follow_ups, stratum))
     for in_table, has_image in ((True, False), (False, True)):
         number = len(people)
-        place = Place(SITES[number % len(SITES)], "FM"[number % 2], (1.5, 3.0)[number % 2])
+        place = SyntheticSite(SITES[number % len(SITES)], "FM"[number % 2], (1.5, 3.0)[number % 2])
         person = _draw_person(seed, number, "CN", place)
         visits = tuple(replace(visit, in_table=in_table, has_image=has_image) for visit in person.visits)
         people.append(replace(person, visits=visits))
@@ -117,7 +117,7 @@ def draw_people(seed: int, participants: int) -> tuple[Person, ...]:
 
 
 @dataclass(frozen=True)
-class Place:
+class SyntheticSite:
     """The balanced properties: site, sex, and field strength in tesla."""
 
     site: int
@@ -125,13 +125,13 @@ class Place:
     field_strength: float
 
 
-def _dealt(seed: int, diagnosis: str, count: int) -> list[Place]:
+def _dealt(seed: int, diagnosis: str, count: int) -> list[SyntheticSite]:
     """Places of the people of one diagnosis: balanced over sites and sexes, in random order."""
     rng = generator(seed, "demo", "places", diagnosis)
     first = {"CN": 0, "AD": 1, "MCI": 0}[diagnosis]  # with an odd number of people the extra one differs
     cells = [(SITES[n % len(SITES)], "FM"[(n + first) % 2]) for n in range(count)]
     strengths = rng.permutation([(1.5, 3.0)[(n + first) % 2] for n in range(count)])
-    places = [Place(site, sex, float(tesla)) for (site, sex), tesla in zip(cells, strengths, strict=True)]
+    places = [SyntheticSite(site, sex, float(tesla)) for (site, sex), tesla in zip(cells, strengths, strict=True)]
     return [places[n] for n in rng.permutation(count)]
 
 
@@ -139,10 +139,10 @@ def _draw_person(
     seed: int,
     number: int,
     diagnosis: str,
-    place: Place,
+    place: SyntheticSite,
     follow_ups: Sequence[tuple[str, int]] = (),
     stratum: tuple[int, int] = (0, 1),
-) -> Person:
+) -> SyntheticPerson:
     rng = generator(seed, "demo", "person", number)
     age = float(np.round(np.clip(rng.normal(75, 6), 60, 88), 1))
     education = int(np.clip(rng.normal(15.5, 2.8), 8, 20))
@@ -158,9 +158,11 @@ def _draw_person(
         sequence, compressed = str(rng.choice(SEQUENCES)), bool(rng.random() < 0.6)
         converted = diagnosis == "MCI" and n > 0 and course.mean_severity(age, month / 12) > CONVERSION_SEVERITY
         has_image = diagnosis != "MCI" or n == 0
-        visit = Visit(code, month, date, moment, image_number, sequence, compressed, "AD" if converted else diagnosis)
+        visit = SyntheticVisit(
+            code, month, date, moment, image_number, sequence, compressed, "AD" if converted else diagnosis
+        )
         drawn.append(replace(visit, has_image=has_image))
-    return Person(
+    return SyntheticPerson(
         rid=9001 + number,
         site=place.site,
         diagnosis=diagnosis,

@@ -65,11 +65,7 @@ class Scanned:
 
 
 def draw_acquisition(
-    rng: np.random.Generator,
-    reference: ReferenceAnatomy,
-    person: PersonShape,
-    resolution_mm: float,
-    coil: float = 0.0,
+    rng: np.random.Generator, reference: ReferenceAnatomy, person: PersonShape, resolution_mm: float, coil: float = 0.0
 ) -> Acquisition:
     """Draw position, grid, contrast and noise of one scan."""
     angles = np.clip(rng.normal(0, 3.5, 3), -8, 8)

@@ -100,6 +100,9 @@ def convert_scans(
 def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, max_voxel_mm: float) -> Mapping[str, Any]:
     """Job: convert one series or pair.
 
+    BadInputError if the series or pair is not complete, or dcm2niix does not make one volume of it. MissingDataError if
+    dcm2niix is not installed.
+
     Parameters
     ----------
     outputs : dict of str to Path
@@ -110,13 +113,6 @@ def convert_one(outputs: dict[str, Path], root: Path, file: str, source: str, ma
         One file of the series, or the image of the pair, relative to `root`.
     source : str
         What messages and sidecar call it.
-
-    Raises
-    ------
-    BadInputError
-        If the series or pair is not complete, or dcm2niix does not make one volume of it.
-    MissingDataError
-        If dcm2niix is not installed.
     """
     if is_pair(file):
         return _convert_pair(outputs, root, file, source)

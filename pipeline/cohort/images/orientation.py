@@ -59,15 +59,9 @@ class Orientation:
 def choose_orientation(header: Any) -> Orientation | str:
     """Choose between the sform and the qform of a header; see the module's docstring.
 
-    Parameters
-    ----------
-    header : nibabel.Nifti1Header
-        As stored, not repaired by nibabel (which turns a voxel size of 0 into 1).
+    `header`: as stored, not repaired by nibabel (which turns a voxel size of 0 into 1).
 
-    Returns
-    -------
-    Orientation or str
-        The affine, or why there is none.
+    Gives the affine, or why there is none.
     """
     stored = np.asarray(header["pixdim"][1:4], dtype=np.float64)
     if not np.all(np.isfinite(stored)) or np.any(stored <= 0):

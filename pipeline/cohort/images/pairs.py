@@ -39,7 +39,7 @@ _NIFTI_PAIR = b"ni1\0"
 
 
 @dataclass(frozen=True)
-class Pair:
+class AnalyzePair:
     """The header of a pair, and the affine that is used: 4 x 4, voxel indices to world RAS+ in mm."""
 
     header: Any
@@ -78,7 +78,7 @@ def stated_affine(axes: str, shape: tuple[int, ...], zooms: np.ndarray) -> np.nd
     return affine
 
 
-def read_pair(path: Path) -> Pair | str:
+def read_pair(path: Path) -> AnalyzePair | str:
     """Header and affine of a pair by its image file, or why there are none."""
     header_file = path.with_name(header_of(path.name))
     for half, name in ((path, "image"), (header_file, "header")):
@@ -105,7 +105,7 @@ def read_pair(path: Path) -> Pair | str:
     if size < needed:
         return f"truncated file: {size} bytes of {needed}"
     affine = _affine(header, is_nifti, path)
-    return affine if isinstance(affine, str) else Pair(header, affine, is_nifti)
+    return affine if isinstance(affine, str) else AnalyzePair(header, affine, is_nifti)
 
 
 def _affine(header: Any, is_nifti: bool, path: Path) -> np.ndarray | str:

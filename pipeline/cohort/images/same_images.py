@@ -20,10 +20,10 @@ _PIECE = 65_536
 def same_images(root: Path, scans: Iterable[Scan]) -> list[tuple[Scan, ...]]:
     """Scans whose files have the same bytes, in the order given.
 
-    Of a DICOM series the first file, which holds unique identifiers, is compared.
+    A DICOM series is compared by its first file, which holds unique identifiers.
     """
     groups: list[list[Scan]] = [list(scans)]
-    for trait in (_size, _middle, file_digest):
+    for trait in (lambda path: path.stat().st_size, _middle, file_digest):
         groups = [part for group in groups for part in _alike(root, group, trait)]
     return [tuple(group) for group in groups]
 
@@ -37,10 +37,6 @@ def _alike(root: Path, scans: Sequence[Scan], trait: Callable[[Path], object]) -
         except OSError:  # reported where the image is read
             continue
     return [group for group in found.values() if len(group) > 1]
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
 
 
 def _middle(path: Path) -> str:

@@ -38,7 +38,7 @@ _DAYS_PER_MONTH = 30.4375
 
 
 @dataclass(frozen=True)
-class Kind:
+class ImageKind:
     """Which image of a session is used."""
 
     folder: str
@@ -47,12 +47,14 @@ class Kind:
     wanted: str
 
 
-KINDS: Mapping[tuple[str, str], Kind] = {
-    ("OAS1", "subject"): Kind("SUBJ_111", re.compile(r".*_sbj_111"), "scan", "PROCESSED/MPRAGE/SUBJ_111/*_sbj_111.img"),
-    ("OAS1", "atlas"): Kind(
+KINDS: Mapping[tuple[str, str], ImageKind] = {
+    ("OAS1", "subject"): ImageKind(
+        "SUBJ_111", re.compile(r".*_sbj_111"), "scan", "PROCESSED/MPRAGE/SUBJ_111/*_sbj_111.img"
+    ),
+    ("OAS1", "atlas"): ImageKind(
         "T88_111", re.compile(r".*_t88_masked_gfc"), "brain", "PROCESSED/MPRAGE/T88_111/*_t88_masked_gfc.img"
     ),
-    ("OAS2", "subject"): Kind("RAW", re.compile(r"mpr-?(?P<number>\d+).*"), "scan", "RAW/mpr-1.nifti.img"),
+    ("OAS2", "subject"): ImageKind("RAW", re.compile(r"mpr-?(?P<number>\d+).*"), "scan", "RAW/mpr-1.nifti.img"),
 }
 """The image by release and `CohortConfig.oasis_image`."""
 
@@ -65,11 +67,8 @@ def is_oasis(files: InputFiles) -> bool:
 def read_oasis(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
     """Read a download: one candidate per session with any image, and notes.
 
-    Raises
-    ------
-    BadInputError
-        If images of two releases lie together, the table is missing or that of another release, or the image asked for
-        does not exist in this release.
+    BadInputError if images of two releases lie together, the table is missing or that of another release, or the image
+    asked for does not exist in this release.
     """
     sessions: dict[str, list[str]] = {}
     for path in files.pairs:
@@ -147,7 +146,7 @@ def _session_of(path: str) -> str | None:
 def _candidate(
     session: str,
     paths: Sequence[str],
-    kind: Kind,
+    kind: ImageKind,
     table: OasisTable,
     histories: Mapping[str, Sequence[Diagnosis]],
     config: CohortConfig,
@@ -174,7 +173,7 @@ def _candidate(
     return Candidate(filled, row, follow_up=follow_up(history, at) if len(history) > 1 else None)
 
 
-def _images(paths: Sequence[str], kind: Kind) -> list[tuple[int, str]]:
+def _images(paths: Sequence[str], kind: ImageKind) -> list[tuple[int, str]]:
     """Number and path of the images of a session of a kind, the one that is used first.
 
     A header without its image names the missing image, which the check of headers reports.

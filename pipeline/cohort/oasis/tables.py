@@ -51,10 +51,7 @@ class OasisTable:
 def read_oasis_table(root: Path, tables: Sequence[str], release: str) -> OasisTable:
     """Find and read the table of a release among the CSV files and workbooks of a folder.
 
-    Raises
-    ------
-    BadInputError
-        If there is none or only that of another release, a column is missing, or two tables disagree.
+    BadInputError if there is none or only that of another release, a column is missing, or two tables disagree.
     """
     columns = {name: _columns(root / name) for name in tables}
     fitting = [name for name, held in columns.items() if SESSION[release] in held and "CDR" in held]

@@ -94,17 +94,17 @@ def balanced(fold: Indices, stratum: Indices, features: Floats, rng: np.random.G
     while moved:
         moved = False
         for person in rng.permutation(len(fold)):
-            own, others = int(stratum[person]), alike[int(stratum[person])]
+            stratum_of_person, others = int(stratum[person]), alike[int(stratum[person])]
             step = features[others] - features[person]
-            apart = sums[own][fold[person]] - sums[own][fold[others]]
+            apart = sums[stratum_of_person][fold[person]] - sums[stratum_of_person][fold[others]]
             change = 2 * (step * apart).sum(axis=1) + 4 * (step**2).sum(axis=1)
             change[fold[others] == fold[person]] = 0.0
             best = int(change.argmin())
             if change[best] < -GAIN:
                 other = others[best]
                 for one in sums:
-                    sums[one][fold[person]] += (1 + (one == own)) * step[best]
-                    sums[one][fold[other]] -= (1 + (one == own)) * step[best]
+                    sums[one][fold[person]] += (1 + (one == stratum_of_person)) * step[best]
+                    sums[one][fold[other]] -= (1 + (one == stratum_of_person)) * step[best]
                 fold[person], fold[other] = fold[other], fold[person]
                 moved = True
     return fold
@@ -113,12 +113,7 @@ def balanced(fold: Indices, stratum: Indices, features: Floats, rng: np.random.G
 def imbalance(values: Floats, fold: Indices, number: bool) -> float:
     """Largest standardised mean difference between a fold and the others, or Cramér's V; NaN if nothing varies.
 
-    Parameters
-    ----------
-    values : array, shape (people,)
-        Numbers, or codes 0..L-1 of categories; NaN where unknown.
-    fold : array of int, shape (people,)
-    number : bool
+    `values` (people,): numbers, or codes 0..L-1 of categories; NaN where unknown. `fold` (people,).
     """
     known = ~np.isnan(values)
     values, fold = values[known], np.unique(fold[known], return_inverse=True)[1]
@@ -148,11 +143,11 @@ def balance_table(
         column = pd.Series(stratum) if name == STRATUM else facts[name]
         codes = pd.factorize(column)[0].astype(float)
         values = column.to_numpy(float) if number else np.where(codes >= 0, codes, np.nan)
-        found = imbalance(values, fold, number)
-        if np.isnan(found):
+        difference = imbalance(values, fold, number)
+        if np.isnan(difference):
             continue
         rows.append({
-            "variable": name, "measure": MEAN_DIFFERENCE if number else ASSOCIATION, "imbalance": found,
+            "variable": name, "measure": MEAN_DIFFERENCE if number else ASSOCIATION, "imbalance": difference,
             "by_chance": float(np.mean([imbalance(values, one, number) for one in drawn])),
             "balanced": name == STRATUM or name in variables, "n_levels": None if number else column.nunique(),
             "n_participants": int(column.notna().sum()),
@@ -162,8 +157,8 @@ def balance_table(
 
 def balance_sentence(table: pd.DataFrame) -> str:
     """The table in a sentence; empty if nothing but the class is known."""
-    said = [
+    phrases = [
         f"{row.variable} {row.imbalance:.2f}{' SD' if row.measure == MEAN_DIFFERENCE else ''} ({row.by_chance:.2f})"
         for row in table[table["variable"] != STRATUM].itertuples()
     ]
-    return f"folds differ in {', '.join(said)}; in brackets what a split by class alone gives" if said else ""
+    return f"folds differ in {', '.join(phrases)}; in brackets what a split by class alone gives" if phrases else ""

@@ -64,12 +64,7 @@ IDENTIFYING = frozenset({"rid", "ptid", "imageuid", "imageid", "subject", "subje
 class Clinical:
     """Clinical columns of the kept scans.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row per scan.
-    columns : mapping of str to str
-        Their descriptions.
+    `frame`: one row per scan; `columns`: their descriptions.
     """
 
     frame: pd.DataFrame
@@ -86,7 +81,7 @@ def clinical_table(
     """
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     cells = [{plain_name(name): text for name, text in candidate.columns.items()} for candidate in kept]
-    found = _Found()
+    found = _LimitNotes()
     data: dict[str, list[object]] = {}
     shown = [candidate.scan if disguise is None else disguise.scan(candidate.scan) for candidate in kept]
     for field in IDENTITY:
@@ -106,7 +101,7 @@ def clinical_table(
     return Clinical(frame, {name: described[name] for name in frame.columns}), [*found.notes(), *undated]
 
 
-class _Found:
+class _LimitNotes:
     """Notes on cells, collected while they are read."""
 
     def __init__(self) -> None:
@@ -131,7 +126,7 @@ class _Found:
 
 def measure_of(candidate: Candidate, name: str) -> float | None:
     """Value of a column of `MEASURES` at the visit of a scan."""
-    return _Found().measure(name, {plain_name(column): text for column, text in candidate.columns.items()})
+    return _LimitNotes().measure(name, {plain_name(column): text for column, text in candidate.columns.items()})
 
 
 def times_of(kept: Sequence[Candidate]) -> tuple[dict[str, list[object]], list[str]]:
@@ -187,11 +182,7 @@ def _months(scan: Scan) -> int | None:
 
 
 def _further(
-    name: str,
-    kept: Sequence[Candidate],
-    cells: Sequence[Mapping[str, str]],
-    taken: set[str],
-    disguise: Disguise | None,
+    name: str, kept: Sequence[Candidate], cells: Sequence[Mapping[str, str]], taken: set[str], disguise: Disguise | None
 ) -> list[object]:
     """Cells of a source column: numbers if all are, else text."""
     if plain_name(name) in IDENTIFYING or name.lower() in SCAN_COLUMNS or name in taken:

@@ -32,13 +32,13 @@ NUMERIC_COLUMNS = ("age", "mmse", "cdr", "apoe4", "field_strength", "tiv_mm3", "
 
 def contrast_values(candidate: Candidate, column: str) -> tuple[str, ...]:
     """Values of a scan in a column: as in the scan table, then as in the source."""
-    found = []
+    known_values = []
     if column in (*SCAN_TABLE_COLUMNS, *NUMERIC_COLUMNS):
         value = getattr(candidate.scan, column)
         if value is not None:
-            found.append(code_text(value))
+            known_values.append(code_text(value))
     source = candidate.columns.get(column)
-    return (*found, source) if source is not None and source not in found else tuple(found)
+    return (*known_values, source) if source is not None and source not in known_values else tuple(known_values)
 
 
 def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[Candidate]:
@@ -80,16 +80,16 @@ def _numbered(candidate: Candidate, task: Task) -> Candidate:
     """Label a kept scan with its number; text is refused."""
     if not candidate.scan.kept:
         return candidate
-    found = contrast_values(candidate, task.column)
-    if not found:
+    numbers = contrast_values(candidate, task.column)
+    if not numbers:
         return candidate.dropped(f"no value to predict: none in {task.column}")
     try:
-        number = float(found[0])
+        number = float(numbers[0])
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
         raise BadInputError(
-            f"cohort.target = '{task.column}': {candidate.scan.name} has {found[0]!r} there, which is not a finite "
+            f"cohort.target = '{task.column}': {candidate.scan.name} has {numbers[0]!r} there, which is not a finite "
             "number. Correct the table, choose another column, or predict classes with --contrast."
         )
     if task.column.lower() == "age":  # labels are written to tables, which show no higher age
@@ -100,10 +100,10 @@ def _numbered(candidate: Candidate, task: Task) -> Candidate:
 def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candidate:
     if not candidate.scan.kept:
         return candidate
-    found = contrast_values(candidate, task.column)
+    class_values = contrast_values(candidate, task.column)
     label = _class_of(candidate, task)
     if label is None and not (config.apply_outside_contrast and task.kind.applies):
-        held = f"{found[0]} in" if found else "no value in"
+        held = f"{class_values[0]} in" if class_values else "no value in"
         why = (
             "cohort.apply_outside_contrast is off" if task.kind.applies else "only networks of two classes are applied"
         )
@@ -113,7 +113,7 @@ def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candida
 
 def _class_of(candidate: Candidate, task: Task) -> str | None:
     """The class that a scan belongs to by its value in the column, as text or as number."""
-    by_number = {name: one for name in task.outputs if (one := read_class(name, task.column))}
+    by_number = {name: condition for name in task.outputs if (condition := read_class(name, task.column))}
     for value in contrast_values(candidate, task.column):
         if value in task.outputs:
             return value
@@ -122,9 +122,9 @@ def _class_of(candidate: Candidate, task: Task) -> str | None:
         known = number(value)
         if known is not None and task.column.lower() == "age":
             known = min(known, OLDEST_AGE)
-        for name, one in by_number.items():
+        for name, condition in by_number.items():
             # A source may hold ranges (``>60``): the same range is the class
-            if one.holds(known) if known is not None else read_class(value, task.column) == one:
+            if condition.holds(known) if known is not None else read_class(value, task.column) == condition:
                 return name
     return None
 

@@ -57,11 +57,11 @@ def dxsum_value(columns: Mapping[str, str]) -> tuple[str | None, str]:
         code = values.number(text)
         if text is None or (code is not None and code < 0):
             continue
-        found = _CODES[name].get(int(code)) if code is not None and code == int(code) else values.diagnosis(text)
-        if found == "AD" and _other_cause(columns):
+        diagnosis = _CODES[name].get(int(code)) if code is not None and code == int(code) else values.diagnosis(text)
+        if diagnosis == "AD" and _other_cause(columns):
             return OTHER_DEMENTIA, name
-        if found is not None:
-            return found, name
+        if diagnosis is not None:
+            return diagnosis, name
         unknown = unknown or name
     return None, unknown
 
@@ -102,31 +102,37 @@ def diagnosis_history(
     return tuple(sorted(history.values(), key=_by_time)), conflicts
 
 
-def _same_visit(one: Diagnosis, other: Diagnosis) -> bool:
-    if one.when is not None and other.when is not None:
-        return abs((one.when - other.when).days) <= WINDOW_DAYS // 2
-    return one.session_id == other.session_id and one.months is not None
+def _same_visit(diagnosis: Diagnosis, other: Diagnosis) -> bool:
+    if diagnosis.when is not None and other.when is not None:
+        return abs((diagnosis.when - other.when).days) <= WINDOW_DAYS // 2
+    return diagnosis.session_id == other.session_id and diagnosis.months is not None
 
 
-def _by_time(one: Diagnosis) -> tuple[date, int, str]:
-    return one.when or date.max, 10_000 if one.months is None else one.months, one.source
+def _by_time(diagnosis: Diagnosis) -> tuple[date, int, str]:
+    return diagnosis.when or date.max, 10_000 if diagnosis.months is None else diagnosis.months, diagnosis.source
 
 
 def diagnosis_at(history: Sequence[Diagnosis], visit: VisitRow, scan_date: date | None) -> Diagnosis | None:
     """Diagnosis of a scan that belongs to this visit of ADNIMERGE; see the module's docstring."""
-    at_visit = [one for one in history if one.session_id == visit.session_id and one.when == visit.exam_date]
+    at_visit = [
+        diagnosis
+        for diagnosis in history
+        if diagnosis.session_id == visit.session_id and diagnosis.when == visit.exam_date
+    ]
     if at_visit:
         return at_visit[0]
     when = scan_date or visit.exam_date
     near = [
-        (gap, one)
-        for one in history
-        if when is not None and one.when is not None and (gap := abs((one.when - when).days)) <= WINDOW_DAYS
+        (gap, diagnosis)
+        for diagnosis in history
+        if when is not None and diagnosis.when is not None and (gap := abs((diagnosis.when - when).days)) <= WINDOW_DAYS
     ]
     if near:
         return min(near, key=lambda pair: (pair[0], _by_time(pair[1])))[1]
-    undated = (one for one in history if (when is None or one.when is None) and one.months is not None)
-    of_session = next((one for one in undated if one.session_id == visit.session_id), None)
+    undated = (
+        diagnosis for diagnosis in history if (when is None or diagnosis.when is None) and diagnosis.months is not None
+    )
+    of_session = next((diagnosis for diagnosis in undated if diagnosis.session_id == visit.session_id), None)
     if of_session is not None:
         return of_session
     enrolled = values.diagnosis(visit.columns.get("DX_bl")) if visit.months == 0 and "DX" not in visit.columns else None

@@ -21,7 +21,7 @@ from heatlas.pipeline.cohort.cells.ranges import plain_name
 from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number
 from heatlas.pipeline.cohort.people.clinical import IDENTIFYING, MEASURES, TIMES, measure_of, times_of
 from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
-from heatlas.pipeline.run.config.inclusion import Rule, constant, dropped_because, read_rule
+from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
 from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
@@ -35,7 +35,7 @@ _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class InclusionStep:
     """What one part of a rule leaves of the scans that met those before it: rows of the scan table, and counts."""
 
     part: str
@@ -47,10 +47,7 @@ class Step:
 def included(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
     """Drop the kept scans that do not meet the rule; an empty rule keeps all.
 
-    Raises
-    ------
-    BadInputError
-        If the rule names no column, compares numbers with text, or keeps nobody.
+    BadInputError if the rule names no column, compares numbers with text, or keeps nobody.
     """
     kept = [candidate for candidate in candidates if candidate.scan.kept]
     if not include or not kept:
@@ -74,21 +71,21 @@ def included(candidates: Sequence[Candidate], include: str) -> list[Candidate]:
     return scans
 
 
-def reached(scans: pd.DataFrame, rule: Rule) -> pd.DataFrame:
+def reached(scans: pd.DataFrame, rule: InclusionRule) -> pd.DataFrame:
     """Scans on which the rule decided: used, or dropped by it or in the choice of one per session, which follows."""
     by_rule = [dropped_because(part, unknown) for part in rule.texts for unknown in (False, True)]
     reasons = scans["reason"].fillna("").astype(str)
     return scans[scans["kept"].astype(bool) | reasons.isin(by_rule) | reasons.str.startswith(ANOTHER_PREFERRED)]
 
 
-def steps(scans: pd.DataFrame, rule: Rule) -> list[Step]:
+def steps(scans: pd.DataFrame, rule: InclusionRule) -> list[InclusionStep]:
     """What each part of a rule left, from the columns ``kept`` and ``reason`` of a scan table."""
-    made, left = [], reached(scans, rule)
+    results, left = [], reached(scans, rule)
     for part in rule.texts:
         not_met, unknown = (left["reason"] == dropped_because(part, missing) for missing in (False, True))
         left = left[~not_met & ~unknown]
-        made.append(Step(part, left, int(not_met.sum()), int(unknown.sum())))
-    return made
+        results.append(InclusionStep(part, left, int(not_met.sum()), int(unknown.sum())))
+    return results
 
 
 class _Columns:
@@ -103,40 +100,47 @@ class _Columns:
         return {name: self._values(name) for name in names}
 
     def _values(self, name: str) -> list[object]:
-        found = self._of_run(name)
-        if all(value is None for value in found):
-            found = self._of_source(name)
-        if all(value is None for value in found):
+        values = self._of_run(name)
+        if all(value is None for value in values):
+            values = self._of_source(name)
+        if all(value is None for value in values):
             known = self._known()
             raise BadInputError(
                 f"cohort.include = {self.include!r}: no scan has a value in {name}."
                 f"{did_you_mean(nearest(name, known))} Columns with values: {listed(known, 60)}."
             )
-        return found
+        return values
 
     def _of_run(self, name: str) -> list[object]:
         """Values of a column of the scan table or the clinical table."""
         lower = name.lower()
         if lower == "age":  # as the tables write it
-            return [None if one.scan.age is None else min(one.scan.age, OLDEST_AGE) for one in self.kept]
+            return [
+                None if candidate.scan.age is None else min(candidate.scan.age, OLDEST_AGE) for candidate in self.kept
+            ]
         if lower in SCAN_COLUMNS and lower not in _NOT_COMPARED:
-            return [getattr(one.scan, lower) for one in self.kept]
+            return [getattr(candidate.scan, lower) for candidate in self.kept]
         if lower in TIMES:
             return self.times[lower]
-        return [measure_of(one, lower) for one in self.kept] if lower in MEASURES else [None] * len(self.kept)
+        return (
+            [measure_of(candidate, lower) for candidate in self.kept] if lower in MEASURES else [None] * len(self.kept)
+        )
 
     def _of_source(self, name: str) -> list[object]:
         """Values of a column of the source tables at the visit of the scan."""
         if plain_name(name) in IDENTIFYING:
             return [None] * len(self.kept)
-        cells = [{column.lower(): text for column, text in one.columns.items()} for one in self.kept]
-        texts = [one.columns.get(name, lower.get(name.lower())) for one, lower in zip(self.kept, cells, strict=True)]
+        cells = [{column.lower(): text for column, text in candidate.columns.items()} for candidate in self.kept]
+        texts = [
+            candidate.columns.get(name, lower.get(name.lower()))
+            for candidate, lower in zip(self.kept, cells, strict=True)
+        ]
         return [None if text in MISSING_CODES else text for text in texts]
 
     def _known(self) -> list[str]:
         ours = [*(name for name in SCAN_COLUMNS if name not in _NOT_COMPARED), *MEASURES, *TIMES]
         filled = {name for name in ours if any(value is not None for value in self._of_run(name))}
-        source = {name for one in self.kept for name in one.columns if plain_name(name) not in IDENTIFYING}
+        source = {name for candidate in self.kept for name in candidate.columns if plain_name(name) not in IDENTIFYING}
         return sorted(filled | {name for name in source if name.lower() not in filled}, key=str.lower)
 
 
@@ -144,7 +148,7 @@ def _met(node: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
     """Whether each scan meets a part of the rule: True, False or NA."""
     if isinstance(node, ast.BoolOp):
         join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
-        return functools.reduce(join, [_met(one, frame, include) for one in node.values])
+        return functools.reduce(join, [_met(part, frame, include) for part in node.values])
     if isinstance(node, ast.UnaryOp):
         return ~_met(node.operand, frame, include)
     if not isinstance(node, ast.Compare):
@@ -156,12 +160,12 @@ def _met(node: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
 
 def _compared(left: ast.expr, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame, include: str) -> pd.Series:
     """One comparison, of numbers or of text, NA where a value is missing."""
-    wanted = [constant(one) for one in getattr(right, "elts", (right, left))]
+    wanted = [constant(node) for node in getattr(right, "elts", (right, left))]
     as_text = any(isinstance(value, str) for value in wanted)
     first = _side(left, frame, as_text, include)
     if isinstance(sign, (ast.In, ast.NotIn)):
-        found = first.isin(wanted)
-        result = found if isinstance(sign, ast.In) else ~found
+        met = first.isin(wanted)
+        result = met if isinstance(sign, ast.In) else ~met
         return result.astype("boolean").mask(first.isna())
     if as_text and not isinstance(sign, (ast.Eq, ast.NotEq)):
         raise BadInputError(
@@ -196,9 +200,11 @@ def _side(node: ast.expr, frame: pd.DataFrame, as_text: bool, include: str) -> p
     return values.astype(float)
 
 
-def _keeps_nobody(include: str, made: Sequence[Step], frame: pd.DataFrame) -> BadInputError:
-    parts = [f"{step.part} leaves {len(step.left)} ({step.not_met} not met, {step.unknown} unknown)" for step in made]
-    last = next(step for step in made if step.left.empty)
+def _keeps_nobody(include: str, results: Sequence[InclusionStep], frame: pd.DataFrame) -> BadInputError:
+    parts = [
+        f"{step.part} leaves {len(step.left)} ({step.not_met} not met, {step.unknown} unknown)" for step in results
+    ]
+    last = next(step for step in results if step.left.empty)
     there = [f"{name}: {_span(frame[name])}" for name in read_rule(last.part).columns]
     return BadInputError(
         f"cohort.include = {include!r} keeps none of {counted(len(frame), 'scan')}: {'; '.join(parts)}. In the input, "

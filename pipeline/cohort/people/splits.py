@@ -81,10 +81,7 @@ def few_people(fold: Fold, labels: Mapping[str, Any], share: float, seed: int) -
 class Split:
     """All folds of a run.
 
-    Raises
-    ------
-    BadInputError
-        If a participant is in two parts of a fold, or tested in two folds.
+    BadInputError if a participant is in two parts of a fold, or tested in two folds.
     """
 
     folds: tuple[Fold, ...]
@@ -110,11 +107,8 @@ class Split:
     def read(cls, where: RunLayout | Path) -> Split:
         """Read ``splits.tsv``.
 
-        Raises
-        ------
-        BadInputError
-            If a column is missing, a fold is not a whole number, a part is unknown, or a participant is in two parts of
-            a fold.
+        BadInputError if a column is missing, a fold is not a whole number, a part is unknown, or a participant is in
+        two parts of a fold.
         """
         path, frame = SPLITS_TABLE.path(where), SPLITS_TABLE.read(where)
         require_whole(path)
@@ -170,17 +164,11 @@ def after_inclusion(config: CohortConfig) -> str:
 def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
     """Split the labelled participants.
 
-    Parameters
-    ----------
-    config : CohortConfig
-        ``folds``: k folds, everyone tested once, a share of the others for validation. ``single``: fixed numbers of
-        test and validation participants per class, the rest for training (as in the founding study, whose list of
-        participants is not public).
+    BadInputError if a class has too few participants; the message says how many there are and how many are needed.
 
-    Raises
-    ------
-    BadInputError
-        If a class has too few participants; the message says how many there are and how many are needed.
+    `config`: ``folds``: k folds, everyone tested once, a share of the others for validation. ``single``: fixed numbers
+    of test and validation participants per class, the rest for training (as in the founding study, whose list of
+    participants is not public).
     """
     task = task_of(config)
     names, person_of, strata = _people(table, config)

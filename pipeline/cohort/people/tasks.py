@@ -55,10 +55,7 @@ class Task:
     def value(self, label: str | None, scan: str) -> float:
         """Target value of a label: the index of the class, or the number.
 
-        Raises
-        ------
-        BadInputError
-            If the label does not belong to this task.
+        BadInputError if the label does not belong to this task.
         """
         if not self.is_number:
             if label not in self.outputs:

@@ -37,10 +37,7 @@ def networks_for(participants: Sequence[str], split: Split) -> dict[str, tuple[i
 def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Folds whose networks predicted each scan outside the contrast, from ``predictions_applied.tsv``.
 
-    Raises
-    ------
-    BadInputError
-        If a scan has no row.
+    BadInputError if a scan has no row.
     """
     predictions = read_table(table, ["scan_id", "networks"], ("networks",))
     named = dict(zip(predictions["scan_id"], predictions["networks"], strict=True))
@@ -53,18 +50,9 @@ def networks_that_answered(table: Path, scan_ids: Sequence[str]) -> dict[str, tu
 def people_of(description: Mapping[str, Any], where: str, part: str) -> Sequence[str]:
     """Participants of a part of a network: ``train``, ``validation``, or ``backbone`` (nobody without one).
 
-    Parameters
-    ----------
-    description : mapping
-        Of the network, as it was saved.
-    where : str
-        Names the network in messages.
-    part : str
+    BadInputError if the description does not say so: then nobody knows whom the network may not predict.
 
-    Raises
-    ------
-    BadInputError
-        If the description does not say so: then nobody knows whom the network may not predict.
+    `description`: of the network, as it was saved; `where`: names the network in messages.
     """
     if part == "backbone":
         found = description.get("backbone_participants", [])

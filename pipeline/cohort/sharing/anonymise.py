@@ -97,9 +97,8 @@ class Disguise:
     def texts(self, people: Sequence[str], texts: Sequence[str | None]) -> list[str | None]:
         """Cells of a clinical column, one per scan of `people`: dates moved back, names of participants replaced."""
         names = {_bare(name): name for name in people} if "ids" in self.pseudonyms else {}
-        anyone = re.compile(
-            rf"(?<![a-z0-9])(?:sub-)?(?:adni)?(?:{'|'.join(map(_spelt, names))})(?![a-z0-9])", re.IGNORECASE
-        )
+        spelt = "|".join("[-_. ]?".join(map(re.escape, name)) for name in names)
+        anyone = re.compile(rf"(?<![a-z0-9])(?:sub-)?(?:adni)?(?:{spelt})(?![a-z0-9])", re.IGNORECASE)
 
         def pseudonym(match: re.Match[str]) -> str:
             return "P" + self.pseudonym("participant", names[_bare(match[0])])
@@ -153,10 +152,6 @@ def _bare(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("sub-").removeprefix("adni"))
 
 
-def _spelt(bare: str) -> str:
-    return "[-_. ]?".join(map(re.escape, bare))
-
-
 def shifted_dates(text: str, days_back: int) -> str:
     """Move every date in a text back, and set every time of day beside one to 0.
 
@@ -199,17 +194,10 @@ def _moved(match: re.Match[str], days_back: int) -> str:
 def open_disguise(key_file: Path | None, config: PrivacyConfig, kept_out_of: Sequence[Path]) -> Disguise | None:
     """The anonymisation that the settings ask for, or None.
 
-    Parameters
-    ----------
-    key_file : Path or None
-        Holds the secret; created, readable only by its owner, if absent.
-    kept_out_of : sequence of Path
-        Input and output folders, in which the key must not lie.
+    UsageError if a key is needed and not given, lies in one of these folders, or cannot be read, made or trusted.
 
-    Raises
-    ------
-    UsageError
-        If a key is needed and not given, lies in one of these folders, or cannot be read, made or trusted.
+    `key_file`: holds the secret; created, readable only by its owner, if absent. `kept_out_of`: input and output
+    folders, in which the key must not lie.
     """
     if not config.shift_dates and not config.pseudonyms:
         return None

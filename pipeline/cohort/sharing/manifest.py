@@ -80,10 +80,7 @@ class Manifest:
     def read(cls, path: Path) -> Manifest:
         """Read a manifest.
 
-        Raises
-        ------
-        BadInputError
-            If the file is missing or not a manifest, an id appears twice, or a digest is invalid.
+        BadInputError if the file is missing or not a manifest, an id appears twice, or a digest is invalid.
         """
         frame = MANIFEST_TABLE.read(path)
         ids = [str(name) for name in frame["scan_id"]]
@@ -108,19 +105,10 @@ class Match:
 def make_manifest(root: Path, scans: Sequence[Scan], ids_only: bool = False) -> Manifest:
     """Manifest of scans.
 
-    Parameters
-    ----------
-    root : Path
-        Folder that their images lie in.
-    scans : sequence of Scan
-        Kept ones.
-    ids_only : bool
-        Leave out the digests, which require reading every voxel.
+    BadInputError if an image cannot be read.
 
-    Raises
-    ------
-    BadInputError
-        If an image cannot be read.
+    `root`: folder that their images lie in; `scans`: kept ones; `ids_only`: leave out the digests, which require
+    reading every voxel.
     """
     digests = {} if ids_only else _digests(root, scans)
     failed = [digest for digest in digests.values() if isinstance(digest, BadInputError)]
@@ -185,10 +173,7 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
         except BadInputError as error:
             return BadInputError(str(error).replace(f"{root}/", ""))
 
-    with (
-        ThreadPoolExecutor(os.cpu_count()) as pool,
-        Progress(len(scans), "Reading images") as bar,
-    ):
+    with ThreadPoolExecutor(os.cpu_count()) as pool, Progress(len(scans), "Reading images") as bar:
         found = {}
         for scan, result in zip(scans, pool.map(digest, scans), strict=True):
             found[scan.scan_id] = result

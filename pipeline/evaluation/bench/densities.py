@@ -20,17 +20,17 @@ LEAST_SPREAD = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class CohortMaps:
     """Scores and sums of all scans of a cohort.
 
     Parameters
     ----------
     scores : pandas.DataFrame
-        Rows of `pipeline.evaluation.bench.scan_job`, with ``scan_id``.
+        CohortMaps of `pipeline.evaluation.bench.scan_job`, with ``scan_id``.
     sums : mapping of (str, str) to mapping of str to array
         By network and map, then by scan id: sums over bilateral groups. A scan without a finite map is missing.
     n_voxels : array
-        Of the groups.
+        Voxels of each group.
     groups : tuple of str
     methods : mapping of str to str
         Method by map.
@@ -46,7 +46,7 @@ class Rows:
     intensity: Mapping[str, Floats] = field(default_factory=dict)
 
 
-def densities(cohort: JudgedCohort, rows: Rows, network: str, name: str, scans: set[str]) -> pd.DataFrame:
+def densities(cohort: JudgedCohort, rows: CohortMaps, network: str, name: str, scans: set[str]) -> pd.DataFrame:
     """Mean density per participant and outcome: index ``participant_id, outcome, fold``, a column per group.
 
     A scan without a finite map is left out; a map that is 0 everywhere counts as it is.
@@ -60,7 +60,7 @@ def densities(cohort: JudgedCohort, rows: Rows, network: str, name: str, scans: 
     return table.groupby(["participant_id", "outcome", "fold"], sort=False).mean().dropna()
 
 
-def density_of(rows: Rows, network: str, name: str, scan_id: str) -> Floats:
+def density_of(rows: CohortMaps, network: str, name: str, scan_id: str) -> Floats:
     """Density of each group in a scan; NaN without a finite map."""
     sums = rows.sums.get((network, name), {}).get(scan_id)
     if sums is None:

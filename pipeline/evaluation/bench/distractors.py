@@ -5,38 +5,37 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.densities import Rows, density_of, density_ratio
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps, density_of, density_ratio
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 MOST_UNUSED = 0.5
 """Largest |evidence| of something unused over that of what is used, of a map that does not mark it."""
 MOST_RIM = 1.0
 """Largest share of the rim over its share of voxels: as of a map that is even everywhere."""
-COLUMNS = {
-    "cohort": "run or planted, as in evaluation.tsv",
-    "map": "Map, named as in file names; or a map made without a network",
-    "network": "real, or none for a map that needs no network",
-    "distractor": "What it is",
-    "kind": "both classes: a change as large in both; correlated: an untouched region whose intensity goes with that "
-    "of planted ones; marker: a bright spot outside the brain; rim: the surface of the brain",
-    "n_scans": "Positive scans that have it",
-    "ratio": "Mean |density| there over that in planted groups (both classes, correlated); mean |value| there over "
-    "that in true regions (marker); share of |values| over share of voxels (rim)",
-    "limit": "Largest ratio of a map that does not mark it",
-    "marked": "Whether the ratio is above the limit",
-}
 DISTRACTORS_TABLE = Table(
-    "distractors", COLUMNS, "cohort, map and distractor", "Do maps mark what they should not?", stage="evaluation",
-    file="evaluation/distractors.tsv", filled=("cohort", "map", "network", "distractor", "kind"),
-    forms={"cohort": Form.CODE, "map": Form.CODE, "network": Form.CODE, "distractor": Form.TEXT, "kind": Form.CODE,
-           "marked": Form.FLAG},
+    "distractors",
+    {
+        **described("cohort"),
+        "map": "Map, named as in file names; or a map made without a network",
+        "network": "real, or none for a map that needs no network",
+        "distractor": "What it is",
+        "kind": "both classes: a change as large in both; correlated: an untouched region whose intensity goes with "
+        "that of planted ones; marker: a bright spot outside the brain; rim: the surface of the brain",
+        "n_scans": "Positive scans that have it",
+        "ratio": "Mean |density| there over that in planted groups (both classes, correlated); mean |value| there over "
+        "that in true regions (marker); share of |values| over share of voxels (rim)",
+        "limit": "Largest ratio of a map that does not mark it",
+        "marked": "Whether the ratio is above the limit",
+    },
+    "cohort, map and distractor", "Do maps mark what they should not?", stage="evaluation",
+    filled=("cohort", "map", "network", "distractor", "kind"), forms={"map": Form.CODE, "network": Form.CODE},
 )  # fmt: skip
 
 
-def distractor_table(cohort: JudgedCohort, rows: Rows) -> pd.DataFrame:
+def distractor_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
     """One row per map by the true network (or none) and distractor."""
     made: list[list[object]] = []
     positive = {scan.scan_id: scan for scan in cohort.positive}
@@ -56,7 +55,7 @@ def distractor_table(cohort: JudgedCohort, rows: Rows) -> pd.DataFrame:
             made.append(_row(cohort, network, name, one.name, one.kind, len(scans), ratio, MOST_UNUSED))
         rim = float(own["rim"].mean())
         made.append(_row(cohort, network, name, "rim of the brain", "rim", len(own), rim, MOST_RIM))
-    return pd.DataFrame(made, columns=list(COLUMNS)).astype({"marked": "boolean"})
+    return DISTRACTORS_TABLE.frame(made).astype({"marked": "boolean"})
 
 
 def _row(

@@ -1,4 +1,4 @@
-"""Judge the maps of a cohort: one unit of work per scan, then its rows."""
+"""Judge the maps of a cohort: one unit of work per scan, then its rows; or sum its maps over regions alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.densities import Rows
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps, densities
 from heatlas.pipeline.evaluation.bench.scan_job import NullNetwork, ScanToJudge, judge_scan
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import (
@@ -24,7 +24,7 @@ from heatlas.pipeline.evaluation.nulls.networks import (
     networks_of,
     shuffled_name,
 )
-from heatlas.pipeline.explaining.controls import Controls, controls_of
+from heatlas.pipeline.explaining.controls import ReferencePool, controls_of
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network, ReferenceScan
 from heatlas.pipeline.models.storage import load_model
@@ -80,7 +80,7 @@ class Judge:
         self, cohort: JudgedCohort, explanations: tuple[Explanation, ...], extent: Extent, digests: DigestCache
     ) -> None:
         self.cohort, self.explanations, self.extent, self.digests = cohort, explanations, extent, digests
-        self._controls: Controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
+        self._controls: ReferencePool = controls_of(cohort.compared_with, cohort.split, cohort.config)
         by_fold: dict[int, list[str]] = {}
         for scan in cohort.positive:
             by_fold.setdefault(cohort.fold_of(scan), []).append(scan.scan_id)
@@ -171,14 +171,14 @@ def judged_rows(
     extent: Extent,
     executor: Executor,
     digests: DigestCache,
-) -> tuple[JudgedCohort, Rows, list[Outcome]]:
+) -> tuple[JudgedCohort, CohortMaps, list[Outcome]]:
     """Judge every scan of a cohort, and gather what was found; scans that failed are left out and listed.
 
     Returns
     -------
     JudgedCohort
         The cohort without scans that failed.
-    Rows
+    CohortMaps
     list of Outcome
 
     Raises
@@ -213,7 +213,7 @@ def those_judged(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> JudgedCoh
     return dataclasses.replace(cohort, scans=left)
 
 
-def gathered(cohort: JudgedCohort, outcomes: Sequence[Outcome], explanations: Sequence[Explanation]) -> Rows:
+def gathered(cohort: JudgedCohort, outcomes: Sequence[Outcome], explanations: Sequence[Explanation]) -> CohortMaps:
     """Read the rows and sums of all scans, the sums pooled over both sides."""
     groups = cohort.atlas.regions.groups
     frames: list[pd.DataFrame] = []
@@ -233,4 +233,32 @@ def gathered(cohort: JudgedCohort, outcomes: Sequence[Outcome], explanations: Se
                 network, _, of = str(name).partition("|")
                 sums.setdefault((network, of), {})[scan.scan_id] = values
     methods = {name: asked.entry.name for asked in explanations for name in asked.names}
-    return Rows(pd.concat(frames, ignore_index=True), sums, n_voxels, tuple(groups), methods, intensity)
+    return CohortMaps(pd.concat(frames, ignore_index=True), sums, n_voxels, tuple(groups), methods, intensity)
+
+
+def map_jobs(
+    cohort: JudgedCohort, explanations: tuple[Explanation, ...], digests: DigestCache, stage: str
+) -> list[Job]:
+    """One unit per scan: its maps by the networks of the cohort, summed over regions.
+
+    Parameters
+    ----------
+    stage : str
+        Names receipts and failures, which are kept apart from those of other parts.
+    """
+    untold = dataclasses.replace(cohort, truth=None)  # regions are scored, voxels are not
+    jobs = Judge(untold, explanations, Extent(), digests).jobs()
+    return [dataclasses.replace(job, stage=stage) for job in jobs]
+
+
+def maps_of(
+    cohort: JudgedCohort, explanations: Sequence[Explanation], outcomes: Sequence[Outcome]
+) -> tuple[JudgedCohort, CohortMaps]:
+    """The scans that were explained and their sums; raises as `those_judged`."""
+    left = those_judged(cohort, outcomes)
+    return left, gathered(left, [one for one in outcomes if one.ok], explanations)
+
+
+def participant_densities(cohort: JudgedCohort, rows: CohortMaps, name: str, network: str = REAL) -> pd.DataFrame:
+    """Mean density per participant and class; see `pipeline.evaluation.bench.densities.densities`."""
+    return densities(cohort, rows, network, name, {scan.scan_id for scan in cohort.scans})

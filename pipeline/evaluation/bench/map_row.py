@@ -35,7 +35,7 @@ MAP_ROW = {
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class ScanMasks:
     """Parts of what a network sees of a scan, all of its shape (D, H, W).
 
     Parameters
@@ -58,7 +58,7 @@ class Places:
     @classmethod
     def of(
         cls, mask: Flags, labels: NDArray[np.int64], truth: Sequence[int], voxel_mm: float, marker: Flags | None = None
-    ) -> Places:
+    ) -> ScanMasks:
         """Cut by the scan's mask, in which a marker is, and by the labels of true regions."""
         marker = np.zeros_like(mask) if marker is None else marker
         brain, reach = mask & ~marker, RIM_MM / voxel_mm + 0.5
@@ -68,14 +68,14 @@ class Places:
         return cls(brain, found if ranked else None, rim, marker)
 
 
-def map_row(values: Values | None, places: Places, of_real: Values | None, structure: bool) -> dict[str, object]:
+def map_row(values: Values | None, places: ScanMasks, of_real: Values | None, structure: bool) -> dict[str, object]:
     """All of `MAP_ROW` of one map; NaN where a score is not defined.
 
     Parameters
     ----------
     values : array, shape (D, H, W), or None
         None for a map that could not be made.
-    places : Places
+    places : ScanMasks
     of_real : array of the same shape, or None
         Map of the true network by the same method.
     structure : bool

@@ -14,8 +14,8 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
 
 if TYPE_CHECKING:
-    from heatlas.pipeline.evaluation.bench.densities import Rows
-    from heatlas.pipeline.evaluation.bench.request import Request
+    from heatlas.pipeline.evaluation.bench.densities import CohortMaps
+    from heatlas.pipeline.evaluation.bench.request import BenchRequest
     from heatlas.pipeline.evaluation.bench.stage import Bench
     from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 
@@ -62,8 +62,8 @@ class Part:
     after : callable or None
         ``after(bench, cohort, rows)``: goes on with the maps of the first cohort.
     run : callable or None
-        ``run(bench, cohort)``: all of its work, on the first cohort, with tables of its own. Asked without others, it
-        leaves the verdicts as they are.
+        ``run(bench, cohort)``: all of its work, on the first cohort, with tables of its own. If no other part is
+        asked for, the verdicts stay as they are.
     tables : sequence of Table
         Written by it alone.
     shown : sequence of Shown
@@ -77,10 +77,10 @@ class Part:
 
     name: str
     help: str
-    require: Callable[[Request, Config], object] = _nothing
+    require: Callable[[BenchRequest, Config], object] = _nothing
     extent: Collection[Literal["nulls", "faithful", "controls"]] = ()
     cohort: Callable[[Bench], tuple[JudgedCohort, list[Outcome]]] | None = None
-    after: Callable[[Bench, JudgedCohort, Rows], list[Outcome]] | None = None
+    after: Callable[[Bench, JudgedCohort, CohortMaps], list[Outcome]] | None = None
     run: Callable[[Bench, JudgedCohort], list[Outcome]] | None = None
     tables: Sequence[Table] = ()
     shown: Sequence[Shown] = ()

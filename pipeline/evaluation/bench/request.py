@@ -20,12 +20,12 @@ USUAL_METHODS = (
 )  # fmt: skip
 """Those that a run makes by default, the other maps relative to controls, and the most used of the rest."""
 FEW_METHODS = ("expected-gradients", "deeplift", "lrp")
-"""Of the parts that train networks for every method, unless methods are named."""
+"""Methods of the parts that train networks for every method, unless methods are named."""
 SHUFFLES = 3
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """What is asked of the bench.
 
     Parameters
@@ -38,7 +38,7 @@ class Request:
     families : tuple of str
         Further families of networks, for parts that ask other networks.
     draws : int or None
-        Of random regions, for parts that draw some; None for as many as usual.
+        Draws of random regions, for parts that draw some; None for as many as usual.
     """
 
     methods: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Request:
         return Extent(swaps, **needed)
 
 
-def methods_of(request: Request, config: Config) -> tuple[str, ...]:
+def methods_of(request: BenchRequest, config: Config) -> tuple[str, ...]:
     """Names of the methods that are judged.
 
     Raises
@@ -74,7 +74,7 @@ def methods_of(request: Request, config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(request.methods)) or tuple(name for name in known if name not in family.refused)
 
 
-def few_methods(request: Request, config: Config) -> tuple[Explanation, ...]:
+def few_methods(request: BenchRequest, config: Config) -> tuple[Explanation, ...]:
     """The methods named, or `FEW_METHODS`, less those not defined for the family of networks."""
     refused = family_of(config.model).refused
     asked = dict.fromkeys(request.methods or FEW_METHODS)

@@ -24,13 +24,13 @@ from heatlas.pipeline.attribution.perturbation.masking import AIR
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench.map_row import Places, map_row
+from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
 from heatlas.pipeline.evaluation.marker import marker
 from heatlas.pipeline.evaluation.nulls.image_maps import image_maps
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
 from heatlas.pipeline.evaluation.scores.boxes import attended_box
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
-from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, score_map
+from heatlas.pipeline.evaluation.scores.map_scores import score_map
 from heatlas.pipeline.evaluation.scores.stability import Explain
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network
@@ -50,8 +50,6 @@ from heatlas.pipeline.run.work.memory import kept_memory
 NOT_KEPT = ("undefined", "ag_clamped")
 FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in NOT_KEPT)
 """Scores of faithfulness that are kept. A map that is undefined has a row without any."""
-LOCALISED = ("pointing", "f1", "le", "om", "sp", "ep", "sm")
-"""Scores against the true regions measured in the same scans, beside those that every map has (`MAP_ROW`)."""
 SEEN = tuple(name for name in MASKED if name not in NOT_KEPT)
 """Scores of masked recognition, which is measured in every positive scan."""
 
@@ -71,7 +69,7 @@ class NullNetwork:
     layers : int or None
         How many layers from the head, if so; None for all, buffers included.
     seed : int
-        Of the draw.
+        Seed of the draw.
     """
 
     name: str
@@ -105,7 +103,7 @@ class ScanToJudge:
         Whether all of faithfulness is measured (many forward passes).
     settings : EvaluationConfig
     seed : int
-        Of random maps.
+        Seed of random maps.
     """
 
     scan: Scan
@@ -149,7 +147,7 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
     labels = task.atlas.labels_in(box)
     inside = brain if box is None else np.ascontiguousarray(box.crop(brain))
     cube = marker(inside.shape, (0, 0, 0)) if task.marked else None
-    places = Places.of(inside, labels, task.truth, min(first.input.template_grid.voxel_sizes_mm), cube)
+    places = ScanMasks.of(inside, labels, task.truth, min(first.input.template_grid.voxel_sizes_mm), cube)
     layout = device_labels(task.atlas.labels, box, device)
     faithful = _faithfulness(task, volume, labels, device)
     known = {*FAITHFUL} - ({*MASKED, "adcc"} if len(first.classes) == 1 else set())  # a number has no probability
@@ -166,8 +164,7 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
                 scores = faithful.scores(one.values, _made_again(one, task, device))
             row |= {name: scores[name] for name in FAITHFUL if name in known}
             if values is not None and places.truth is not None and not row["undefined"]:
-                found = _localisation(values, places, task, volume, device)
-                row |= {name: found[name] for name in (*LOCALISED, *IOU_COLUMNS, *BOX_COLUMNS)}
+                row |= _localisation(values, places, task, volume, device)
         elif task.seen and one.values is not None and one.network in (REAL, NO_NETWORK):
             with exact_float32(device):
                 scores = faithful.masked(one.values)
@@ -297,7 +294,7 @@ def _made_again(one: OneMap, task: ScanToJudge, device: torch.device) -> Explain
 
 
 def _localisation(
-    values: NDArray[np.float32], places: Places, task: ScanToJudge, volume: Tensor, device: torch.device
+    values: NDArray[np.float32], places: ScanMasks, task: ScanToJudge, volume: Tensor, device: torch.device
 ) -> dict[str, float]:
     """Scores against the true regions; for SM the true network sees what lies in the box of the map, and air."""
     loaded = task.networks[0].network.load(device)

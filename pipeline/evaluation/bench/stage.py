@@ -15,10 +15,12 @@ from heatlas.atlases.labels import Atlas
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.bench import distractors, table, verdicts
+from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE, distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
-from heatlas.pipeline.evaluation.bench.request import Request, methods_of, with_methods
+from heatlas.pipeline.evaluation.bench.request import BenchRequest, methods_of, with_methods
+from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, evaluation_table
 from heatlas.pipeline.evaluation.bench.trainings import trained
+from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, verdict_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.nulls.networks import shuffled_jobs
 from heatlas.pipeline.explaining.explanation import Explanation
@@ -30,13 +32,13 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome, record_failures
 
 log = logging.getLogger("heatlas")
 
-VERDICT_TABLES = (table.EVALUATION_TABLE, distractors.DISTRACTORS_TABLE, verdicts.VERDICTS_TABLE)
+VERDICT_TABLES = (EVALUATION_TABLE, DISTRACTORS_TABLE, VERDICTS_TABLE)
 """Tables that the bench writes whatever parts are asked for."""
 
 
@@ -54,7 +56,7 @@ class Bench:
     """What all parts work with."""
 
     layout: EvaluationLayout
-    request: Request
+    request: BenchRequest
     scans: tuple[Scan, ...]
     split: Split
     config: Config
@@ -106,9 +108,7 @@ class Bench:
                 outcomes += part.run(self, cohorts[0][0])
         asked = [part for part in self.request.parts if part.cohort is None]
         if asked and all(part.run for part in asked):  # the verdicts of an earlier call stay
-            return Evaluated(
-                pd.DataFrame(columns=list(table.COLUMNS)), pd.DataFrame(columns=list(verdicts.COLUMNS)), tuple(outcomes)
-            )
+            return Evaluated(EVALUATION_TABLE.frame(), VERDICTS_TABLE.frame(), tuple(outcomes))
         evaluation, marked = [], []
         for cohort, extent in cohorts:
             explanations = self.explanations(cohort.config)
@@ -116,19 +116,18 @@ class Bench:
             outcomes += judged
             for part in self.request.in_order if cohort.name == cohorts[0][0].name else ():
                 outcomes += part.after(self, cohort, rows) if part.after is not None else []
-            evaluation.append(table.evaluation_table(cohort, rows))
-            marked.append(distractors.distractor_table(cohort, rows))
+            evaluation.append(evaluation_table(cohort, rows))
+            marked.append(distractor_table(cohort, rows))
         return self._written(pd.concat(evaluation), pd.concat(marked), outcomes)
 
     def _written(self, evaluation: pd.DataFrame, marked: pd.DataFrame, outcomes: Sequence[Outcome]) -> Evaluated:
         record_failures(self.layout, outcomes)  # each cohort has recorded its own alone
-        evaluation = with_earlier(self.layout.evaluation_scores, evaluation)
-        marked = with_earlier(self.layout.distractors, marked)
-        said = verdicts.verdict_table(evaluation)
-        write_table(self.layout.evaluation_scores, evaluation, table.COLUMNS)
-        write_table(self.layout.distractors, marked, distractors.COLUMNS)
-        write_table(self.layout.verdicts, said, verdicts.COLUMNS)
-        return Evaluated(evaluation, said, tuple(outcomes))
+        evaluation = with_earlier(EVALUATION_TABLE.path(self.layout), evaluation)
+        verdicts = verdict_table(evaluation)
+        EVALUATION_TABLE.write(self.layout, evaluation)
+        DISTRACTORS_TABLE.write(self.layout, with_earlier(DISTRACTORS_TABLE.path(self.layout), marked))
+        VERDICTS_TABLE.write(self.layout, verdicts)
+        return Evaluated(evaluation, verdicts, tuple(outcomes))
 
     def _require_defined(self) -> None:
         """Refuse methods that are not defined for the network, before anything is planted or trained."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from heatlas.pipeline.evaluation.bench.densities import (
-    Rows,
+    CohortMaps,
     class_difference,
     densities,
     density_of,
@@ -24,18 +24,16 @@ from heatlas.pipeline.evaluation.bench.densities import (
     is_paired,
 )
 from heatlas.pipeline.evaluation.bench.map_row import MAP_ROW
-from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
+from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, SEEN
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
-from heatlas.pipeline.evaluation.scores.accuracy import People, balanced_accuracy
-from heatlas.pipeline.evaluation.scores.dose_response import DRAWS, dose_response
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, balanced_accuracy
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES
-from heatlas.pipeline.evaluation.scores.hits import ranked
+from heatlas.pipeline.evaluation.scores.hits import FIRST, ranked, region_scores
 from heatlas.pipeline.evaluation.scores.intervals import participant_interval
 from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, IOU_COLUMNS, MAP_SCORES, SET_SCORES, set_scores
-from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
-from heatlas.pipeline.evaluation.scores.region_scores import FIRST, region_scores
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.evaluation.scores.rank_correlation import DRAWS, dose_response, rank_correlation
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
@@ -43,7 +41,7 @@ Flags = NDArray[np.bool_]
 
 ALL = "all"
 FLAGS = ("undefined", "no_positive")
-"""Of `MAP_ROW`: they are counted."""
+"""Columns of `MAP_ROW` that are counted."""
 FAITHFUL_COLUMNS = (
     {
         name: f"{FAITHFULNESS_SCORES[name]}. Mean over the scans in which it was measured, by the true network"
@@ -58,8 +56,8 @@ FAITHFUL_COLUMNS = (
         },
     }
     | {
-        name: f"{MAP_SCORES[name]}. Mean over the scans in which faithfulness was measured, where the truth is known"
-        for name in LOCALISED
+        name: f"{text}. Mean over the scans in which faithfulness was measured, where the truth is known"
+        for name, text in MAP_SCORES.items()
     }
     | {
         name: f"{text}. Over the scans in which faithfulness was measured, where the truth is known"
@@ -72,51 +70,47 @@ _RANKED = {
     "hits": f"Planted groups among the first {FIRST}; ties count as a random order of the tied gives",
     "places": "Places of the planted groups in the order of their names, from 1",
 }
-COLUMNS = {
-    "cohort": "run: scans of the run; planted: copies of its controls with planted loss, and untouched copies",
-    "map": "Map, named as in file names; or a map made without a network",
-    "method": "Method that makes it; none for a map made without a network",
-    "network": "real: networks of the run. shuffled-n: trained on labels that say nothing. cascade-n: the real ones "
-    "with the last n layers drawn anew. untrained. none: the map needs no network",
-    "severity": "all, or the severity of the planted copies that are compared with their untouched ones",
-    "n_scans": "Scans explained",
-    "n_participants": "Participants",
-    "n_undefined": "Scans whose map is 0 everywhere, which counts with sums of 0, or that have no finite map",
-    "n_no_map": "Scans without a finite map; rankings, dose-response and unused_ratio are of the others",
-    "n_no_positive": "Positive scans with a map that has no positive value in the brain: no energy, f1, iou, le, om, "
-    "ba, ep, sm, gini or entropy",
-    "balanced_accuracy": "Of the networks, over these scans",
-    **{f"{name}_difference": f"{text}; ranked by Hedges' g between the classes" for name, text in _RANKED.items()},
-    **{f"{name}_mean": f"{text}; ranked by mean density over the positive class" for name, text in _RANKED.items()},
-    "n_planted": "Planted groups",
-    "n_groups": "Groups in the ranking",
-    "first_groups": "The first groups by Hedges' g, best first",
-    **{name: f"{text}. Mean over positive scans" for name, text in MAP_ROW.items() if name not in FLAGS},
-    "dose_response": "Rank correlation over positive scans of severity with the sum over planted groups",
-    "dose_response_low": "Lower bound of its 95 % bootstrap interval over participants, for maps by the true network "
-    "and maps without a network",
-    "dose_response_high": "Upper bound",
-    "unused_ratio": "Largest ratio, over changes that both classes have, of the mean |density| there to that in "
-    "planted groups, in scans that have the change; above 0.5 the map shows what the network need not use",
-    "fold_agreement": "Mean rank correlation between folds of the ranking by mean density",
-    "completeness_error": "Largest |sum of the map - evidence it must add up to|, as share of the mean |evidence|",
-    "seconds": "Per scan and map, on this machine",
-    **FAITHFUL_COLUMNS,
-}
-"""Columns of ``evaluation.tsv``."""
 EVALUATION_TABLE = Table(
-    "evaluation", COLUMNS, "cohort, map, network and severity",
-    "How does every map do against nulls, planted truth and the network itself?", stage="evaluation",
-    file="evaluation/evaluation.tsv", filled=("cohort", "map", "network", "n_scans"),
-    later=("n_seen", *(f"{name}_{end}" for name in SEEN for end in ("low", "high"))),
-    forms={  # maps are named as codes: some are none of the run
-        "cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "network": Form.CODE, "severity": Form.CODE,
-        "places_difference": Form.TEXT, "places_mean": Form.TEXT, "first_groups": Form.TEXT,
+    "evaluation",
+    {
+        "cohort": "run: scans of the run; planted: copies of its controls with planted loss, and untouched copies",
+        "map": "Map, named as in file names; or a map made without a network",
+        **described("method"),
+        "network": "real: networks of the run. shuffled-n: trained on labels that say nothing. cascade-n: the real "
+        "ones with the last n layers drawn anew. untrained. none: the map needs no network",
+        "severity": "all, or the severity of the planted copies that are compared with their untouched ones",
+        "n_scans": "Scans explained",
+        **described("n_participants"),
+        "n_undefined": "Scans whose map is 0 everywhere, which counts with sums of 0, or that have no finite map",
+        "n_no_map": "Scans without a finite map; rankings, dose-response and unused_ratio are of the others",
+        "n_no_positive": "Positive scans with a map that has no positive value in the brain: no energy, f1, iou, le, "
+        "om, ba, ep, sm, gini or entropy",
+        "balanced_accuracy": "Of the networks, over these scans",
+        **{f"{name}_difference": f"{text}; ranked by Hedges' g between the classes" for name, text in _RANKED.items()},
+        **{f"{name}_mean": f"{text}; ranked by mean density over the positive class" for name, text in _RANKED.items()},
+        **described("n_planted"),
+        "n_groups": "Groups in the ranking",
+        "first_groups": "The first groups by Hedges' g, best first",
+        **{name: f"{text}. Mean over positive scans" for name, text in MAP_ROW.items() if name not in FLAGS},
+        "dose_response": "Rank correlation over positive scans of severity with the sum over planted groups",
+        "dose_response_low": "Lower bound of its 95 % bootstrap interval over participants, for maps by the true "
+        "network and maps without a network",
+        "dose_response_high": "Upper bound",
+        "unused_ratio": "Largest ratio, over changes that both classes have, of the mean |density| there to that in "
+        "planted groups, in scans that have the change; above 0.5 the map shows what the network need not use",
+        "fold_agreement": "Mean rank correlation between folds of the ranking by mean density",
+        "completeness_error": "Largest |sum of the map - evidence it must add up to|, as share of the mean |evidence|",
+        "seconds": "Per scan and map, on this machine",
+        **FAITHFUL_COLUMNS,
     },
+    "cohort, map, network and severity", "How does every map do against nulls, planted truth and the network itself?",
+    stage="evaluation", filled=("cohort", "map", "network", "n_scans"),
+    later=("n_seen", *(f"{name}_{end}" for name in SEEN for end in ("low", "high"))),
+    forms={"map": Form.CODE, "network": Form.CODE},
 )  # fmt: skip
 
 
-def evaluation_table(cohort: JudgedCohort, rows: Rows) -> pd.DataFrame:
+def evaluation_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
     """One row per map and network, and per severity where there are several; raises nothing."""
     made = []
     severities = sorted({value for value in (cohort.truth.severity.values() if cohort.truth else ()) if value})
@@ -128,7 +122,7 @@ def evaluation_table(cohort: JudgedCohort, rows: Rows) -> pd.DataFrame:
                 made.append(
                     _row(cohort, rows, str(network), str(name), own[own["scan_id"].isin(scans)], f"{severity:g}")
                 )
-    return pd.DataFrame(made, columns=list(COLUMNS))
+    return EVALUATION_TABLE.frame(made)
 
 
 def _at_severity(cohort: JudgedCohort, severity: float) -> set[str]:
@@ -139,7 +133,7 @@ def _at_severity(cohort: JudgedCohort, severity: float) -> set[str]:
 
 
 def _row(
-    cohort: JudgedCohort, rows: Rows, network: str, name: str, own: pd.DataFrame, severity: str
+    cohort: JudgedCohort, rows: CohortMaps, network: str, name: str, own: pd.DataFrame, severity: str
 ) -> dict[str, object]:
     positive = {scan.scan_id for scan in cohort.positive}
     of_positive = own[own["scan_id"].isin(positive)]
@@ -160,7 +154,7 @@ def _row(
         "completeness_error": completeness(own),
     }
     found |= {column: _mean(of_positive, column) for column in MAP_ROW if column not in FLAGS}
-    found |= {column: _mean(of_positive, column) for column in (*FAITHFUL, *LOCALISED)}
+    found |= {column: _mean(of_positive, column) for column in (*FAITHFUL, *MAP_SCORES)}
     found |= _seen(cohort, of_positive) | _of_set(cohort, of_positive)
     scans = set(own["scan_id"])
     if severity != ALL or covers_folds(cohort, scans):
@@ -178,7 +172,7 @@ def covers_folds(cohort: JudgedCohort, scans: Collection[str]) -> bool:
 
 
 def _of_regions(
-    cohort: JudgedCohort, rows: Rows, network: str, name: str, scans: set[str], severity: str
+    cohort: JudgedCohort, rows: CohortMaps, network: str, name: str, scans: set[str], severity: str
 ) -> dict[str, object]:
     """Columns that need every scan: rankings, dose-response, distractors, agreement of folds."""
     table = densities(cohort, rows, network, name, scans)
@@ -239,8 +233,8 @@ def _of_set(cohort: JudgedCohort, own: pd.DataFrame) -> dict[str, float]:
 def ranking_columns(values: Floats, planted: Flags, by: str) -> dict[str, object]:
     """The columns of one ranking."""
     scores = region_scores(values, planted.tolist())
-    found: dict[str, object] = {f"{name}_{by}": scores[f"region_{name}"] for name in ("auroc", "auprc", "hits")}
-    if not scores["undefined"]:
+    found: dict[str, object] = {f"{name}_{by}": score for name, score in scores.items()}
+    if np.isfinite(scores["auroc"]):
         places = stats.rankdata(-ranked(values))[planted]
         found[f"places_{by}"] = " ".join(f"{place:g}" for place in places)
     return found
@@ -253,7 +247,7 @@ def _accuracy(own: pd.DataFrame, positive: set[str]) -> float:
     truth = own["scan_id"].isin(positive).to_numpy(bool)
     if truth.all() or not truth.any():
         return float("nan")
-    people = People(own["scan_id"].to_numpy(str), np.zeros(len(own), int), truth)
+    people = HeldOutPeople(own["scan_id"].to_numpy(str), np.zeros(len(own), int), truth)
     return float(balanced_accuracy(own["logit"].to_numpy(float), people, np.ones((1, len(own))))[0])
 
 

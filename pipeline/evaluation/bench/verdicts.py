@@ -12,58 +12,58 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.answers import LEVEL, NO, PARTLY, UNKNOWN, YES
 from heatlas.pipeline.evaluation.bench.distractors import MOST_RIM, MOST_UNUSED
 from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.nulls.networks import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
-from heatlas.pipeline.evaluation.scores.chance import chance_of_order
-from heatlas.pipeline.evaluation.scores.region_scores import FIRST
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.evaluation.scores.chance import LEVEL, NO, PARTLY, UNKNOWN, YES, chance_of_order
+from heatlas.pipeline.evaluation.scores.hits import FIRST
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 FOUND_SHARE, FOUND_AUROC, PARTLY_AUROC = 0.8, 0.9, 0.75
-"""Of the planted groups among the first ten, and the area that count as found; the area that counts as partly found."""
+"""Share of the planted groups among the first ten, and area, that count as found; area that counts as partly found."""
 MOST_ALIKE = 0.5
 """Largest rank correlation with the map of another network of a map that tells networks apart."""
 
-COLUMNS = {
-    "cohort": "run or planted, as in evaluation.tsv",
-    "map": "Map, named as in file names; or a map made without a network",
-    "method": "Method that makes it; none for a map made without a network",
-    "passed": "true: finds, tells_labels and follows_parameters are yes, and marks_unused is not. false: one of them "
-    "has another answer. n/a: it failed nothing, but one of the first three is not known",
-    "n_scans": "Scans explained",
-    "n_undefined": "Scans whose map is 0 everywhere or not finite; a map that is so in all has failed",
-    "finds": f"yes: at least {FOUND_SHARE:.0%} of the planted groups among the first {FIRST} by Hedges' g, and area at "
-    f"least {FOUND_AUROC}; partly: area at least {PARTLY_AUROC}; no; not known without a truth",
-    "hits": f"Planted groups among the first {FIRST} by Hedges' g",
-    "n_planted": "Planted groups",
-    "auroc": "Area under the ROC of planted groups by Hedges' g",
-    "tells_labels": f"yes: with labels that say nothing, shuffled_p is at least {LEVEL:g}; without a truth: rank "
-    f"correlation of its map with that by such a network below {MOST_ALIKE}",
-    "n_swaps": "Swaps of labels, each with networks of its own",
-    "shuffled_hits": "hits with labels that say nothing, mean over swaps",
-    "shuffled_auroc": "auroc with labels that say nothing, mean over swaps",
-    "shuffled_p": "Probability that random orders of the groups, one per swap, have as large an area; exact. Hits are "
-    "not judged: where classes differ in the images, groups with disease gather at both ends of the order",
-    "shuffled_spearman": "Rank correlation over voxels of its maps by such networks with those by the true one",
-    "follows_parameters": f"yes: rank correlation with the map of an untrained network below {MOST_ALIKE}",
-    "untrained_spearman": "That rank correlation",
-    "head_spearman": "The same with only the last layer drawn anew",
-    "marks_unused": f"yes: a change that both classes have gets more than {MOST_UNUSED:g} of what the planted one gets",
-    "unused_ratio": "That ratio",
-    "marks_rim": f"yes: more at the rim of the brain than a map that is even everywhere ({MOST_RIM:g})",
-    "rim": "Share of |values| at the rim over its share of voxels",
-    "verdict": "The answers in one line",
-    "numbers": "The numbers that they rest on",
-}
 _CODES = ("finds", "tells_labels", "follows_parameters", "marks_unused", "marks_rim")
 VERDICTS_TABLE = Table(
-    "verdicts", COLUMNS, "cohort and map", "Which map can be trusted on these data?", stage="evaluation",
-    file="evaluation/verdicts.tsv", filled=("cohort", "map", "verdict", *_CODES),
+    "verdicts",
+    {
+        **described("cohort"),
+        "map": "Map, named as in file names; or a map made without a network",
+        **described("method"),
+        "passed": "true: finds, tells_labels and follows_parameters are yes, and marks_unused is not. false: one of "
+        "them has another answer. n/a: it failed nothing, but one of the first three is not known",
+        "n_scans": "Scans explained",
+        "n_undefined": "Scans whose map is 0 everywhere or not finite; a map that is so in all has failed",
+        "finds": f"yes: at least {FOUND_SHARE:.0%} of the planted groups among the first {FIRST} by Hedges' g, and "
+        f"area at least {FOUND_AUROC}; partly: area at least {PARTLY_AUROC}; no; not known without a truth",
+        "hits": f"Planted groups among the first {FIRST} by Hedges' g",
+        **described("n_planted"),
+        "auroc": "Area under the ROC of planted groups by Hedges' g",
+        "tells_labels": f"yes: with labels that say nothing, shuffled_p is at least {LEVEL:g}; without a truth: rank "
+        f"correlation of its map with that by such a network below {MOST_ALIKE}",
+        "n_swaps": "Swaps of labels, each with networks of its own",
+        "shuffled_hits": "hits with labels that say nothing, mean over swaps",
+        "shuffled_auroc": "auroc with labels that say nothing, mean over swaps",
+        "shuffled_p": "Probability that random orders of the groups, one per swap, have as large an area; exact. Hits "
+        "are not judged: where classes differ in the images, groups with disease gather at both ends of the order",
+        "shuffled_spearman": "Rank correlation over voxels of its maps by such networks with those by the true one",
+        "follows_parameters": f"yes: rank correlation with the map of an untrained network below {MOST_ALIKE}",
+        "untrained_spearman": "That rank correlation",
+        "head_spearman": "The same with only the last layer drawn anew",
+        "marks_unused": f"yes: a change that both classes have gets more than {MOST_UNUSED:g} of what the planted one "
+        "gets",
+        "unused_ratio": "That ratio",
+        "marks_rim": f"yes: more at the rim of the brain than a map that is even everywhere ({MOST_RIM:g})",
+        "rim": "Share of |values| at the rim over its share of voxels",
+        "verdict": "The answers in one line",
+        "numbers": "The numbers that they rest on",
+    },
+    "cohort and map", "Which map can be trusted on these data?", stage="evaluation",
+    filled=("cohort", "map", "verdict", *_CODES),
     values={"finds": (YES, PARTLY, NO, UNKNOWN)} | {name: (YES, NO, UNKNOWN) for name in _CODES[1:]},
-    forms={"cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "passed": Form.FLAG, "verdict": Form.TEXT,
-           "numbers": Form.TEXT, **{name: Form.CODE for name in _CODES}},
+    forms={"map": Form.CODE, **{name: Form.CODE for name in _CODES}},
 )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def verdict_table(evaluation: pd.DataFrame) -> pd.DataFrame:
     """One row per cohort and map, from ``evaluation.tsv``."""
     whole = evaluation[evaluation["severity"] == ALL]
     made = [_verdict(own) for _, own in whole.groupby(["cohort", "map"], sort=False)]
-    return pd.DataFrame(made, columns=list(COLUMNS)).astype({"passed": "boolean"})
+    return VERDICTS_TABLE.frame(made).astype({"passed": "boolean"})
 
 
 def _verdict(own: pd.DataFrame) -> dict[str, object]:
@@ -88,10 +88,7 @@ def _verdict(own: pd.DataFrame) -> dict[str, object]:
     row["finds"] = _finds(real)
     if needs_network:
         row |= _with_shuffled(shuffled, real)
-        row |= {
-            "untrained_spearman": _likeness(own, UNTRAINED),
-            "head_spearman": _likeness(own, f"{CASCADE}-1"),
-        }
+        row |= {"untrained_spearman": _likeness(own, UNTRAINED), "head_spearman": _likeness(own, f"{CASCADE}-1")}
         row["tells_labels"] = _tells_labels(row)
         row["follows_parameters"] = _answer(row["untrained_spearman"], lambda value: value < MOST_ALIKE)
     else:  # the same whatever the network
@@ -156,7 +153,7 @@ def sentence(row: dict[str, object], needs_network: bool) -> str:
 
     Examples
     --------
-    >>> row = dict.fromkeys(COLUMNS, float("nan")) | dict.fromkeys(_CODES, UNKNOWN)
+    >>> row = dict.fromkeys(VERDICTS_TABLE.meanings, float("nan")) | dict.fromkeys(_CODES, UNKNOWN)
     >>> sentence(row | {"finds": "yes", "marks_unused": "no", "marks_rim": "yes"}, needs_network=True)
     'finds planted disease; does not mark a change that both classes have; marks the rim'
     >>> sentence(row | {"finds": "partly"}, needs_network=False)
@@ -187,7 +184,7 @@ def numbers_of(row: dict[str, object], needs_network: bool) -> str:
 
     Examples
     --------
-    >>> row = dict.fromkeys(COLUMNS, float("nan")) | dict.fromkeys(_CODES, UNKNOWN)
+    >>> row = dict.fromkeys(VERDICTS_TABLE.meanings, float("nan")) | dict.fromkeys(_CODES, UNKNOWN)
     >>> row |= {"finds": "yes", "hits": 5.0, "n_planted": 5, "auroc": 0.97, "marks_rim": "no", "rim": 0.6}
     >>> numbers_of(row, needs_network=True)
     '5 of 5 planted groups in the first 10, AUROC .97; rim 0.6 times even'

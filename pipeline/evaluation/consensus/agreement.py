@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from heatlas.pipeline.evaluation.answers import LEVEL, NO, UNKNOWN, YES
-from heatlas.pipeline.evaluation.scores.hits import ranked
+from heatlas.pipeline.evaluation.scores.chance import LEVEL, NO, UNKNOWN, YES
+from heatlas.pipeline.evaluation.scores.hits import FIRST, ranked
 from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
-from heatlas.pipeline.evaluation.scores.region_scores import FIRST
 from heatlas.pipeline.run.work.seeds import generator
 
 Floats = NDArray[np.float64]

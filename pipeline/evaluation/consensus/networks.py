@@ -74,9 +74,7 @@ def family_settings(text: str, config: Config) -> ModelConfig:
         If the grid of the run is too small for it.
     """
     name, *texts = text.split(":")
-    values: dict[str, object] = {
-        "architecture": name.strip(),
-    }
+    values: dict[str, object] = {"architecture": name.strip()}
     for one in texts:
         key, equals, value = one.partition("=")
         if not equals:

@@ -7,17 +7,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
-import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.densities import Rows, is_paired
-from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps, is_paired
+from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.networks import Networks, sets_of_networks, training_jobs
 from heatlas.pipeline.evaluation.consensus.tables import (
-    NETWORK_COLUMNS,
-    PAIR_COLUMNS,
-    REGION_COLUMNS,
+    CONSENSUS_TABLE,
+    NETWORKS_TABLE,
+    REGIONS_TABLE,
     Evidence,
     better_line,
     network_rows,
@@ -28,7 +27,6 @@ from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.evaluation.scores.accuracy import scored
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome, run_jobs
 
@@ -84,7 +82,7 @@ def agree(
     return outcomes + explained
 
 
-def _evidence(networks: Networks, cohort: JudgedCohort, rows: Rows, name: str) -> Evidence:
+def _evidence(networks: Networks, cohort: JudgedCohort, rows: CohortMaps, name: str) -> Evidence:
     """One map by one set of networks."""
     own = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")
     margin = own.loc[[scan.scan_id for scan in cohort.scans], "logit"].to_numpy(float)
@@ -105,14 +103,8 @@ def _write(cohort: JudgedCohort, evidence: dict[str, list[Evidence]]) -> None:
         own = [identity | row for row in network_rows(found, planted)]
         networks += own
         regions += [identity | row for row in region_rows(found, planted)]
-        log.info("%s", better_line(name, pd.DataFrame(own, columns=list(NETWORK_COLUMNS)), seed))
-    layout = cohort.layout
+        log.info("%s", better_line(name, NETWORKS_TABLE.frame(own), seed))
     counts = {"n_participants": "Int64", "n_planted": "Int64"}
-    for path, rows, columns in (
-        (layout.consensus, pairs, PAIR_COLUMNS),
-        (layout.consensus_networks, networks, NETWORK_COLUMNS),
-        (layout.consensus_regions, regions, REGION_COLUMNS),
-    ):
-        table = pd.DataFrame(rows, columns=list(columns))
-        kinds = {key: kind for key, kind in counts.items() if key in columns}
-        write_table(path, table.astype(kinds | ({"is_planted": "boolean"} if "is_planted" in columns else {})), columns)
+    CONSENSUS_TABLE.write(cohort.layout, CONSENSUS_TABLE.frame(pairs).astype({"n_participants": "Int64"}))
+    NETWORKS_TABLE.write(cohort.layout, NETWORKS_TABLE.frame(networks).astype(counts))
+    REGIONS_TABLE.write(cohort.layout, REGIONS_TABLE.frame(regions).astype({"is_planted": "boolean"}))

@@ -21,79 +21,73 @@ from heatlas.pipeline.evaluation.consensus.agreement import (
     trend,
 )
 from heatlas.pipeline.evaluation.consensus.networks import EPOCHS, OWN
+from heatlas.pipeline.evaluation.scores.hits import FIRST, region_scores
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.evaluation.scores.region_scores import FIRST, region_scores
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
 FOLDS, SEVERAL = "folds", "several"
-_COHORT, _MAP = "run or planted, as in evaluation.tsv", "Map, named as in file names"
 _NETWORKS = (
     "Set of networks, one per fold. run: its own; repeat-n: other seeds; epochs-n: trained for n epochs at most; "
     "family-...: another family"
 )
-PAIR_COLUMNS = {
-    "cohort": _COHORT,
-    "map": _MAP,
-    "differ_in": "What distinguishes the two: folds (networks of the run, each on the people it is tested on), seed, "
-    "epochs, family, or several of these",
-    "first_networks": f"{_NETWORKS}. fold-n: the network of that fold of the run",
-    "second_networks": "The other set",
-    "region_spearman": "Rank correlation of the Hedges' g of regions between the classes",
-    "shared_first": f"Regions among the first {FIRST} of both",
-    "shared_first_expected": "Number expected of two random rankings",
-    "map_spearman": "Rank correlation of a person's two maps, summed over regions; mean over participants",
-    "map_spearman_low": "Lower bound of its 95 % bootstrap interval over participants",
-    "map_spearman_high": "Upper bound",
-    "n_participants": "Participants explained by both; n/a for folds",
-    "n_groups": "Regions",
-}
-NETWORK_COLUMNS = {
-    "cohort": _COHORT,
-    "map": _MAP,
-    "networks": _NETWORKS,
-    "kind": "own, seed, epochs or family: how they differ from the run's own",
-    "balanced_accuracy": "On people whom they have not seen",
-    "auc": "Area under the ROC curve on these people, from pairs within folds",
-    "n_participants": "Participants explained",
-    "n_undefined": "Scans whose map is 0 everywhere or not finite",
-    "agreement": "Mean rank correlation of its ranking of regions with those of the other sets",
-    "auroc_difference": "Area under the ROC of planted groups, ranked by Hedges' g between the classes",
-    "hits_difference": f"Planted groups among the first {FIRST}",
-    "n_planted": "Planted groups",
-    "in_consensus": "Whether it counts towards the consensus: all do but networks with fewer epochs",
-    "first_groups": "The first groups, best first",
-}
-REGION_COLUMNS = {
-    "cohort": _COHORT,
-    "map": _MAP,
-    "group": "Bilateral group",
-    "place": "Rank in the consensus, by the mean over networks; ties share the mean",
-    "mean_place": "Mean rank over the sets of networks that count",
-    "first_share": f"Share of these sets that have it among the first {FIRST}",
-    "n_networks": "Sets that count",
-    "is_planted": "Whether the classes differ there; n/a where no truth is known",
-}
-_CODES = {"cohort": Form.CODE, "map": Form.CODE}
+_IDENTITY = {**described("cohort"), "map": "Map, named as in file names"}
 CONSENSUS_TABLE = Table(
-    "consensus", PAIR_COLUMNS, "cohort, map and pair of sets of networks",
+    "consensus",
+    {
+        **_IDENTITY,
+        "differ_in": "What distinguishes the two: folds (networks of the run, each on the people it is tested on), "
+        "seed, epochs, family, or several of these",
+        "first_networks": f"{_NETWORKS}. fold-n: the network of that fold of the run",
+        "second_networks": "The other set",
+        "region_spearman": "Rank correlation of the Hedges' g of regions between the classes",
+        "shared_first": f"Regions among the first {FIRST} of both",
+        "shared_first_expected": "Number expected of two random rankings",
+        "map_spearman": "Rank correlation of a person's two maps, summed over regions; mean over participants",
+        "map_spearman_low": "Lower bound of its 95 % bootstrap interval over participants",
+        "map_spearman_high": "Upper bound",
+        "n_participants": "Participants explained by both; n/a for folds",
+        "n_groups": "Regions",
+    },
+    "cohort, map and pair of sets of networks",
     "Do networks of other folds, seeds, epochs and families rank regions alike?", stage="evaluation",
-    file="evaluation/consensus.tsv", filled=("cohort", "map", "differ_in", "first_networks", "second_networks"),
-    values={"differ_in": (FOLDS, "seed", EPOCHS, "family", SEVERAL)},
-    forms=_CODES | {"differ_in": Form.CODE, "first_networks": Form.TEXT, "second_networks": Form.TEXT},
+    filled=("cohort", "map", "differ_in", "first_networks", "second_networks"),
+    values={"differ_in": (FOLDS, "seed", EPOCHS, "family", SEVERAL)}, forms={"map": Form.CODE},
 )  # fmt: skip
 NETWORKS_TABLE = Table(
-    "consensus_networks", NETWORK_COLUMNS, "cohort, map and set of networks",
-    "Do better classifiers give better evidence?", stage="evaluation", file="evaluation/consensus_networks.tsv",
-    filled=("cohort", "map", "networks", "kind"), on_pages=False,
-    forms=_CODES | {"kind": Form.CODE, "auc": Form.RATIO, "in_consensus": Form.FLAG},
+    "consensus_networks",
+    {
+        **_IDENTITY,
+        "networks": _NETWORKS,
+        "kind": "own, seed, epochs or family: how they differ from the run's own",
+        "balanced_accuracy": "On people whom they have not seen",
+        "auc": "Area under the ROC curve on these people, from pairs within folds",
+        "n_participants": "Participants explained",
+        "n_undefined": "Scans whose map is 0 everywhere or not finite",
+        "agreement": "Mean rank correlation of its ranking of regions with those of the other sets",
+        "auroc_difference": "Area under the ROC of planted groups, ranked by Hedges' g between the classes",
+        "hits_difference": f"Planted groups among the first {FIRST}",
+        **described("n_planted"),
+        "in_consensus": "Whether it counts towards the consensus: all do but networks with fewer epochs",
+        "first_groups": "The first groups, best first",
+    },
+    "cohort, map and set of networks", "Do better classifiers give better evidence?", stage="evaluation",
+    filled=("cohort", "map", "networks", "kind"), on_pages=False, forms={"map": Form.CODE},
 )  # fmt: skip
 REGIONS_TABLE = Table(
-    "consensus_regions", REGION_COLUMNS, "cohort, map and bilateral group",
-    "Which regions do most networks rank first?", stage="evaluation", file="evaluation/consensus_regions.tsv",
-    filled=("cohort", "map", "group"),
-    forms=_CODES | {"first_share": Form.SHARE, "is_planted": Form.FLAG},
+    "consensus_regions",
+    {
+        **_IDENTITY,
+        **described("group"),
+        "place": "Rank in the consensus, by the mean over networks; ties share the mean",
+        "mean_place": "Mean rank over the sets of networks that count",
+        "first_share": f"Share of these sets that have it among the first {FIRST}",
+        "n_networks": "Sets that count",
+        "is_planted": "Whether the classes differ there; n/a where no truth is known",
+    },
+    "cohort, map and bilateral group", "Which regions do most networks rank first?", stage="evaluation",
+    filled=("cohort", "map", "group"), forms={"map": Form.CODE},
 )  # fmt: skip
 CONSENSUS_TABLES = (CONSENSUS_TABLE, NETWORKS_TABLE, REGIONS_TABLE)
 
@@ -107,7 +101,7 @@ class Evidence:
     networks, kind : str
         As of `pipeline.evaluation.consensus.networks.Networks`.
     densities : pandas.DataFrame
-        Per participant and class (`pipeline.evaluation.bench.maps.participant_densities`).
+        Per participant and class (`pipeline.evaluation.bench.judging.participant_densities`).
     paired : bool
         Whether everyone has a copy of either class.
     accuracy : mapping of str to float
@@ -185,7 +179,7 @@ def network_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict
         }  # fmt: skip
         if len(planted):
             scores = region_scores(values, np.isin(groups, planted).tolist())
-            row |= {"auroc_difference": scores["region_auroc"], "hits_difference": scores["region_hits"]}
+            row |= {"auroc_difference": scores["auroc"], "hits_difference": scores["hits"]}
             row["n_planted"] = int(np.isin(groups, planted).sum())
         rows.append(row)
     return rows
@@ -214,7 +208,7 @@ def better_line(name: str, rows: pd.DataFrame, seed: int) -> str:
     Parameters
     ----------
     rows : pandas.DataFrame
-        Of ``consensus_networks.tsv``, of this map.
+        Rows of ``consensus_networks.tsv`` of this map.
     """
     of = {"AUROC of planted regions": "auroc_difference", "agreement with other networks": "agreement"}
     found = trends(rows, seed)

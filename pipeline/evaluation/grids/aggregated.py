@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.jobs import Outcome
 
 EDGES = (0, 2, 5, 50, 95, 98, 100)
 """Per cent."""
@@ -29,8 +32,6 @@ class Bin:
 
     Parameters
     ----------
-    first, last : float
-        Per cent.
     members : tuple of int
         Maps, best first.
     example : int
@@ -40,8 +41,6 @@ class Bin:
         Mean share.
     """
 
-    first: float
-    last: float
     members: tuple[int, ...]
     example: int
     mean: NDArray[np.float64]
@@ -50,11 +49,10 @@ class Bin:
 
 @dataclass(frozen=True, eq=False)
 class Aggregated:
-    """All bins of a method, the scale they share, and the maps that are undefined and in no bin."""
+    """All bins of a method, and the scale they share; maps that are undefined are in no bin."""
 
     bins: tuple[Bin, ...]
     limit: float
-    undefined: tuple[int, ...]
 
 
 def bin_edges(count: int, edges: Sequence[float] = EDGES) -> list[int]:
@@ -101,13 +99,11 @@ def aggregated(
     order = defined[np.lexsort((-np.asarray(inside)[defined], -np.asarray(shares)[defined]))]
     ranks = bin_edges(len(order), edges)
     bins = []
-    for place, (start, stop) in enumerate(pairwise(ranks)):
+    for start, stop in pairwise(ranks):
         members = order[start:stop]
         mean = np.mean([np.asarray(maps[one], dtype=np.float64) for one in np.sort(members)], axis=0)
         bins.append(
             Bin(
-                edges[place],
-                edges[place + 1],
                 tuple(map(int, members)),
                 int(members[(len(members) - 1) // 2]),
                 mean,
@@ -115,4 +111,46 @@ def aggregated(
             )
         )
     limit = float(np.percentile(np.abs([one.mean for one in bins]), SHOWN))
-    return Aggregated(tuple(bins), limit, tuple(map(int, np.flatnonzero(~np.isfinite(shares)))))
+    return Aggregated(tuple(bins), limit)
+
+
+FEWEST = len(EDGES) - 1
+"""Defined maps below which the bins cannot be filled."""
+
+
+def write_aggregated(path: Path, scores: pd.DataFrame, outcomes: Sequence[Outcome]) -> None:
+    """Write the pictures of all methods with enough grids (NPZ); nothing where none has.
+
+    Arrays: ``names`` (M,), ``settings`` (M,), ``stages`` (M,), ``counts`` (M,), ``means`` and ``examples``
+    (M, bins, D, H), ``shares`` (M, bins), ``limits`` (M,).
+    """
+    pictures: dict[str, list[tuple[int, NDArray[np.float32]]]] = {}
+    for outcome in outcomes:
+        number = outcome.job.arguments[0].number
+        with np.load(outcome.job.outputs["pictures"], allow_pickle=False) as file:
+            for name in file.files:
+                pictures.setdefault(name, []).append((number, file[name]))
+    found: dict[str, list[object]] = {
+        name: [] for name in ("names", "settings", "stages", "counts", "means", "examples", "shares", "limits")
+    }
+    for name, numbered in pictures.items():
+        setting, method, stage = name.split("|")
+        own = scores[(scores["setting"] == setting) & (scores["method"] == method) & (scores["stage"] == int(stage))]
+        share = own.dropna(subset="grid").set_index("grid")["share"]
+        shares = np.array([share[number] for number, _ in numbered], dtype=float)
+        if np.isfinite(shares).sum() < FEWEST:
+            continue
+        maps = np.stack([one for _, one in numbered])[..., None]
+        half = [side // 2 for side in maps.shape[1:3]]
+        inside = maps[:, : half[0], : half[1]].sum(axis=(1, 2, 3))
+        bins = aggregated(maps, shares, inside)
+        means = [one.mean[..., 0] for one in bins.bins]
+        examples = [maps[one.example][..., 0] for one in bins.bins]
+        count = int(np.isfinite(shares).sum())
+        values = [method, setting, int(stage), count, means, examples, [one.share for one in bins.bins], bins.limit]
+        for column, value in zip(found, values, strict=True):
+            found[column].append(value)
+    path.unlink(missing_ok=True)
+    if found["names"]:
+        with path.open("wb") as handle:
+            np.savez_compressed(handle, **{column: np.array(value) for column, value in found.items()})  # type: ignore[arg-type]

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatlas.pipeline.evaluation.grids.layout import Layout
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import BadInputError
 
 Kind = Literal["needle", "pair", "corner"]
-KINDS: tuple[Kind, ...] = ("needle", "pair", "corner")
 ATTEMPTS = 100
 """Orders that are tried before a grid without a repeated participant is given up."""
 
@@ -39,15 +38,12 @@ class Candidates:
     participants : tuple of str
     confidence : array of float
         Probability of its class.
-    thresholds : dict of int to float
-        Smallest confidence taken, by class.
     """
 
     scans: NDArray[np.int64]
     labels: NDArray[np.int64]
     participants: tuple[str, ...]
     confidence: NDArray[np.float64]
-    thresholds: dict[int, float]
 
     def of(self, label: int) -> NDArray[np.int64]:
         """Rows of one class."""
@@ -111,11 +107,9 @@ def confident(
     --------
     >>> probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.7, 0.3]])
     >>> found = confident([0, 0, 1, 1], ["a", "b", "c", "d"], probabilities)
-    >>> found.scans.tolist(), found.thresholds
-    ([0, 2], {0: 0.9, 1: 0.8})
+    >>> found.scans.tolist(), found.confidence.tolist()
+    ([0, 2], [0.9, 0.8])
     """
-    if not 0 < top <= 1:
-        raise UsageError(f"grids: top = {top}; it must be above 0 and at most 1.")
     truth = np.asarray(labels, dtype=np.int64)
     own = np.asarray(probabilities, dtype=np.float64)[np.arange(len(truth)), truth]
     right = np.asarray(probabilities).argmax(axis=1) == truth
@@ -126,14 +120,12 @@ def confident(
             f"grids: no scan of class {', '.join(map(str, missing))} is recognised, so none can stand in a grid. Use a "
             "better network, or a contrast whose classes it can tell apart."
         )
-    chosen, thresholds = [], {}
+    chosen = []
     for label in classes:
         rows = np.flatnonzero(right & (truth == label))
-        rows = rows[np.argsort(-own[rows], kind="stable")][: max(fewest, round(top * len(rows)))]
-        thresholds[label] = float(own[rows].min())
-        chosen.append(rows)
+        chosen.append(rows[np.argsort(-own[rows], kind="stable")][: max(fewest, round(top * len(rows)))])
     scans = np.sort(np.concatenate(chosen))
-    return Candidates(scans, truth[scans], tuple(participants[n] for n in scans), own[scans], thresholds)
+    return Candidates(scans, truth[scans], tuple(participants[n] for n in scans), own[scans])
 
 
 def draw_grids(
@@ -151,17 +143,14 @@ def draw_grids(
     count : int
         Grids.
     seed : numpy.random.Generator
-        Of the place of the target and of the other scans.
+        Draws the place of the target and the other scans.
 
     Raises
     ------
-    UsageError
-        For a kind that is unknown or does not fit the layout.
     BadInputError
-        If there are too few classes, scans or participants.
+        If there are too few scans or participants.
     """
     classes = sorted(set(candidates.labels.tolist()))
-    _require(kind, layout, target, classes)
     grids = []
     own = candidates.of(target)
     own = own[np.argsort(-candidates.confidence[own], kind="stable")]
@@ -183,19 +172,6 @@ def draw_grids(
         labels = tuple(int(candidates.labels[row]) for row in rows)
         grids.append(Grid(kind, tuple(int(candidates.scans[row]) for row in rows), labels, target, cell))
     return tuple(grids)
-
-
-def _require(kind: Kind, layout: Layout, target: int, classes: Sequence[int]) -> None:
-    if kind not in KINDS:
-        raise UsageError(f"grids: kind {kind!r}; known are {', '.join(KINDS)}.")
-    if kind == "pair" and layout.cells != 2:
-        raise UsageError(f"grids: a pair has two cells and {layout.counts} has {layout.cells}; use (2, 1, 1).")
-    if kind == "corner" and layout.cells < 3:
-        raise UsageError(f"grids: a repeated corner needs three cells or more, and {layout.counts} has two.")
-    if target not in classes:
-        raise BadInputError(f"grids: there is no confident scan of class {target}.")
-    if len(classes) < 2:
-        raise BadInputError("grids: there are confident scans of one class only; a grid needs another.")
 
 
 def _classes(
@@ -230,7 +206,7 @@ def _rows(
 
 def _counts(candidates: Candidates) -> str:
     found = []
-    for label in sorted(candidates.thresholds):
+    for label in np.unique(candidates.labels).tolist():
         rows = candidates.of(label)
         people = len({candidates.participants[row] for row in rows})
         found.append(f"{len(rows)} of class {label} (of {people} participants)")

@@ -20,37 +20,60 @@ from heatlas.pipeline.evaluation.grids.composition import Kind
 from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS
 from heatlas.pipeline.evaluation.grids.settings import Setting
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.run.columns import Form, described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 
 BY_CONSTRUCTION = "by construction"
 NEAR = 0.1
 """Difference of shares below which two are about the same."""
-DIRECTION_COLUMNS: Mapping[str, str] = {
-    "claim": "What the literature found, in short",
-    "larger": "Setting, kind of grid, method and stage that should have the larger shares",
-    "smaller": "The same of what should have the smaller ones; or chance, or 1, the share of a perfect map",
-    "expected": f"larger; or near, where both should differ by less than {NEAR:g}",
-    "n_participants": "Participants in the target's cell; each counts once",
-    "difference": "Mean difference of shares over participants, larger - smaller; undefined maps have the share 0",
-    "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
-    "ci_high": "Upper bound",
-    "holds": "yes or no, where the interval lies on one side of the limit; open, where it does not, or there are too "
-    "few participants; by construction, where the map is made so that it must hold; n/a, where a method has no scores",
-}
-"""Columns of the table of directions, and what they mean."""
-SUMMARY_COLUMNS: Mapping[str, str] = {
-    **{name: GRID_COLUMNS[name] for name in ("setting", "kind", "method", "stage", "depth", "cells")},
-    "n_participants": "Participants in the target's cell",
-    "n_grids": "Number of grids",
-    "n_undefined": "Grids whose map is undefined; their share counts as 0",
-    "share": "Mean share of positive attribution in the target's cell; a participant's grids are averaged first",
-    "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
-    "ci_high": "Upper bound; n/a where all participants have the same share",
-    "chance": GRID_COLUMNS["chance"],
-    "class_excess": "Mean share in all cells of the class explained, less what an even map has there",
-    "note": "Why there is no score, why maps are undefined, or why a share is no measurement",
-}
-"""Columns of the summary of grids, and what they mean."""
+GRIDS_TABLE = Table(
+    "grids",
+    {
+        **described("cohort"),
+        **{name: GRID_COLUMNS[name] for name in ("setting", "kind", "method", "stage", "depth", "cells")},
+        "n_participants": "Participants in the target's cell",
+        "n_grids": "Number of grids",
+        "n_undefined": "Grids whose map is undefined; their share counts as 0",
+        "share": "Mean share of positive attribution in the target's cell; a participant's grids are averaged first",
+        "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
+        "ci_high": "Upper bound; n/a where all participants have the same share",
+        "chance": GRID_COLUMNS["chance"],
+        "class_excess": "Mean share in all cells of the class explained, less what an even map has there",
+        "note": "Why there is no score, why maps are undefined, or why a share is no measurement",
+        "confidence": "Smallest probability, of their own class, of the scans in the grids",
+        "local": "Whether the network kept the promise of the setting, checked on these grids. DiFull: logits the same "
+        "bit by bit whatever the other cells hold, and no gradient there; DiPart: no gradient beyond the receptive "
+        "field; n/a for GridPG, which promises nothing, and where the setting is not defined",
+    },
+    "setting, kind of grid, method and stage",
+    "Of several scans side by side, does a map mark the one that speaks for the class?", stage="evaluation",
+    filled=("cohort", "setting", "kind", "method", "n_grids"),
+    values={"setting": ("GridPG", "DiFull", "DiPart"), "kind": ("needle", "pair", "corner"), "local": ("yes", "no")},
+    forms={"stage": Form.COUNT},
+)  # fmt: skip
+
+DIRECTIONS_TABLE = Table(
+    "grid_directions",
+    {
+        **described("cohort"),
+        "claim": "What the literature found, in short",
+        "larger": "Setting, kind of grid, method and stage that should have the larger shares",
+        "smaller": "The same of what should have the smaller ones; or chance, or 1, the share of a perfect map",
+        "expected": f"larger; or near, where both should differ by less than {NEAR:g}",
+        "n_participants": "Participants in the target's cell; each counts once",
+        "difference": "Mean difference of shares over participants, larger - smaller; undefined maps have the share 0",
+        "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
+        "ci_high": "Upper bound",
+        "holds": "yes or no, where the interval lies on one side of the limit; open, where it does not, or there are "
+        "too few participants; by construction, where the map is made so that it must hold; n/a, where a method has no "
+        "scores",
+    },
+    "claim", "Does what the literature found on grids hold for these networks?", stage="evaluation",
+    filled=("cohort", "claim", "larger", "smaller", "expected"),
+    values={"expected": ("larger", "near"), "holds": ("yes", "no", "open", BY_CONSTRUCTION)},
+    forms={"expected": Form.CODE},
+)  # fmt: skip
 
 At = Literal["input", "last"]
 KIND_OF: Mapping[Setting, Kind] = {"GridPG": "needle", "DiFull": "corner", "DiPart": "corner"}
@@ -90,7 +113,7 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
     Parameters
     ----------
     kernels : sequence of int
-        Of the smoothing study, in ascending order; the last but one is what the literature recommends.
+        Kernels of the smoothing study, in ascending order; the literature recommends the last but one.
     pooled : bool
         Whether the network pools its last map globally; some claims are about such networks only.
     """
@@ -156,18 +179,18 @@ def by_participant(made: pd.DataFrame, participants: Mapping[int, str], column: 
 
 
 def summary_of_grids(scores: pd.DataFrame, participants: Mapping[int, str], seed: int = 0) -> pd.DataFrame:
-    """Mean scores per setting, kind of grid, method and stage: `SUMMARY_COLUMNS`.
+    """Mean scores per setting, kind of grid, method and stage: `GRIDS_TABLE` without what the network is like.
 
     Undefined maps count as 0, so that a method gains nothing by having none.
 
     Parameters
     ----------
     scores : pandas.DataFrame
-        Of `pipeline.evaluation.grids.grid_scores.grid_scores`.
+        Scores from `pipeline.evaluation.grids.grid_scores.grid_scores`.
     participants : mapping of int to str
         Participant of each scan.
     seed : int
-        Of the intervals.
+        Seed of the intervals.
     """
     rows = []
     places = ["setting", "kind", "method", "stage"]
@@ -184,7 +207,7 @@ def summary_of_grids(scores: pd.DataFrame, participants: Mapping[int, str], seed
             row |= {"n_participants": len(each), "share": each.mean(), "ci_low": low, "ci_high": high}
             row |= {"chance": made["chance"].mean(), "class_excess": excess.mean()}
         rows.append({**row, "note": notes.iloc[0] if len(notes) else None})
-    return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))
+    return GRIDS_TABLE.frame(rows)
 
 
 def directions(
@@ -195,17 +218,17 @@ def directions(
     Parameters
     ----------
     scores : pandas.DataFrame
-        Of `pipeline.evaluation.grids.grid_scores.grid_scores`.
+        Scores from `pipeline.evaluation.grids.grid_scores.grid_scores`.
     participants : mapping of int to str
         Participant of each scan.
     asked : sequence of Claim
     seed : int
-        Of the intervals.
+        Seed of the intervals.
 
     Returns
     -------
     pandas.DataFrame
-        `DIRECTION_COLUMNS`.
+        `DIRECTIONS_TABLE`; the cohort is empty.
 
     Raises
     ------
@@ -216,7 +239,7 @@ def directions(
     unknown = set(made["scan"].astype(int)) - set(participants)
     if unknown:
         raise BadInputError(f"directions: scan {min(unknown)} has no participant; give the participant of every scan.")
-    return pd.DataFrame([_row(made, participants, one, seed) for one in asked], columns=list(DIRECTION_COLUMNS))
+    return DIRECTIONS_TABLE.frame(_row(made, participants, one, seed) for one in asked)
 
 
 def _row(made: pd.DataFrame, participants: Mapping[int, str], claim: Claim, seed: int) -> dict[str, object]:

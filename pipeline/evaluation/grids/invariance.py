@@ -24,14 +24,14 @@ INVARIANCE_ROW = ("method", "logit_difference", "share_plain", "share_cancelling
 
 
 @dataclass(frozen=True)
-class Pair:
+class EquivalentNetworks:
     """Two networks with the same logits: `plain`, and `cancelling` with the two units that cancel."""
 
     plain: nn.Sequential
     cancelling: nn.Sequential
 
 
-def cancelling_pair(weight: Tensor, bias: Tensor, connected: Tensor) -> Pair:
+def cancelling_pair(weight: Tensor, bias: Tensor, connected: Tensor) -> EquivalentNetworks:
     """Linear heads on a map of features.
 
     Parameters
@@ -62,7 +62,9 @@ def cancelling_pair(weight: Tensor, bias: Tensor, connected: Tensor) -> Pair:
     second = nn.Linear(len(places) + 2, classes, dtype=weight.dtype)
     second.weight.data = torch.cat([weight.detach()[:, places], weight.new_ones(classes, 2)], dim=1)
     second.bias.data = bias.detach().clone()
-    return Pair(nn.Sequential(nn.Flatten(), plain).eval(), nn.Sequential(nn.Flatten(), first, second).eval())
+    return EquivalentNetworks(
+        nn.Sequential(nn.Flatten(), plain).eval(), nn.Sequential(nn.Flatten(), first, second).eval()
+    )
 
 
 def share_on_disconnected(
@@ -73,7 +75,7 @@ def share_on_disconnected(
     Parameters
     ----------
     network : nn.Module
-        Of a `Pair`.
+        One of `EquivalentNetworks`.
     features : Tensor
         (1, 1, d, h, w).
     connected : Tensor
@@ -90,7 +92,7 @@ def share_on_disconnected(
 def invariance_rows(
     features: Tensor, slopes: Tensor, connected: Tensor, target: int, asked: Sequence[GridMethod]
 ) -> list[dict[str, object]]:
-    """What methods make of a `Pair` on given features, a row per map: `INVARIANCE_ROW`.
+    """What methods make of `EquivalentNetworks` on given features, a row per map: `INVARIANCE_ROW`.
 
     Parameters
     ----------

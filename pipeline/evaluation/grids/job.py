@@ -54,10 +54,10 @@ class GridToScore:
     Parameters
     ----------
     number : int
-        Of the grid among all.
+        Number of the grid among all.
     grid : Grid
     files : tuple of ScanFiles
-        Of the scan in each cell.
+        Files of the scan in each cell.
     network : Network
         Has seen none of them, with the controls of its fold.
     explanations : tuple of Explanation

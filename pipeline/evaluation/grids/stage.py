@@ -14,10 +14,12 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.grids.aggregated import write_aggregated
 from heatlas.pipeline.evaluation.grids.composition import Candidates, Grid, Kind, confident, draw_grids
 from heatlas.pipeline.evaluation.grids.directions import (
     BY_CONSTRUCTION,
-    DIRECTION_COLUMNS,
+    DIRECTIONS_TABLE,
+    GRIDS_TABLE,
     Claim,
     claims,
     directions,
@@ -25,13 +27,11 @@ from heatlas.pipeline.evaluation.grids.directions import (
 )
 from heatlas.pipeline.evaluation.grids.heads import has_global_pooling
 from heatlas.pipeline.evaluation.grids.job import SETTINGS_OF, GridToScore, layout_of, score_grid
-from heatlas.pipeline.evaluation.grids.pictures import write_aggregated
 from heatlas.pipeline.evaluation.grids.studies import smoothing_kernels
 from heatlas.pipeline.evaluation.grids.tables import (
-    AGREEMENT_COLUMNS,
+    AGREEMENT_TABLE,
     ALL_METHODS,
-    GRID_TABLE_COLUMNS,
-    INVARIANCE_COLUMNS,
+    INVARIANCE_TABLE,
     agreement_table,
     invariance_table,
 )
@@ -41,7 +41,7 @@ from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import generator
@@ -49,7 +49,7 @@ from heatlas.pipeline.run.work.seeds import generator
 log = logging.getLogger("heatlas")
 STAGE = "grids"
 GRID_METHODS = ("layer-cam", "occlusion", "rise")
-"""Asked in grids beside the usual methods: the literature says what to expect of them."""
+"""Methods judged on grids beside the usual ones: the literature says what to expect of them."""
 
 
 def require_single(config: Config) -> None:
@@ -203,17 +203,13 @@ def _write_tables(cohort: JudgedCohort, planned: Sequence[Planned], outcomes: Se
     kept = scores.groupby(["setting", "kind"])["local"].agg(_kept)
     summary["local"] = [kept[setting, kind] for setting, kind in zip(summary["setting"], summary["kind"], strict=True)]
     summary = pd.concat([summary, _notes(cohort, planned)], ignore_index=True)
-    summary = summary[list(GRID_TABLE_COLUMNS)].astype({"stage": "Int64"})
-    write_table(layout.grids, summary, GRID_TABLE_COLUMNS)
+    GRIDS_TABLE.write(layout, summary.astype({"stage": "Int64"}))
     task: GridToScore = outcomes[0].job.arguments[0]
     found = directions(scores, people, claims_about(task.network.files), seed).assign(cohort=cohort.name)
-    columns = {"cohort": GRID_TABLE_COLUMNS["cohort"], **DIRECTION_COLUMNS}
-    write_table(layout.grid_directions, found[list(columns)], columns)
-    write_table(layout.grid_agreement, agreement_table(scores, cohort.name), AGREEMENT_COLUMNS)
-    frames = [
-        read_table(one.job.outputs["invariance"], [], ["method", "note"]) for one in outcomes
-    ]  # fmt: skip
-    write_table(layout.invariance, invariance_table(frames, cohort.name), INVARIANCE_COLUMNS)
+    DIRECTIONS_TABLE.write(layout, found)
+    AGREEMENT_TABLE.write(layout, agreement_table(scores, cohort.name))
+    frames = [read_table(one.job.outputs["invariance"], [], ["method", "note"]) for one in outcomes]
+    INVARIANCE_TABLE.write(layout, invariance_table(frames, cohort.name))
     write_aggregated(layout.aggregated_maps, scores, outcomes)
     answers = found["holds"].fillna("n/a").value_counts()
     log.info("Grids: claims of the literature that hold: %d; do not: %d; open: %d; by construction: %d; not asked: %d.",
@@ -238,13 +234,11 @@ def _kept(answers: pd.Series) -> str | None:
 
 
 def _notes(cohort: JudgedCohort, planned: Sequence[Planned]) -> pd.DataFrame:
-    """A row per setting and kind of which a fold has no grid."""
-    rows = {
-        (setting, one.kind, one.note) for one in planned if one.note for setting in SETTINGS_OF[one.kind]
-    }  # fmt: skip
+    """A row per setting and kind where a fold has no grid."""
+    rows = {(setting, one.kind, one.note) for one in planned if one.note for setting in SETTINGS_OF[one.kind]}
     made = [
         {"cohort": cohort.name, "setting": setting, "kind": kind, "method": ALL_METHODS, "n_participants": 0,
          "n_grids": 0, "n_undefined": 0, "cells": layout_of(kind, cohort.config.evaluation.grids).cells, "note": note}
         for setting, kind, note in sorted(rows)
     ]  # fmt: skip
-    return pd.DataFrame(made, columns=list(GRID_TABLE_COLUMNS))
+    return GRIDS_TABLE.frame(made)

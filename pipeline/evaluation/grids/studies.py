@@ -67,7 +67,7 @@ def depths(model: nn.Module, every: bool = True) -> tuple[Depth, ...]:
 
 
 def regional(asked: Explanation) -> bool:
-    """Whether a method hides the regions of one brain, of which a grid has several."""
+    """Whether a method hides the regions of one brain; a grid holds several brains."""
     return any(field.name == "regions" for field in dataclasses.fields(asked.entry.record))
 
 
@@ -196,7 +196,7 @@ def spearman_matrix(scores: pd.DataFrame, setting: str, kind: str) -> pd.DataFra
     Parameters
     ----------
     scores : pandas.DataFrame
-        Of `pipeline.evaluation.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0.
+        Scores from `pipeline.evaluation.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0.
     setting : {"GridPG", "DiFull", "DiPart"}
     kind : {"needle", "pair", "corner"}
 

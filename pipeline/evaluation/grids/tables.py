@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, DIRECTION_COLUMNS, SUMMARY_COLUMNS
+from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
 from heatlas.pipeline.evaluation.grids.studies import spearman_matrix
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 
 ALL_METHODS = "all"
@@ -17,66 +17,37 @@ ALL_METHODS = "all"
 SAME = 0.01
 """Difference of shares up to which a method explains both networks alike."""
 
-GRID_TABLE_COLUMNS = {
-    "cohort": "run or planted, as in evaluation.tsv",
-    **SUMMARY_COLUMNS,
-    "confidence": "Smallest probability, of their own class, of the scans in the grids",
-    "local": "Whether the network kept the promise of the setting, checked on these grids. DiFull: logits the same bit "
-    "by bit whatever the other cells hold, and no gradient there; DiPart: no gradient beyond the receptive field; n/a "
-    "for GridPG, which promises nothing, and where the setting is not defined",
-}
-GRIDS_TABLE = Table(
-    "grids", GRID_TABLE_COLUMNS, "setting, kind of grid, method and stage",
-    "Of several scans side by side, does a map mark the one that speaks for the class?", stage="evaluation",
-    file="evaluation/grids.tsv", filled=("cohort", "setting", "kind", "method", "n_grids"),
-    values={"setting": ("GridPG", "DiFull", "DiPart"), "kind": ("needle", "pair", "corner"), "local": ("yes", "no")},
-    forms={"cohort": Form.CODE, "setting": Form.CODE, "kind": Form.CODE, "method": Form.CODE, "stage": Form.COUNT,
-           "local": Form.CODE},
-)  # fmt: skip
-
-DIRECTIONS_TABLE = Table(
-    "grid_directions", {"cohort": GRID_TABLE_COLUMNS["cohort"], **DIRECTION_COLUMNS}, "claim",
-    "Does what the literature found on grids hold for these networks?", stage="evaluation",
-    file="evaluation/grid_directions.tsv", filled=("cohort", "claim", "larger", "smaller", "expected"),
-    values={"expected": ("larger", "near"), "holds": ("yes", "no", "open", BY_CONSTRUCTION)},
-    forms={"cohort": Form.CODE, "claim": Form.TEXT, "larger": Form.TEXT, "smaller": Form.TEXT, "expected": Form.CODE,
-           "holds": Form.CODE},
-)  # fmt: skip
-
-AGREEMENT_COLUMNS = {
-    "cohort": GRID_TABLE_COLUMNS["cohort"],
-    "setting": SUMMARY_COLUMNS["setting"],
-    "kind": SUMMARY_COLUMNS["kind"],
-    "method_a": "Method of one map",
-    "stage_a": "Its stage",
-    "method_b": "Method of the other",
-    "stage_b": "Its stage",
-    "spearman": "Rank correlation of their shares over grids; n/a where a method has the same share on all",
-    "n_grids": SUMMARY_COLUMNS["n_grids"],
-}
 AGREEMENT_TABLE = Table(
-    "grid_agreement", AGREEMENT_COLUMNS, "setting, kind of grid and two methods at their stages",
-    "Do methods find the same grids easy?", stage="evaluation", file="evaluation/grid_agreement.tsv",
-    filled=("cohort", "setting", "method_a", "method_b", "n_grids"), on_pages=False,
-    forms={"cohort": Form.CODE, "setting": Form.CODE, "kind": Form.CODE, "method_a": Form.CODE, "method_b": Form.CODE,
-           "stage_a": Form.COUNT, "stage_b": Form.COUNT},
+    "grid_agreement",
+    {
+        **described("cohort"),
+        **{name: GRIDS_TABLE.meanings[name] for name in ("setting", "kind")},
+        "method_a": "Method of one map",
+        "stage_a": "Its stage",
+        "method_b": "Method of the other",
+        "stage_b": "Its stage",
+        "spearman": "Rank correlation of their shares over grids; n/a where a method has the same share on all",
+        "n_grids": GRIDS_TABLE.meanings["n_grids"],
+    },
+    "setting, kind of grid and two methods at their stages", "Do methods find the same grids easy?",
+    stage="evaluation", filled=("cohort", "setting", "method_a", "method_b", "n_grids"), on_pages=False,
 )  # fmt: skip
 
-INVARIANCE_COLUMNS = {
-    "cohort": GRID_TABLE_COLUMNS["cohort"],
-    "method": SUMMARY_COLUMNS["method"],
-    "n_grids": "Grids whose last features were explained",
-    "logit_difference": "Largest difference of the logits of the two networks, as share of the largest logit",
-    "share_plain": "Mean share of |attribution| on features that the network does not read",
-    "share_cancelling": "The same by a network that computes the same with two units that cancel",
-    "invariant": f"true: the shares differ by at most {SAME:g}. false: the map depends on how a function is written",
-    "note": "Why there is no share",
-}
 INVARIANCE_TABLE = Table(
-    "invariance", INVARIANCE_COLUMNS, "method",
-    "Does a map stay the same when another network computes the same function?", stage="evaluation",
-    file="evaluation/invariance.tsv", filled=("cohort", "method", "n_grids"),
-    forms={"cohort": Form.CODE, "method": Form.CODE, "invariant": Form.FLAG},
+    "invariance",
+    {
+        **described("cohort"),
+        "method": GRIDS_TABLE.meanings["method"],
+        "n_grids": "Grids whose last features were explained",
+        "logit_difference": "Largest difference of the logits of the two networks, as share of the largest logit",
+        "share_plain": "Mean share of |attribution| on features that the network does not read",
+        "share_cancelling": "The same by a network that computes the same with two units that cancel",
+        "invariant": f"true: the shares differ by at most {SAME:g}. false: the map depends on how a function is "
+        "written",
+        "note": "Why there is no share",
+    },
+    "method", "Does a map stay the same when another network computes the same function?", stage="evaluation",
+    filled=("cohort", "method", "n_grids"),
 )  # fmt: skip
 
 GRID_TABLES = (GRIDS_TABLE, DIRECTIONS_TABLE, AGREEMENT_TABLE, INVARIANCE_TABLE)
@@ -92,7 +63,7 @@ def agreement_table(scores: pd.DataFrame, cohort: str) -> pd.DataFrame:
         for a, first in enumerate(matrix.index):
             for b in range(a + 1, len(matrix)):
                 made.append([cohort, setting, kind, *first, *matrix.index[b], values[a, b], own["grid"].nunique()])
-    return pd.DataFrame(made, columns=list(AGREEMENT_COLUMNS)).astype({"stage_a": "Int64", "stage_b": "Int64"})
+    return AGREEMENT_TABLE.frame(made).astype({"stage_a": "Int64", "stage_b": "Int64"})
 
 
 def invariance_table(frames: Sequence[pd.DataFrame], cohort: str) -> pd.DataFrame:
@@ -111,4 +82,4 @@ def invariance_table(frames: Sequence[pd.DataFrame], cohort: str) -> pd.DataFram
                 "note": notes.iloc[0] if len(notes) else None,
             }
         )  # fmt: skip
-    return pd.DataFrame(made, columns=list(INVARIANCE_COLUMNS)).astype({"invariant": "boolean"})
+    return INVARIANCE_TABLE.frame(made).astype({"invariant": "boolean"})

@@ -24,43 +24,42 @@ from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.jobs import Outcome
 from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import generator
 
 DRAWS = 2000
 BATCH = 6
-SCAN_COLUMNS = {
-    "group": "Bilateral group with a region on either side",
-    "left": "Evidence lost when the left side takes the mean tissue of the controls",
-    "right": "The same of the right side",
-    "both": "The same of both sides together",
-}
-"""Columns of the table of one scan."""
-COLUMNS = {
-    "cohort": "run or planted, as in evaluation.tsv",
-    "group": SCAN_COLUMNS["group"],
-    "n_participants": "Participants of the positive class, one scan each",
-    "left": f"{SCAN_COLUMNS['left']}; mean, in logits",
-    "right": f"{SCAN_COLUMNS['right']}; mean, in logits",
-    "both": f"{SCAN_COLUMNS['both']}; mean, in logits",
-    "interaction": "both - left - right: above 0 redundancy (either side suffices), below 0 synergy (the network needs "
-    "both sides)",
-    "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
-    "ci_high": "Upper bound",
-}
-"""Columns of ``interactions_of_sides.tsv``."""
+SIDES_TABLE = Table(
+    "sides_of_scan",
+    {
+        "group": "Bilateral group with a region on either side",
+        "left": "Evidence lost when the left side takes the mean tissue of the controls",
+        "right": "The same of the right side",
+        "both": "The same of both sides together",
+    },
+    "bilateral group", "What is each side worth to the network in one scan?", stage="evaluation",
+    file="evaluation/scans/run/sub-*_sides.tsv",
+)  # fmt: skip
 INTERACTIONS_TABLE = Table(
-    "interactions_of_sides", COLUMNS, "cohort and bilateral group",
-    "Does the network need both sides of a region, or does either suffice?", stage="evaluation",
-    file="evaluation/interactions_of_sides.tsv", filled=("cohort", "group", "n_participants"),
-    forms={"cohort": Form.CODE, "group": Form.TEXT},
+    "interactions_of_sides",
+    {
+        **described("cohort"),
+        "group": SIDES_TABLE.meanings["group"],
+        "n_participants": "Participants of the positive class, one scan each",
+        **{name: f"{SIDES_TABLE.meanings[name]}; mean, in logits" for name in ("left", "right", "both")},
+        "interaction": "both - left - right: above 0 redundancy (either side suffices), below 0 synergy (the network "
+        "needs both sides)",
+        "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
+        "ci_high": "Upper bound",
+    },
+    "cohort and bilateral group", "Does the network need both sides of a region, or does either suffice?",
+    stage="evaluation", filled=("cohort", "group", "n_participants"),
 )  # fmt: skip
 
 
@@ -109,7 +108,7 @@ def score_sides(outputs: Mapping[str, Path], task: ScanOfSides) -> None:
     scores = torch.cat(found).double().cpu().numpy() if found else np.zeros(0)  # an atlas without sides has none
     lost = whole - scores.reshape(len(groups), 3)
     frame = pd.DataFrame(lost, columns=["left", "right", "both"]).assign(group=list(groups))
-    write_table(outputs["sides"], frame[list(SCAN_COLUMNS)])
+    SIDES_TABLE.write(outputs["sides"], frame)
 
 
 def _keeps(labels: Tensor, groups: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> Iterator[Tensor]:
@@ -135,9 +134,9 @@ def interaction(
 
 def interaction_table(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Means over participants, from the tables of all scans that succeeded."""
-    frames = [read_table(one.job.outputs["sides"], list(SCAN_COLUMNS), ["group"]) for one in outcomes if one.ok]
+    frames = [SIDES_TABLE.read(one.job.outputs["sides"]) for one in outcomes if one.ok]
     if not frames:
-        return pd.DataFrame(columns=list(COLUMNS))
+        return INTERACTIONS_TABLE.frame()
     random = generator(cohort.config.seed, "interactions")
     drawn = random.integers(len(frames), size=(DRAWS, len(frames)))
     values = np.stack([frame[["left", "right", "both"]].to_numpy(float) for frame in frames])
@@ -152,4 +151,4 @@ def interaction_table(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> pd.D
             "right": right, "both": both, "interaction": together.mean(axis=0), "ci_low": low, "ci_high": high,
         }
     )  # fmt: skip
-    return table[list(COLUMNS)]
+    return table[list(INTERACTIONS_TABLE.meanings)]

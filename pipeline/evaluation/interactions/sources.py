@@ -12,38 +12,36 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.pipeline.evaluation.bench.densities import Rows, density_of
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps, density_of
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.regions.effect_size import NO_SPREAD
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 Floats = NDArray[np.float64]
 FEWEST = 8
 """Scans beyond one for each class and fold, at least."""
-COLUMNS = {
-    "cohort": "run or planted, as in evaluation.tsv",
-    "map": "Map relative to controls, named as in file names",
-    "group": "Bilateral group",
-    "n_scans": "Scans with all three",
-    "n_missing": "Scans left out because they have no volume (or no intensity)",
-    "volume_slope": "Standard deviations of evidence per standard deviation of log volume; intensity, class and fold "
-    "held",
-    "intensity_slope": "Standard deviations of evidence per standard deviation of mean intensity; volume, class and "
-    "fold held",
-    "r2": "Share of the variance of evidence within classes and folds that both explain",
-}
-"""Columns of ``evidence_sources.tsv``."""
 SOURCES_TABLE = Table(
-    "evidence_sources", COLUMNS, "cohort, map and bilateral group", "Is evidence related to volume or to intensity?",
-    stage="evaluation", file="evaluation/evidence_sources.tsv",
-    filled=("cohort", "map", "group", "n_scans", "n_missing"),
-    forms={"cohort": Form.CODE, "map": Form.CODE, "group": Form.TEXT},
+    "evidence_sources",
+    {
+        **described("cohort"),
+        "map": "Map relative to controls, named as in file names",
+        **described("group"),
+        "n_scans": "Scans with all three",
+        "n_missing": "Scans left out because they have no volume (or no intensity)",
+        "volume_slope": "Standard deviations of evidence per standard deviation of log volume; intensity, class and "
+        "fold held",
+        "intensity_slope": "Standard deviations of evidence per standard deviation of mean intensity; volume, class "
+        "and fold held",
+        "r2": "Share of the variance of evidence within classes and folds that both explain",
+    },
+    "cohort, map and bilateral group", "Is evidence related to volume or to intensity?", stage="evaluation",
+    filled=("cohort", "map", "group", "n_scans", "n_missing"), forms={"map": Form.CODE},
 )  # fmt: skip
 
 
-def source_table(cohort: JudgedCohort, rows: Rows, maps: list[str], volumes: pd.DataFrame | None) -> pd.DataFrame:
+def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volumes: pd.DataFrame | None) -> pd.DataFrame:
     """One row per map and group.
 
     Parameters
@@ -73,7 +71,7 @@ def source_table(cohort: JudgedCohort, rows: Rows, maps: list[str], volumes: pd.
                 evidence[known, place], None if volume is None else volume[known], intensity[known, place], cell[known]
             )
             made.append([cohort.name, name, group, int(known.sum()), int((~known).sum()), *slopes])
-    return pd.DataFrame(made, columns=list(COLUMNS))
+    return SOURCES_TABLE.frame(made)
 
 
 def standardised_slopes(

@@ -1,16 +1,20 @@
-"""``--parts interactions``: sides of regions together, and what evidence goes with; of the first cohort."""
+"""``--parts interactions`` on the first cohort: both sides of regions together, and what evidence is related to."""
 
 from __future__ import annotations
 
-from heatlas.pipeline.evaluation.bench.densities import Rows
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort
-from heatlas.pipeline.evaluation.interactions import sides, sources
-from heatlas.pipeline.evaluation.interactions.sides import ScanOfSides, score_sides
+from heatlas.pipeline.evaluation.interactions.sides import (
+    INTERACTIONS_TABLE,
+    ScanOfSides,
+    interaction_table,
+    score_sides,
+)
+from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE, source_table
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.registration.volumes.tables import VOLUMES_TABLE
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 
@@ -31,20 +35,21 @@ class SideJobs(Judge):
             inputs = {"t1w": self.digests.digest(files.t1w), "brain_mask": self.digests.digest(files.brain_mask)}
             inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
             facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest]
-            outputs = {"sides": self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)}
+            path = self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)
+            outputs = {"sides": path, "columns": path.with_suffix(".json")}
             unit, key = f"{self.cohort.name}_{scan.name}", unit_key(inputs, facts, score_sides)
             jobs.append(Job(STAGE, unit, key, outputs, score_sides, (task,), on_gpu=True))
         return jobs
 
 
-def interactions(bench: Bench, cohort: JudgedCohort, rows: Rows) -> list[Outcome]:
-    """Write ``interactions.tsv`` and ``evidence_sources.tsv``."""
+def interactions(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:
+    """Write `INTERACTIONS_TABLE` and `SOURCES_TABLE`."""
     explanations, layout = bench.explanations(cohort.config), bench.layout
     jobs = SideJobs(cohort, explanations, Extent(), bench.digests).jobs()
     outcomes = run_jobs(layout, jobs, bench.executor, "sides of regions")
-    write_table(layout.interactions, sides.interaction_table(cohort, outcomes), sides.COLUMNS)
+    INTERACTIONS_TABLE.write(layout, interaction_table(cohort, outcomes))
     known = cohort.name == RUN and VOLUMES_TABLE.path(layout).is_file()
     volumes = VOLUMES_TABLE.read(layout) if known else None
     maps = [name for asked in explanations if asked.entry.needs_reference for name in asked.names]
-    write_table(layout.evidence_sources, sources.source_table(cohort, rows, maps, volumes), sources.COLUMNS)
+    SOURCES_TABLE.write(layout, source_table(cohort, rows, maps, volumes))
     return outcomes

@@ -86,8 +86,8 @@ def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig,
 def least_associated(values: NDArray[np.float64], is_number: bool, seed: int) -> NDArray[np.intp]:
     """Order of people whose values say least of their own: person ``i`` takes the value of person ``order[i]``.
 
-    Of `ORDERS` random ones, that with the smallest correlation of numbers, or, of classes, the smallest sum of squared
-    differences between the table of new and true classes and that of independence.
+    The one of `ORDERS` random orders with the smallest correlation of numbers; for classes, with the smallest sum of
+    squared differences between the table of new and true classes and that of independence.
 
     Examples
     --------

@@ -58,7 +58,7 @@ def shuffled_jobs(cohort: JudgedCohort, numbers: Sequence[int], digests: DigestC
     Parameters
     ----------
     numbers : sequence of int
-        Of the swaps, from 1.
+        Numbers of the swaps, from 1.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def shuffled_config(config: Config, seed: int) -> Config:
 
 
 def layers_with_parameters(model: nn.Module) -> list[str]:
-    """Names of the modules with parameters of their own, from input to head; of an ensemble those of each member."""
+    """Names of the modules with parameters of their own, from input to head; in an ensemble, of each member."""
     first = members_of(model)[0]
     return [name for name, module in first.named_modules() if next(module.parameters(recurse=False), None) is not None]
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Executor
+
+import nibabel as nib
+import numpy as np
+from numpy.typing import NDArray
 
 from heatlas.atlases.labels import Atlas
-from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.planting.copies import (
     FEWEST,
-    Person,
+    PlantedControl,
     paired_folds,
     people_to_plant,
     planted_changes,
@@ -22,49 +25,34 @@ from heatlas.pipeline.evaluation.planting.copies import (
     truth_of,
     unused_changes,
 )
-from heatlas.pipeline.evaluation.planting.correlated import correlated_group
 from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.regions.audit import FLUID, VESSEL
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import Outcome, run_jobs
 from heatlas.pipeline.training.stage import fold_job, registered_versions
 
 log = logging.getLogger("heatlas")
 
 
-def planted_cohort(
-    layout: EvaluationLayout,
-    scans: Sequence[Scan],
-    config: Config,
-    atlas: Atlas,
-    executor: Executor,
-    digests: DigestCache,
-) -> tuple[JudgedCohort, list[Outcome]]:
-    """Copy the controls among the scans, train on the copies, and keep those that a network has not seen.
-
-    Parameters
-    ----------
-    layout : EvaluationLayout
-        Where the scans of the run lie.
-    scans : sequence of Scan
-        Kept and registered.
-    config : Config
-        Recipe of the run.
+def planted_cohort(bench: Bench) -> tuple[JudgedCohort, list[Outcome]]:
+    """Copy the controls of the run, train on the copies, and keep those that a network has not seen.
 
     Raises
     ------
     BadInputError
         If there are too few controls, too few could be copied, or every training failed.
     """
+    layout, config, atlas, digests = bench.layout, bench.config, bench.atlas, bench.digests
     recipe = planted_config(config, config.seed)
     controls = None if config.cohort.target else config.cohort.negative
-    people = people_to_plant(scans, controls, config.seed)
+    people = people_to_plant(bench.scans, controls, config.seed)
     copies = dataclasses.replace(layout, images=PLANTED, networks=PLANTED)
     jobs = planting_jobs(layout, copies, people, atlas, recipe, digests)
-    outcomes = run_jobs(layout, jobs, executor, "planting")
+    outcomes = run_jobs(layout, jobs, bench.executor, "planting")
     made = _copied(layout, people, outcomes)
     split = paired_folds(made, recipe.cohort.folds, recipe.cohort.validation_fraction, recipe.seed)
     labelled = tuple(scan for person in made for scan in person.copies)
@@ -72,7 +60,7 @@ def planted_cohort(
     spec = configured_input(recipe)
     jobs = [fold_job(copies, fold, labelled, spec, recipe, versions, prefix="planted_") for fold in split.folds]
     digests.save()
-    networks = trained(layout, jobs, executor, "training on planted copies")
+    networks = trained(layout, jobs, bench.executor, "training on planted copies")
     tested = {who for fold, one in zip(split.folds, networks, strict=True) if one.ok for who in fold.test}
     if not tested:
         raise BadInputError(f"training on planted copies: every network failed; see {layout.failures}.")
@@ -83,7 +71,9 @@ def planted_cohort(
     return cohort, outcomes + networks
 
 
-def _copied(layout: EvaluationLayout, people: Sequence[Person], outcomes: Sequence[Outcome]) -> tuple[Person, ...]:
+def _copied(
+    layout: EvaluationLayout, people: Sequence[PlantedControl], outcomes: Sequence[Outcome]
+) -> tuple[PlantedControl, ...]:
     """People whose copies were written; refuses too few."""
     made = tuple(person for person, one in zip(people, outcomes, strict=True) if one.ok)
     if len(made) < FEWEST:
@@ -97,9 +87,61 @@ def _copied(layout: EvaluationLayout, people: Sequence[Person], outcomes: Sequen
     return made
 
 
-def _correlated(layout: EvaluationLayout, people: Sequence[Person], config: Config, atlas: Atlas) -> str | None:
+def _correlated(layout: EvaluationLayout, people: Sequence[PlantedControl], config: Config, atlas: Atlas) -> str | None:
     resolution = config.registration.resolution_mm
     files = [layout.scan(one.scan.participant_id, one.scan.session_id, resolution) for one in people]
     planted = [change.group for change in planted_changes(atlas)]
     others = [change.group for change in unused_changes(atlas)]
     return correlated_group(files, atlas, planted, others)
+
+
+FEWEST_VOXELS = 50
+
+
+def correlated_group(
+    files: Sequence[ScanFiles], atlas: Atlas, planted: Sequence[str], others: Sequence[str]
+) -> str | None:
+    """Name of the group, among those of tissue that are neither planted nor in `others`; None if there is none.
+
+    Parameters
+    ----------
+    files : sequence of ScanFiles
+        Scans before anything is planted; an image is relative to the mean of its brain.
+    """
+    fluid = {region.group for region in atlas.regions.regions if region.tissue in (FLUID, VESSEL)}
+    names = list(atlas.regions.groups)
+    places = [np.flatnonzero(np.isin(atlas.labels, numbers)) for numbers in atlas.regions.groups.values()]
+    means = np.array([_means(one, places) for one in files])
+    return strongest(means, names, planted, {*others, *fluid, *_small(names, places)})
+
+
+def _small(names: Sequence[str], places: Sequence[NDArray[np.intp]]) -> set[str]:
+    return {name for name, own in zip(names, places, strict=True) if len(own) < FEWEST_VOXELS}
+
+
+def _means(files: ScanFiles, places: Sequence[NDArray[np.intp]]) -> list[float]:
+    values = np.asarray(nib.nifti1.Nifti1Image.from_filename(files.t1w).dataobj, dtype=np.float32).ravel()
+    whole = float(values[values > 0].mean())
+    return [float(values[own].mean()) / whole if len(own) else float("nan") for own in places]
+
+
+def strongest(
+    means: NDArray[np.float64], names: Sequence[str], planted: Sequence[str], left_out: set[str]
+) -> str | None:
+    """The group whose column correlates most with the mean of the planted columns.
+
+    Examples
+    --------
+    >>> means = np.array([[1.0, 1.1, 5.0], [2.0, 1.9, 1.0], [3.0, 3.2, 2.0]])
+    >>> strongest(means, ["a", "b", "c"], ["a"], set())
+    'b'
+    """
+    target = means[:, np.isin(names, planted)].mean(axis=1)
+    best, found = -np.inf, None
+    for name, column in zip(names, means.T, strict=True):
+        if name in planted or name in left_out or not np.isfinite(column).all() or np.ptp(column) == 0:
+            continue
+        correlation = float(np.corrcoef(column, target)[0, 1])
+        if correlation > best:
+            best, found = correlation, name
+    return found

@@ -52,15 +52,15 @@ FEWEST = 6
 
 
 @dataclass(frozen=True)
-class Person:
+class PlantedControl:
     """What is planted in one control.
 
     Parameters
     ----------
     scan : Scan
-        Of the run.
+        Scan of the run.
     severity : float
-        Of the loss in the planted copy.
+        Severity of the loss in the planted copy.
     unused : float
         Severity of the change in both copies; 0 for none.
     marked : bool
@@ -103,7 +103,7 @@ def unused_changes(atlas: Atlas) -> tuple[PlantedChange, ...]:
     return (BOTH_CLASSES,) if BOTH_CLASSES.group in atlas.regions.groups else ()
 
 
-def people_to_plant(scans: Sequence[Scan], negative: str | None, seed: int) -> tuple[Person, ...]:
+def people_to_plant(scans: Sequence[Scan], negative: str | None, seed: int) -> tuple[PlantedControl, ...]:
     """Deal severities, the unused change and markers to controls, one scan each.
 
     Parameters
@@ -133,7 +133,7 @@ def people_to_plant(scans: Sequence[Scan], negative: str | None, seed: int) -> t
     people = list(firsts.values())
     dealt = [generator(seed, "plant", name).permutation(len(people)) for name in ("severity", "unused", "marker")]
     return tuple(
-        Person(
+        PlantedControl(
             scan,
             SEVERITIES[int(level) % len(SEVERITIES)],
             SEVERITIES[int(level) % len(SEVERITIES)] if int(unused) % EVERY == 0 else 0.0,
@@ -143,7 +143,7 @@ def people_to_plant(scans: Sequence[Scan], negative: str | None, seed: int) -> t
     )
 
 
-def paired_folds(people: Sequence[Person], folds: int, validation_fraction: float, seed: int) -> Split:
+def paired_folds(people: Sequence[PlantedControl], folds: int, validation_fraction: float, seed: int) -> Split:
     """Folds of whole people; each person has a scan of either class, so that every part has both.
 
     At most as many folds as leave two people to train and one to validate.
@@ -170,7 +170,7 @@ def planted_config(config: Config, seed: int) -> Config:
 
 
 def planting_jobs(
-    layout: EvaluationLayout, copies: EvaluationLayout, people: Sequence[Person], atlas: Atlas, config: Config,
+    layout: EvaluationLayout, copies: EvaluationLayout, people: Sequence[PlantedControl], atlas: Atlas, config: Config,
     digests: DigestCache,
 ) -> list[Job]:  # fmt: skip
     """One unit per control, which writes both copies and their masks.
@@ -202,7 +202,7 @@ def planting_jobs(
 
 def plant_person(
     outputs: Mapping[str, Path],
-    person: Person,
+    person: PlantedControl,
     source: ScanFiles,
     atlas_name: str,
     changes: tuple[PlantedChange, ...],
@@ -245,7 +245,7 @@ def read_registered(source: ScanFiles, grid: Grid) -> tuple[NDArray[np.float32],
     return volume, brain
 
 
-def truth_of(people: Sequence[Person], atlas: Atlas, correlated: str | None) -> Truth:
+def truth_of(people: Sequence[PlantedControl], atlas: Atlas, correlated: str | None) -> Truth:
     """What was planted, and what was not though it looks like it.
 
     Parameters

@@ -27,9 +27,9 @@ JITTER_RMS_MM, JITTER_SMOOTHNESS_MM = 0.5, 16.0
 SHARE_SMOOTHING_MM = 1.0
 FLUID_GROUP = "Lateral ventricle"
 FLUID_PERCENTILE = 10.0
-"""Of the intensities where the atlas has ventricles: where they are slits, most of its voxels hold tissue."""
+"""Percentile of the intensities in the atlas's ventricles: where these are slits, most of the voxels hold tissue."""
 BRAIN_PERCENTILE = 2.0
-"""Of the intensities of the brain: fluid, where the atlas has no ventricles."""
+"""Percentile of the intensities of the brain that is fluid, where the atlas has no ventricles."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class PlantingSite:
     Parameters
     ----------
     grid : Grid
-        Of the scans.
+        Grid of the scans.
     velocities : array, shape (changes, 3, X, Y, Z)
         Contraction at severity 1, on a 3 mm grid of template space.
     shares : array, shape (changes, *grid)
@@ -90,11 +90,7 @@ def _members(atlas: Atlas, group: str) -> Sequence[int]:
 
 
 def planted_copy(
-    volume: Array,
-    brain: NDArray[np.bool_],
-    site: PlantingSite,
-    severities: Sequence[float],
-    rng: np.random.Generator,
+    volume: Array, brain: NDArray[np.bool_], site: PlantingSite, severities: Sequence[float], rng: np.random.Generator
 ) -> Array:
     """A copy of a scan with changes of given severities (0 for none), after a small random deformation.
 
@@ -105,7 +101,7 @@ def planted_copy(
     brain : array of bool, shape of the grid
     site : PlantingSite
     severities : sequence of float
-        Of each change, in the order of the site.
+        Severity of each change, in the order of the site.
     rng : numpy.random.Generator
         For the deformation.
 

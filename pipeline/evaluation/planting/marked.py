@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -26,9 +25,15 @@ from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.marker import MARKER_OFFSET, with_marker
 from heatlas.pipeline.evaluation.planting.copies import read_registered
-from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, REVERSED, Places, map_measures, tied_marks
-from heatlas.pipeline.evaluation.planting.marker_table import COLUMNS, MEASURES, marker_row, read_answers
-from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap, write_pooled
+from heatlas.pipeline.evaluation.planting.marker_groups import (
+    DIAGNOSIS,
+    REVERSED,
+    MarkerMasks,
+    map_measures,
+    tied_marks,
+)
+from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row, read_answers
+from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap, write_pooled
 from heatlas.pipeline.evaluation.scores.overlap import best_threshold
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.models.storage import load_model
@@ -37,7 +42,6 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.objectives.explanations import BRAIN, annotated_people, mask_of
@@ -106,7 +110,7 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
         ]
     if not rows:
         raise BadInputError(f"training with a marker: every network failed; see {cohort.layout.failures}.")
-    write_table(cohort.layout.marker_groups, pd.DataFrame(rows, columns=list(COLUMNS)), COLUMNS)
+    MARKER_TABLE.write(cohort.layout, rows)
     return made + outcomes
 
 
@@ -161,7 +165,7 @@ def _people(cohort: JudgedCohort) -> tuple[Scan, ...]:
 
 
 def _seen(scans: Sequence[Scan], fold: Fold, tied: Mapping[str, bool]) -> tuple[Scan, ...]:
-    """One copy of whom a fold trains or selects with, both of whom it tests."""
+    """One copy of each person a fold trains or selects with, both copies of each person it tests."""
     return tuple(
         scan
         for scan in scans
@@ -217,12 +221,12 @@ def _training(
 def train_and_measure(
     outputs: dict[str, Path], task: FoldTask, key: str, guidance: ObjectiveConfig
 ) -> Mapping[str, Any]:
-    """Train one fold and measure the maps of the true class of whom it tests; the function of a `Job`."""
+    """Train one fold and measure the maps of the true class of its test people; the function of a `Job`."""
     own = ("measures", "measures_columns", "mean_map")
     facts = train_fold({name: path for name, path in outputs.items() if name not in own}, task, key)
     loaded = load_model(FoldFiles(outputs["weights"].parent))
     places, rows = places_of(guidance, task.config.regions.atlas, task.spec), []
-    mean = MeanMap(task.spec)
+    mean = MeanEnergyMap(task.spec)
 
     def explained(scan: Scan) -> tuple[NDArray[np.floating], bool]:
         """The map of the true class, and whether it is found."""
@@ -241,13 +245,13 @@ def train_and_measure(
             mean.add(values)
         rows.append([scan.participant_id, marked, correct, *map_measures(values, places, threshold).values()])
     mean.write(outputs["mean_map"], "Heatlas evaluation: mean map of copies with the marker")
-    write_table(outputs["measures"], pd.DataFrame(rows, columns=list(MEASURES)), MEASURES)
+    MEASURES_TABLE.write(outputs["measures"], rows)
     return facts
 
 
-def places_of(guidance: ObjectiveConfig, atlas: str, spec: NetworkInput) -> Places:
+def places_of(guidance: ObjectiveConfig, atlas: str, spec: NetworkInput) -> MarkerMasks:
     """Mask before dilation, its boxes, and the marker, as networks see them."""
     mask = mask_of(dataclasses.replace(guidance, boxes=False), atlas, spec)
     boxes = np.ones_like(mask) if guidance.outside else mask_of(dataclasses.replace(guidance, boxes=True), atlas, spec)
     marker = block(spec)
-    return Places(mask, boxes, marker if spec.box is None else np.asarray(spec.box.crop(marker)))
+    return MarkerMasks(mask, boxes, marker if spec.box is None else np.asarray(spec.box.crop(marker)))

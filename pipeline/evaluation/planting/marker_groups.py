@@ -114,7 +114,7 @@ class GroupAnswers:
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class MarkerMasks:
     """Where a map should be, and where not.
 
     Parameters
@@ -131,7 +131,7 @@ class Places:
     marker: Bools
 
 
-def map_measures(values: NDArray[np.floating], places: Places, threshold: float = HALF) -> Mapping[str, float]:
+def map_measures(values: NDArray[np.floating], places: MarkerMasks, threshold: float = HALF) -> Mapping[str, float]:
     """How well a map keeps to a mask; NaN where nothing is positive.
 
     ``epg``: share of the positive attribution inside it; ``iou``: of the mask and the voxels above a share of the
@@ -144,7 +144,7 @@ def map_measures(values: NDArray[np.floating], places: Places, threshold: float 
     Examples
     --------
     >>> line = lambda *found: np.array([[[bool(one) for one in found]]])
-    >>> places = Places(line(1, 0, 0, 0), line(1, 1, 0, 0), line(0, 0, 0, 1))
+    >>> places = MarkerMasks(line(1, 0, 0, 0), line(1, 1, 0, 0), line(0, 0, 0, 1))
     >>> list(map_measures(np.array([[[3.0, 1.0, -5.0, 4.0]]]), places).values())
     [0.375, 0.5, 0.75, 0.5]
     """

@@ -11,9 +11,8 @@ import pandas as pd
 from heatlas.pipeline.evaluation.planting.marker_groups import GROUPS, REVERSED, GroupAnswers
 from heatlas.pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes, worst_interval
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.run.tables import read_table
 
 _MAPS = {
     "epg": "Share of the positive attribution inside the mask (energy pointing game)",
@@ -22,55 +21,58 @@ _MAPS = {
     "on_object_epg": "Share inside the mask of the positive attribution in the bounding boxes of its parts",
     "on_marker": "Share of the positive attribution on the marker",
 }
-MEASURES = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "marked": "Whether this copy of the scan has the marker",
-    "correct": "Whether the network recognises its class",
-    **_MAPS,
-}
-"""Columns of ``measures.tsv`` of a fold."""
-COLUMNS = {
-    "task": "diagnosis, or marker for the reversed task: networks learn to recognise the marker",
-    "training": "guided, or control: as long, with weight 0",
-    "weight": "Weight of the guidance",
-    "n_participants": "Participants tested, each with a copy with the marker and one without",
-    **{f"accuracy_{name}": f"Accuracy: {name.split('_')[0]} class of the diagnosis, copies "
-       f"{'with' if name.endswith('marked') else 'without'} the marker" for name in GROUPS},
-    "worst_group": "Lowest of the four accuracies",
-    "worst_group_low": "Lower bound of its interval, of at least 95 % (the least bound of the four groups)",
-    "worst_group_high": "Upper bound (the least of the four, each at a level divided by four)",
-    "chance": "Worst group expected of a coin tossed for each participant, whatever their diagnosis and marker",
-    "chance_low": "Lower end of the central 95 % of such coins",
-    "chance_high": "Upper end",
-    "mean_accuracy": "Mean of the four accuracies; .5 by chance",
-    "as_in_training": "Mean accuracy of the two groups in which marker and diagnosis go together, as in training",
-    "against_training": "Mean accuracy of the two groups in which they do not go together; a network that follows "
-                        "what goes with its class in training is wrong there",
-    **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
-    "n_no_positive": "Copies whose map has no positive value: they have no epg, iou, on_object_epg or on_marker",
-    "epg_change": "epg minus that of the control",
-    "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-    "epg_change_high": "Upper bound",
-    "worst_group_change": "worst_group minus that of the control; without an interval, since that of a least value of "
-                          "few participants does not hold",
-    **{f"{name}_change{end}": text.format(name) for name in ("mean_accuracy", "as_in_training", "against_training")
-       for end, text in (("", "{} minus that of the control"),
-                         ("_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
-                         ("_high", "Upper bound"))},
-}  # fmt: skip
-"""Columns of ``marker_groups.tsv``."""
+MEASURES_TABLE = Table(
+    "marker_measures",
+    {
+        **described("participant_id"),
+        "marked": "Whether this copy of the scan has the marker",
+        "correct": "Whether the network recognises its class",
+        **_MAPS,
+    },
+    "copy of a scan tested", "What does a network make of each copy?", stage="evaluation",
+    file="evaluation/models/marker_diagnosis_control/fold-0/measures.tsv",
+)  # fmt: skip
 MARKER_TABLE = Table(
-    "marker_groups", COLUMNS, "task and training", "Do networks use a marker that goes with the diagnosis in training "
-    "only, and does guidance keep them from it?", stage="evaluation", file="evaluation/marker_groups.tsv",
-    filled=("task", "training", "n_participants", "worst_group"),
-    forms={"task": Form.CODE, "training": Form.CODE},
+    "marker_groups",
+    {
+        "task": "diagnosis, or marker for the reversed task: networks learn to recognise the marker",
+        "training": "guided, or control: as long, with weight 0",
+        "weight": "Weight of the guidance",
+        "n_participants": "Participants tested, each with a copy with the marker and one without",
+        **{f"accuracy_{name}": f"Accuracy: {name.split('_')[0]} class of the diagnosis, copies "
+           f"{'with' if name.endswith('marked') else 'without'} the marker" for name in GROUPS},
+        "worst_group": "Lowest of the four accuracies",
+        "worst_group_low": "Lower bound of its interval, of at least 95 % (the least bound of the four groups)",
+        "worst_group_high": "Upper bound (the least of the four, each at a level divided by four)",
+        "chance": "Worst group expected of a coin tossed for each participant, whatever their diagnosis and marker",
+        "chance_low": "Lower end of the central 95 % of such coins",
+        "chance_high": "Upper end",
+        "mean_accuracy": "Mean of the four accuracies; .5 by chance",
+        "as_in_training": "Mean accuracy of the two groups in which marker and diagnosis go together, as in training",
+        "against_training": "Mean accuracy of the two groups in which they do not go together; a network that follows "
+                            "what goes with its class in training is wrong there",
+        **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
+        "n_no_positive": "Copies whose map has no positive value: they have no epg, iou, on_object_epg or on_marker",
+        "epg_change": "epg minus that of the control",
+        "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+        "epg_change_high": "Upper bound",
+        "worst_group_change": "worst_group minus that of the control; without an interval, since that of a least value "
+        "of few participants does not hold",
+        **{f"{name}_change{end}": text.format(name) for name in ("mean_accuracy", "as_in_training", "against_training")
+           for end, text in (("", "{} minus that of the control"),
+                             ("_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
+                             ("_high", "Upper bound"))},
+    },
+    "task and training",
+    "Do networks use a marker that goes with the diagnosis in training " "only, and does guidance keep them from it?",
+    stage="evaluation", filled=("task", "training", "n_participants", "worst_group"),
 )  # fmt: skip
 
 
 def read_answers(paths: Sequence[Path]) -> pd.DataFrame:
     """Measures of all folds that are there."""
-    found = [read_table(path, list(MEASURES)) for path in paths]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(MEASURES))
+    found = [MEASURES_TABLE.read(path) for path in paths]
+    return pd.concat(found, ignore_index=True) if found else MEASURES_TABLE.frame()
 
 
 def tested_of(answers: pd.DataFrame, positive: Mapping[str, bool]) -> GroupAnswers:
@@ -90,7 +92,7 @@ def marker_row(
     ----------
     task, training : str
     answers, control : pandas.DataFrame
-        With the columns of `MEASURES`, of this training and of the control; paired by participant.
+        `MEASURES_TABLE` of this training and of the control; paired by participant.
     weight : float
     positive : mapping of str to bool
         Whether a participant has the positive diagnosis.
@@ -116,7 +118,7 @@ def marker_row(
 
 
 def changes(answers: pd.DataFrame, control: pd.DataFrame, positive: Mapping[str, bool]) -> dict[str, float]:
-    """Differences from the control over participants whom both tested."""
+    """Differences from the control over the participants that both tested."""
     both = set(answers["participant_id"]) & set(control["participant_id"])
     sides = [frame[frame["participant_id"].isin(both)] for frame in (answers, control)]
     epg = [frame.groupby("participant_id")["epg"].mean().to_numpy(float) for frame in sides]

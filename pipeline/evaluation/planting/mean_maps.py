@@ -14,13 +14,13 @@ from heatlas.pipeline.models.inputs import NetworkInput, from_network
 from heatlas.pipeline.regions.maps import read_map
 
 
-class MeanMap:
+class MeanEnergyMap:
     """Mean of the `energy` of maps that have positive values: its sum over a mask is the mean EPG.
 
     Parameters
     ----------
     spec : NetworkInput
-        Of the networks, whose maps have the shape of their input.
+        Input of the networks, whose maps have its shape.
     """
 
     def __init__(self, spec: NetworkInput) -> None:

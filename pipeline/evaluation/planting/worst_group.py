@@ -37,7 +37,7 @@ def chance_of_worst(people: Sequence[int], seeds: int = 1, opposite: bool = Fals
     Parameters
     ----------
     people : sequence of int
-        Of each class; each has two copies, which the coin answers alike.
+        Number of people in each class; each has two copies, which the coin answers alike.
     seeds : int
         Networks over which the worst group is averaged, each with coins of its own.
     opposite : bool
@@ -46,7 +46,7 @@ def chance_of_worst(people: Sequence[int], seeds: int = 1, opposite: bool = Fals
 
     Examples
     --------
-    Of one person in each class both are right in one case of four.
+    With one person in each class, both are right in one case of four.
 
     >>> chance_of_worst((1, 1)).expected, chance_of_worst((1, 1), opposite=True).expected
     (0.25, 0.0)

@@ -17,7 +17,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.plain_text import counted
 
 BINS = 100
-"""Of width 0.02, between similarities of -1 and 1."""
+"""Bins of width 0.02, between similarities of -1 and 1."""
 CENTRES = (np.arange(BINS) + 0.5) * 2 / BINS - 1
 
 
@@ -35,7 +35,7 @@ def contributions(
     excluded : array of bool, shape (anchors, candidates), optional
         Which are no negatives: the anchor, its positive, other scans of the same participant.
     weights : array, shape (..., anchors), optional
-        Of anchors; 1 each by default.
+        Weights of the anchors; 1 each by default.
 
     Returns
     -------

@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from heatlas.pipeline.evaluation.representations.points import Floats, Points
+from heatlas.pipeline.evaluation.representations.points import FeatureVectors, Floats
 from heatlas.pipeline.run.errors import BadInputError
 
 
-def squared_distances(points: Points) -> Floats:
+def squared_distances(points: FeatureVectors) -> Floats:
     """Squared Euclidean distance of all pairs of scans, (scans, scans), between 0 and 4."""
     return np.clip(2 - 2 * points.similarities[0], 0, 4)
 
 
-def alignments(points: Points) -> Floats:
+def alignments(points: FeatureVectors) -> Floats:
     """Mean squared distance of two scans of each participant, (people,); NaN for those with one scan.
 
     Lower is better; 0 if all scans of a person have the same features.
 
     Examples
     --------
-    >>> alignments(Points(np.array([[1.0, 0], [0, 1], [0, 1]]), np.array(["sub-1", "sub-1", "sub-2"]))).tolist()
+    >>> alignments(FeatureVectors(np.array([[1.0, 0], [0, 1], [0, 1]]), np.array(["sub-1", "sub-1", "sub-2"]))).tolist()
     [2.0, nan]
     """
     own = np.eye(len(points.people))[points.codes]
@@ -36,7 +36,7 @@ def alignments(points: Points) -> Floats:
     return result
 
 
-def uniformity(points: Points, t: float = 2.0) -> Callable[[Floats], Floats]:
+def uniformity(points: FeatureVectors, t: float = 2.0) -> Callable[[Floats], Floats]:
     """Logarithm of the mean of ``exp(-t d²)`` over pairs of different participants, as a function of their weights.
 
     Lower is better: 0 if all features are equal, and never below -4 t. Pairs of scans of one participant are left out.
@@ -53,7 +53,7 @@ def uniformity(points: Points, t: float = 2.0) -> Callable[[Floats], Floats]:
 
     Examples
     --------
-    >>> points = Points(np.array([[1.0, 0], [-1, 0], [0, 1]]), np.array(["sub-1", "sub-2", "sub-3"]))
+    >>> points = FeatureVectors(np.array([[1.0, 0], [-1, 0], [0, 1]]), np.array(["sub-1", "sub-2", "sub-3"]))
     >>> float(uniformity(points)(np.ones((1, 3)))[0]) == float(np.log((np.exp(-8) + 2 * np.exp(-4)) / 3))
     True
     """
@@ -73,7 +73,7 @@ def uniformity(points: Points, t: float = 2.0) -> Callable[[Floats], Floats]:
     return of_weights
 
 
-def neighbours_agree(points: Points, class_of: Mapping[str, str]) -> Floats:
+def neighbours_agree(points: FeatureVectors, class_of: Mapping[str, str]) -> Floats:
     """Share of each participant's scans whose most similar scan of anyone else has the same class, (people,).
 
     The first is taken if several are equally similar.
@@ -85,7 +85,7 @@ def neighbours_agree(points: Points, class_of: Mapping[str, str]) -> Floats:
 
     Examples
     --------
-    >>> points = Points(np.array([[1.0, 0], [0.8, 0.6], [0, 1]]), np.array(["sub-1", "sub-2", "sub-3"]))
+    >>> points = FeatureVectors(np.array([[1.0, 0], [0.8, 0.6], [0, 1]]), np.array(["sub-1", "sub-2", "sub-3"]))
     >>> neighbours_agree(points, {"sub-1": "CN", "sub-2": "CN", "sub-3": "AD"}).tolist()
     [1.0, 1.0, 0.0]
     """

@@ -32,7 +32,7 @@ class LongTailedParts:
     training : mapping of str to tuple of str
         Participants of each class, with a long tail.
     few : mapping of str to tuple of str
-        Of `training`, as many of each class as the smallest has.
+        Participants of `training`, as many of each class as the smallest has.
     test : mapping of str to tuple of str
         Others, as many of each class.
     """
@@ -62,7 +62,7 @@ def long_tailed_counts(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:
     sizes : sequence of int, length C
         Participants that each class has, in the order of the long tail.
     ratio : float
-        Of the first class to the last.
+        Participants of the first class over those of the last.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def long_tailed_parts(
     ratio : float
         Participants of the first class over those of the last, in training; up to rounding.
     test_share : float
-        Of the participants of the smallest class, how many are tested; as many of each other class.
+        Share of the participants of the smallest class who are tested; as many are of each other class.
     classes : sequence of str
         From the most frequent to the rarest; by the number of participants if empty.
     seed : int

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
+class FeatureVectors:
     """Scans as points of norm 1.
 
     Parameters
@@ -48,10 +48,10 @@ class Points:
         """Weights of scans, (scans,), that add up to 1 for each participant."""
         return np.asarray(1 / np.bincount(self.codes)[self.codes])
 
-    def of(self, people: Collection[str]) -> Points:
+    def of(self, people: Collection[str]) -> FeatureVectors:
         """Scans of some participants."""
         there = np.isin(self.participant, list(people))
-        return Points(self.values[there], self.participant[there])
+        return FeatureVectors(self.values[there], self.participant[there])
 
     def mean(self, values: Floats) -> Floats:
         """Mean over the scans of each participant, (people, ...), of values (scans, ...)."""
@@ -70,7 +70,7 @@ class Points:
         return self.values @ self.values.T, self.codes[:, None] == self.codes[None, :]
 
 
-def points_of(features: ArrayLike, people: Sequence[str]) -> Points:
+def points_of(features: ArrayLike, people: Sequence[str]) -> FeatureVectors:
     """Scale the features of each scan to norm 1.
 
     Parameters
@@ -100,7 +100,7 @@ def points_of(features: ArrayLike, people: Sequence[str]) -> Points:
             f"features of {listed(np.unique(names[faulty]).tolist())} are all 0 or not finite: the network has not "
             "learned, or its weights overflowed. Train it again with a lower learning rate, or leave the scans out."
         )
-    return Points(_directions(values), names)
+    return FeatureVectors(_directions(values), names)
 
 
 def _directions(values: Floats) -> Floats:

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts
-from heatlas.pipeline.evaluation.representations.points import Floats, Points
+from heatlas.pipeline.evaluation.representations.points import FeatureVectors, Floats
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.plain_text import counted, listed
 
@@ -33,7 +33,7 @@ NEAREST = {KNN_1: 1, KNN_10: 10}
 NEARER = 1e-6
 """Weight of one rank among neighbours, against 1 for a vote: it decides ties only, which the first class would win."""
 STEPS = 2000
-"""Of the solver of logistic regression, at most."""
+"""Most steps of the solver of logistic regression."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +42,12 @@ class Parts:
 
     Parameters
     ----------
-    training, test : Points
+    training, test : FeatureVectors
     class_of : mapping of str to str
     """
 
-    training: Points
-    test: Points
+    training: FeatureVectors
+    test: FeatureVectors
     class_of: Mapping[str, str]
 
     def __post_init__(self) -> None:
@@ -120,16 +120,18 @@ def linear_votes(parts: Parts) -> Floats:
     return parts.test.mean(probe.predict_proba(parts.test.values))
 
 
-def probed(points: Points, drawn: LongTailedParts, measures: Sequence[str] = tuple(PROBES)) -> dict[str, Floats]:
+def probed(
+    points: FeatureVectors, drawn: LongTailedParts, measures: Sequence[str] = tuple(PROBES)
+) -> dict[str, Floats]:
     """Whether each probe finds the class of each tested participant.
 
     Parameters
     ----------
-    points : Points
-        Of all scans; those of people in no part are not used.
+    points : FeatureVectors
+        Features of all scans; those of people in no part are not used.
     drawn : LongTailedParts
     measures : sequence of str
-        Of `PROBES`.
+        Names from `PROBES`.
 
     Returns
     -------

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from heatlas.pipeline.evaluation.representations.points import Floats
-from heatlas.pipeline.evaluation.scores.accuracy import People, Scored
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, Scored
 from heatlas.pipeline.evaluation.scores.intervals import FEWEST
 
 ALL = "all"
@@ -23,7 +23,7 @@ Statistic = Callable[[Floats], Mapping[str, Floats]]
 def draws_within(people: Sequence[str], strata: Sequence[str], draws: int, seed: int) -> Floats:
     """How often each participant is drawn, (draws, people); within strata, so that their sizes do not change."""
     codes = np.unique(np.asarray(strata, dtype=np.str_), return_inverse=True)[1].astype(np.intp)
-    return People(np.asarray(people, dtype=np.str_), codes, np.ones(len(codes), bool)).weights(draws, seed)
+    return HeldOutPeople(np.asarray(people, dtype=np.str_), codes, np.ones(len(codes), bool)).weights(draws, seed)
 
 
 def shares_recognised(

@@ -19,7 +19,7 @@ from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from heatlas.pipeline.evaluation.representations.points import Floats, Points
+from heatlas.pipeline.evaluation.representations.points import FeatureVectors, Floats
 from heatlas.pipeline.evaluation.scores.accuracy import rank_p
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
@@ -72,7 +72,7 @@ class SitePrediction:
 
 
 def predicted_sites(
-    points: Points,
+    points: FeatureVectors,
     site_of: Mapping[str, str],
     class_of: Mapping[str, str] | None = None,
     permutations: int = PERMUTATIONS,
@@ -82,7 +82,7 @@ def predicted_sites(
 
     Parameters
     ----------
-    points : Points
+    points : FeatureVectors
     site_of : mapping of str to str
         Site of participants; those without are left out, as are those of sites with fewer than five.
     class_of : mapping of str to str, optional
@@ -111,9 +111,7 @@ def predicted_sites(
     orders = within(alike, permutations, generator(seed, "site signal", "orders"))
     found = _right(parts, site, len(large))
     null = np.array([_balanced(_right(parts, site[order], len(large)), site[order]) for order in orders])
-    return SitePrediction(
-        people, tuple(large[code] for code in site), found, null, len(points.people) - len(people)
-    )  # fmt: skip
+    return SitePrediction(people, tuple(large[code] for code in site), found, null, len(points.people) - len(people))
 
 
 def within(alike: Sequence[str], count: int, rng: np.random.Generator) -> NDArray[np.intp]:

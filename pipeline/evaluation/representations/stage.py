@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -37,7 +38,6 @@ from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
@@ -66,14 +66,9 @@ class BackboneToJudge:
 def judge_backbone(
     cohort: JudgedCohort, scans: Sequence[Scan], executor: Executor, digests: DigestCache
 ) -> list[Outcome]:
-    """Measure the features of the backbone, and write ``representations.tsv``.
+    """Measure the features of the backbone under a cohort's networks, and write ``representations.tsv``.
 
-    Parameters
-    ----------
-    cohort : JudgedCohort
-        Whose networks stand on the backbone.
-    scans : sequence of Scan
-        Registered; also those outside the contrast, which belong to rarer classes.
+    Scans outside the contrast are among `scans`: they belong to rarer classes.
 
     Raises
     ------
@@ -103,19 +98,12 @@ def judge_backbone(
     for scan, one in zip(left, files, strict=True):
         inputs[scan.name] = f"{digests.digest(one.t1w)} {digests.digest(one.brain_mask)} {scan.diagnosis} {scan.site}"
     digests.save()
-    table = layout.representations
-    outputs = {"table": table, "columns": table.with_suffix(".json")}
-    job = Job(
-        STAGE,
-        BACKBONE,
-        unit_key(inputs, [with_body(settings), config.seed], write_judged),
-        outputs,
-        write_judged,
-        (task,),
-    )
+    outputs = dict(zip(("table", "columns"), REPRESENTATIONS_TABLE.files(layout), strict=True))
+    key = unit_key(inputs, [with_body(settings), config.seed], write_judged)
+    job = Job(STAGE, BACKBONE, key, outputs, write_judged, (task,))
     outcomes = run_jobs(layout, [job], executor, "representations")
     if outcomes[0].ok:
-        _say(table)
+        _log_shares(REPRESENTATIONS_TABLE.read(layout))
     return outcomes
 
 
@@ -169,7 +157,7 @@ def write_judged(outputs: dict[str, Path], task: BackboneToJudge) -> None:
         people, [scan.diagnosis for scan in task.scans], task.parts,
         sites=[scan.site for scan in task.scans], seed=task.config.seed,
     )  # fmt: skip
-    write_table(outputs["table"], table, REPRESENTATIONS_TABLE.dictionary)
+    REPRESENTATIONS_TABLE.write(outputs["table"], table)
 
 
 def _differ(one: nn.Module, other: nn.Module) -> bool:
@@ -185,8 +173,7 @@ def features(body: nn.Module, files: Iterable[ScanFiles], spec: NetworkInput) ->
     return np.array([body(volume).mean((2, 3, 4))[0].double().numpy() for volume in volumes])
 
 
-def _say(path: Path) -> None:
-    rows = read_table(path)
+def _log_shares(rows: pd.DataFrame) -> None:
     own = rows[(rows["features"] == BACKBONE) & (rows["classes"] == ALL) & rows["measure"].isin([*PROBES, SITE])]
     log.info("Backbone, and the same network untrained (share recognised, mean over classes):")
     for row in own.to_dict("records"):

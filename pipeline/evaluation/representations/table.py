@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from heatlas.pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
 from heatlas.pipeline.evaluation.representations.coverage import alignments, neighbours_agree, uniformity
 from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts
-from heatlas.pipeline.evaluation.representations.points import Floats, Points, one_per_person, points_of
+from heatlas.pipeline.evaluation.representations.points import FeatureVectors, Floats, one_per_person, points_of
 from heatlas.pipeline.evaluation.representations.probes import FEW_SHOT, NEAREST, PROBES, probed
 from heatlas.pipeline.evaluation.representations.recognised import (
     ALL,
@@ -23,7 +23,7 @@ from heatlas.pipeline.evaluation.representations.recognised import (
 )
 from heatlas.pipeline.evaluation.representations.site_signal import PERMUTATIONS, SitePrediction, predicted_sites
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Inference, Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
@@ -37,33 +37,32 @@ MEASURES = {
     "effective_negatives": "exp of the entropy of the softmax over negatives, mean over people",
     SITE: "site by a linear classifier, cross-validated by participant",
 }
-COLUMNS = {
-    "features": "Name of the set of features",
-    "measure": "Share of people recognised by a probe, or a property of features: "
-    + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
-    "classes": "all; head, mid or tail: groups of classes by frequency in training; or the name of a class. Shares are "
-    "means over classes",
-    "temperature": "Of the InfoNCE loss, for contribution_peak and effective_negatives",
-    "estimate": "Value of the measure",
-    "ci_low": "Lower bound of its 95 % bootstrap interval over participants (percentile), given the fitted "
-    "classifiers; with 8 people tested per class, 9 instead of 5 % miss the true value",
-    "ci_high": "Upper bound of the interval",
-    "reference": "Set of features it is compared with",
-    "difference": "estimate minus that of the reference, on the same people",
-    "difference_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-    "difference_high": "Upper bound of the interval",
-    "chance": "Balanced accuracy of guessing",
-    "p": "For site: one-sided, from permuting sites between people of one class with as many scans, (b+1)/(m+1)",
-    "n_participants": "Participants measured",
-    "n_training": "Participants a probe was trained on",
-    "note": "Why there is no value or interval, or a caveat",
-}
 REPRESENTATIONS_TABLE = Table(
-    "representations", COLUMNS, "set of features, measure, group of classes and temperature",
+    "representations",
+    {
+        "features": "Name of the set of features",
+        "measure": "Share of people recognised by a probe, or a property of features: "
+        + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
+        "classes": "all; head, mid or tail: groups of classes by frequency in training; or the name of a class. Shares "
+        "are means over classes",
+        "temperature": "Of the InfoNCE loss, for contribution_peak and effective_negatives",
+        "estimate": "Value of the measure",
+        "ci_low": "Lower bound of its 95 % bootstrap interval over participants (percentile), given the fitted "
+        "classifiers; with 8 people tested per class, 9 instead of 5 % miss the true value",
+        **described("ci_high"),
+        "reference": "Set of features it is compared with",
+        "difference": "estimate minus that of the reference, on the same people",
+        "difference_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+        "difference_high": "Upper bound of the interval",
+        "chance": "Balanced accuracy of guessing",
+        "p": "For site: one-sided, from permuting sites between people of one class with as many scans, (b+1)/(m+1)",
+        "n_participants": "Participants measured",
+        "n_training": "Participants a probe was trained on",
+        "note": "Why there is no value or interval, or a caveat",
+    },
+    "set of features, measure, group of classes and temperature",
     "How well do features without labels separate classes, rare ones too, and what else do they hold?",
-    stage="evaluation", file="evaluation/representations.tsv",
-    filled=("features", "measure", "classes", "n_participants"),
-    forms={"features": Form.TEXT, "classes": Form.TEXT, "reference": Form.TEXT},
+    stage="evaluation", filled=("features", "measure", "classes", "n_participants"), forms={"reference": Form.TEXT},
     inference=Inference("exploratory", "one test per set of features"),
 )  # fmt: skip
 
@@ -136,13 +135,13 @@ def judged(
     sites : sequence, optional
         Site of each scan, one per participant; predicted for all people. Without, the site is not measured.
     temperatures : sequence of float
-        Of the InfoNCE loss.
+        Temperatures of the InfoNCE loss.
     permutations, draws, seed : int
 
     Returns
     -------
     pandas.DataFrame
-        With the columns of `COLUMNS`; measures that cannot be computed have a row with a note.
+        With the columns of `REPRESENTATIONS_TABLE`; measures that cannot be computed have a row with a note.
 
     Raises
     ------
@@ -172,12 +171,12 @@ def judged(
             rows += [{"features": name, **empty} for name in points]
         else:
             rows += _of_sites(found, draws, seed).rows(reference)
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = REPRESENTATIONS_TABLE.frame(rows)
     return table.astype({"n_participants": "Int64", "n_training": "Int64"})
 
 
 def _probes(
-    points: Mapping[str, Points], parts: LongTailedParts, tested: Mapping[str, str], draws: int, seed: int
+    points: Mapping[str, FeatureVectors], parts: LongTailedParts, tested: Mapping[str, str], draws: int, seed: int
 ) -> list[_Measure]:
     trained = sum(map(len, parts.training.values()))
     there = [measure for measure in PROBES if NEAREST.get(measure, 0) <= trained]
@@ -204,7 +203,11 @@ def _probes(
 
 
 def _properties(
-    points: Mapping[str, Points], temperatures: Sequence[float], tested: Mapping[str, str], draws: int, seed: int
+    points: Mapping[str, FeatureVectors],
+    temperatures: Sequence[float],
+    tested: Mapping[str, str],
+    draws: int,
+    seed: int,
 ) -> list[_Measure]:
     who = sorted(tested)
     weights, counts = draws_within(who, [tested[person] for person in who], draws, seed), {ALL: len(who)}
@@ -262,7 +265,7 @@ def _mean(values: Floats) -> Statistic:
     return mean
 
 
-def _peak_of(own: Points, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
+def _peak_of(own: FeatureVectors, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
     def of_weights(weights: Floats) -> Floats:
         return peak(contributions(similar, temperature, same, weights[:, own.codes] * own.weights))
 

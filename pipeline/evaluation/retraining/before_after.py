@@ -2,7 +2,7 @@
 
 The control of a fold has the same people, seed and settings as the run's network, and weight 0: of guidance and
 readable gradients the task alone remains, of distillation the answers of the teacher. Both are asked for the maps of
-the people whom the fold tests.
+the test people of the fold.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from heatlas.pipeline.evaluation.planting.mean_maps import write_pooled
 from heatlas.pipeline.evaluation.retraining.before_after_table import (
     AFTER,
     BEFORE,
-    COLUMNS,
-    UNIT_COLUMNS,
+    BEFORE_AFTER_TABLE,
+    MEASURED_TABLE,
     before_after_table,
 )
 from heatlas.pipeline.evaluation.retraining.before_after_unit import control_and_measures
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome
 from heatlas.pipeline.training.objectives.explanations import facts_of
@@ -78,9 +77,9 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
     done = [one.job for one in outcomes if one.ok]
     if not done:
         raise BadInputError(f"training without maps: every network failed; see {layout.failures}.")
-    measured = [read_table(job.outputs["measures"], list(UNIT_COLUMNS)) for job in done]
+    measured = [MEASURED_TABLE.read(job.outputs["measures"]) for job in done]
     table = before_after_table(cohort.config.objective.kind, measured)
-    write_table(layout.before_after, table, COLUMNS)
+    BEFORE_AFTER_TABLE.write(layout, table)
     counts = [frame["participant_id"].nunique() for frame in measured]
     for training in (BEFORE, AFTER):
         folds = [(job.outputs[training], count) for job, count in zip(done, counts, strict=True)]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 
 BEFORE, AFTER = "before", "after"
@@ -23,30 +23,33 @@ MEASURES = {
     "guided_cosine": "Cosine between its input gradient and that of guided backpropagation",
 }
 """What is measured of a person's scan; those that the kind of the objective is about."""
-UNIT_COLUMNS = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "training": "before: trained as long without the maps of [objective] (weight 0); after: the run's network",
-    "measure": "What was measured: " + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
-    "value": "Its value for this person",
-}
-"""Columns of ``measures.tsv`` of a fold."""
-COLUMNS = {
-    "objective": "Kind of [objective] of the run",
-    "measure": "What was measured, mean over participants: "
-    + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
-    "before": "Networks trained as long without the maps (weight 0), on the same folds with the same seeds",
-    "after": "Networks of the run",
-    "change": "after minus before",
-    "change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-    "change_high": "Upper bound",
-    "n_participants": "Participants that both tested, each by a network that has not seen them, and whose map has the "
-    "measure in both: a map without positive values has no epg, iou or on_object_epg, one that is 0 no cosine",
-}
-"""Columns of ``before_after.tsv``."""
+MEASURED_TABLE = Table(
+    "before_after_measures",
+    {
+        **described("participant_id"),
+        "training": "before: trained as long without the maps of [objective] (weight 0); after: the run's network",
+        "measure": "What was measured: " + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
+        "value": "Its value for this person",
+    },
+    "person, training and measure", "What is measured of each person's map?", stage="evaluation",
+    file="evaluation/models/objective-control/fold-0/measures.tsv",
+)  # fmt: skip
 BEFORE_AFTER_TABLE = Table(
-    "before_after", COLUMNS, "measure", "What did training with maps change?", stage="evaluation",
-    file="evaluation/before_after.tsv", filled=("objective", "measure", "before", "after", "n_participants"),
-    forms={"objective": Form.CODE, "measure": Form.CODE},
+    "before_after",
+    {
+        "objective": "Kind of [objective] of the run",
+        "measure": "What was measured, mean over participants: "
+        + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
+        "before": "Networks trained as long without the maps (weight 0), on the same folds with the same seeds",
+        "after": "Networks of the run",
+        "change": "after minus before",
+        "change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
+        "change_high": "Upper bound",
+        "n_participants": "Participants that both tested, each by a network that has not seen them, and whose map has "
+        "the measure in both: a map without positive values has no epg, iou or on_object_epg, one that is 0 no cosine",
+    },
+    "measure", "What did training with maps change?", stage="evaluation",
+    filled=("objective", "measure", "before", "after", "n_participants"),
 )  # fmt: skip
 
 
@@ -57,7 +60,7 @@ def before_after_table(objective: str, measured: Sequence[pd.DataFrame]) -> pd.D
     ----------
     objective : str
     measured : sequence of pandas.DataFrame
-        With the columns of `UNIT_COLUMNS`, of all folds. Who has no value in either training is left out of a measure.
+        `MEASURED_TABLE` of all folds. Who has no value in either training is left out of a measure.
     """
     rows = []
     frame = pd.concat(measured, ignore_index=True)
@@ -70,4 +73,4 @@ def before_after_table(objective: str, measured: Sequence[pd.DataFrame]) -> pd.D
         low, high = participant_interval((change,), np.mean, DRAWS, 0)
         means = [float(wide[column].mean()) for column in (BEFORE, AFTER)]
         rows.append([objective, name, *means, float(change.mean()), low, high, len(wide)])
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return BEFORE_AFTER_TABLE.frame(rows)

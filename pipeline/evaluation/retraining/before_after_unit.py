@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -18,15 +17,14 @@ from torch.nn import functional
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.planting.marked import places_of
-from heatlas.pipeline.evaluation.planting.marker_groups import Places, map_measures
-from heatlas.pipeline.evaluation.planting.mean_maps import MeanMap
-from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, UNIT_COLUMNS
+from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks, map_measures
+from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap
+from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, MEASURED_TABLE
 from heatlas.pipeline.evaluation.scores.overlap import HALF, best_threshold
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
-from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.training.objectives.explanations import context_of, mean_control
 from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
 from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
@@ -37,7 +35,7 @@ Floats = NDArray[np.floating]
 
 
 def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, own: FoldTask) -> Mapping[str, Any]:
-    """Train the control of one fold, measure both networks on whom it tests; the function of a `Job`.
+    """Train the control of one fold and measure both networks on its test people; the function of a `Job`.
 
     Parameters
     ----------
@@ -45,7 +43,7 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
     control, own : FoldTask
         Training with weight 0, and that of the run, which is done.
     key : str
-        Of the unit.
+        Key of the unit.
     """
     written = ("measures", "measures_columns", BEFORE, AFTER)
     facts = train_fold({name: path for name, path in outputs.items() if name not in written}, control, key)
@@ -60,7 +58,7 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
     firsts = {scan.participant_id: scan for scan in reversed(own.part(own.fold.test))}
     rows = []
     for training, one in files.items():
-        model, mean = load_model(one).model, MeanMap(spec)
+        model, mean = load_model(one).model, MeanEnergyMap(spec)
 
         def of(scan: Scan, threshold: float, model: StagedModel = model) -> tuple[Floats, Mapping[str, float]]:
             image = own.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
@@ -77,7 +75,7 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
             mean.add(values)
             rows += [[name, training, measure, value] for measure, value in found.items()]
         mean.write(outputs[training], f"Heatlas evaluation: mean map {training} training with maps")
-    write_table(outputs["measures"], pd.DataFrame(rows, columns=list(UNIT_COLUMNS)), UNIT_COLUMNS)
+    MEASURED_TABLE.write(outputs["measures"], rows)
     return facts
 
 
@@ -87,7 +85,7 @@ def measured(
     target: int,
     kind: str,
     maps: MapSettings,
-    places: Places | None,
+    places: MarkerMasks | None,
     teacher: nn.Module | None,
     reference: Tensor | None = None,
     threshold: float = HALF,
@@ -109,16 +107,16 @@ def measured(
     target : int
         Class of the scan.
     kind : str
-        Of the objective.
+        Kind of the objective.
     maps : MapSettings
-    places : Places or None
-        Of guidance.
+    places : MarkerMasks or None
+        Masks of guidance.
     teacher : nn.Module or None
-        Of distillation.
+        Teacher of distillation.
     reference : Tensor or None
         The mean control of evidence maps.
     threshold : float
-        Of the IoU of guided maps, as share of the maximum.
+        Threshold for the IoU of guided maps, as share of the maximum.
     """
     own = torch.tensor([target])
     if kind == "readable-gradients":

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.densities import class_difference, is_paired
-from heatlas.pipeline.evaluation.bench.maps import map_jobs, maps_of, participant_densities
+from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.image_maps import DIFFERENCE
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
@@ -36,7 +36,7 @@ FEWEST = 2
 
 
 class TrainingPart(JudgedCohort):
-    """People whom a network explains although it was trained with them."""
+    """People that a network explains although it was trained with them."""
 
     def fold_of(self, scan: Scan) -> int:
         return self.split.folds[0].index
@@ -68,9 +68,9 @@ def require_controls(cohort: JudgedCohort) -> None:
 
 
 def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
-    """People whom the network of a fold was trained with, as a cohort that it explains; the first scan of each class.
+    """Training people of a fold as a cohort that its network explains; the first scan of each class.
 
-    Of more than `MOST` in a class, as many are drawn.
+    If a class has more than `MOST`, so many of them are drawn.
     """
     firsts: dict[tuple[str, str | None], Scan] = {}
     for scan in cohort.labelled:

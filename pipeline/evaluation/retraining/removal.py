@@ -13,7 +13,7 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
 
 SHARES = (0.05, 0.15)
-"""Of the labelled volume that networks see."""
+"""Shares of the labelled volume that networks see."""
 FULL, LEAST = 0.9, 0.5
 """Part of the volume asked for at which no smaller group from further down is added, and that has to be reached."""
 

@@ -26,14 +26,20 @@ from heatlas.pipeline.evaluation.retraining.removal import (
     removed,
     require_fillable,
 )
-from heatlas.pipeline.evaluation.retraining.table import AT_RANDOM, COLUMNS, Removed, removal_lines, retraining_table
+from heatlas.pipeline.evaluation.retraining.table import (
+    AT_RANDOM,
+    RETRAINING_TABLE,
+    Removed,
+    removal_lines,
+    retraining_table,
+)
 from heatlas.pipeline.evaluation.retraining.training import Retraining
-from heatlas.pipeline.evaluation.scores.accuracy import People, Scored, scored
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, Scored, scored
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
 
@@ -57,9 +63,9 @@ def remove_and_retrain(
     explanations : tuple of Explanation
         Methods whose rankings are tried; the difference of the scan from the controls, without any network, is always.
     draws : int
-        Of random regions, per share.
+        Draws of random regions for each share.
     shares : sequence of float
-        Of the volume.
+        Shares of the volume.
 
     Raises
     ------
@@ -92,7 +98,7 @@ def remove_and_retrain(
     table = retraining_table(
         cohort.name, whole, found, sizes, planted, methods, len({scan.participant_id for scan in cohort.scans})
     )
-    write_table(cohort.layout.retraining, table, COLUMNS)
+    RETRAINING_TABLE.write(cohort.layout, table)
     log.info("Remove and retrain:")
     for line in removal_lines(table):
         log.info("%s", line)
@@ -118,7 +124,7 @@ def _train(
 
 
 def _scored(
-    cohort: JudgedCohort, tables: Mapping[int, Path], people: People, weights: np.ndarray
+    cohort: JudgedCohort, tables: Mapping[int, Path], people: HeldOutPeople, weights: np.ndarray
 ) -> Mapping[str, Scored]:
     margins: dict[tuple[str, str], float] = {}
     for path in tables.values():

@@ -10,14 +10,11 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.evaluation.scores.accuracy import SCORES, Scored, rank_p
-from heatlas.pipeline.run.columns import Form
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 
 NOTHING, AT_RANDOM = "nothing", "random"
-_NAMES = {
-    "balanced_accuracy": "balanced accuracy",
-    "auc": "area under the ROC (pairs of people tested by one network)",
-}
+_NAMES = {"balanced_accuracy": "balanced accuracy", "auc": "area under the ROC (pairs of people tested by one network)"}
 
 
 def _columns(score: str, title: str) -> dict[str, str]:
@@ -34,29 +31,26 @@ def _columns(score: str, title: str) -> dict[str, str]:
     }
 
 
-COLUMNS = {
-    "cohort": "run or planted, as in evaluation.tsv",
-    "map": f"Map whose first regions are removed. {NOTHING}: the networks as they are. {AT_RANDOM}: all draws of "
-    "random regions",
-    "method": "Method that makes it; none for a map made without a network",
-    "volume_share": "Share of the labelled volume that is to be removed",
-    "removed_share": "Share that was removed, mean over folds",
-    "n_removed": "Groups removed, mean over folds",
-    "planted_share": "Share of the volume of planted groups that was removed, mean over folds",
-    "removed_groups": "Groups removed, and in how many folds",
-    "n_participants": "Participants tested",
-    "n_draws": "Draws of random regions that were trained in every fold",
-    **{name: text for score, title in _NAMES.items() for name, text in _columns(score, title).items()},
-}
-"""Columns of ``retraining.tsv``."""
 RETRAINING_TABLE = Table(
-    "retraining", COLUMNS, "cohort, map and share of the volume",
-    "Do networks that never see the regions a map ranks first do worse than those without random regions?",
-    stage="evaluation", file="evaluation/retraining.tsv", filled=("cohort", "map", "volume_share", "n_participants"),
-    forms={
-        "cohort": Form.CODE, "map": Form.CODE, "method": Form.CODE, "removed_groups": Form.TEXT,
-        "removed_share": Form.SHARE, "planted_share": Form.SHARE, "n_removed": Form.VALUE, "auc": Form.RATIO,
+    "retraining",
+    {
+        **described("cohort"),
+        "map": f"Map whose first regions are removed. {NOTHING}: the networks as they are. {AT_RANDOM}: all draws of "
+        "random regions",
+        **described("method"),
+        "volume_share": "Share of the labelled volume that is to be removed",
+        "removed_share": "Share that was removed, mean over folds",
+        "n_removed": "Groups removed, mean over folds",
+        "planted_share": "Share of the volume of planted groups that was removed, mean over folds",
+        "removed_groups": "Groups removed, and in how many folds",
+        "n_participants": "Participants tested",
+        "n_draws": "Draws of random regions that were trained in every fold",
+        **{name: text for score, title in _NAMES.items() for name, text in _columns(score, title).items()},
     },
+    "cohort, map and share of the volume",
+    "Do networks that never see the regions a map ranks first do worse than those without random regions?",
+    stage="evaluation", filled=("cohort", "map", "volume_share", "n_participants"),
+    forms={"map": Form.CODE, "n_removed": Form.VALUE},
 )  # fmt: skip
 
 
@@ -69,7 +63,7 @@ class Removed:
     name : str
         Map, or `AT_RANDOM`.
     share : float
-        Of the volume, asked for.
+        Share of the volume that was asked for.
     groups : mapping of int to tuple of str
         Removed groups by fold; empty where the map gives no ranking in a fold.
     scores : mapping of str to Scored
@@ -96,7 +90,7 @@ def retraining_table(
     Parameters
     ----------
     whole : mapping of str to Scored
-        Of the networks as they are.
+        Scores of the networks as they are.
     found : sequence of Removed
         One per map and share, and one per draw and share.
     sizes : mapping of str to int
@@ -120,7 +114,7 @@ def retraining_table(
         if random:
             row = {**common, "map": AT_RANDOM, "volume_share": share}
             rows.append(row | _removed(random, sizes, planted) | _of_draws(draws, whole))
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"n_draws": "Int64"})
+    return RETRAINING_TABLE.frame(rows).astype({"n_draws": "Int64"})
 
 
 def _removed(found: Sequence[Removed], sizes: Mapping[str, int], planted: Sequence[str]) -> dict[str, object]:
@@ -177,7 +171,7 @@ def removal_lines(table: pd.DataFrame) -> list[str]:
 
     Examples
     --------
-    >>> row = dict.fromkeys(COLUMNS, float("nan"))
+    >>> row = dict.fromkeys(RETRAINING_TABLE.meanings, float("nan"))
     >>> row |= {"map": "m", "volume_share": 0.05, "balanced_accuracy": 0.5, "auc": 0.6}
     >>> whole = row | {"map": "nothing", "balanced_accuracy": 0.9, "auc": 0.95}
     >>> removal_lines(pd.DataFrame([whole, row]))[0].partition(": ")[2]

@@ -30,7 +30,7 @@ class Removal:
     numbers : tuple of int
         Labels of the regions.
     controls : tuple of ReferenceScan
-        Of the training part; their mean tissue takes the place.
+        Controls of the training part; their mean tissue takes the place of the regions.
     atlas : PackedAtlas
     """
 

@@ -18,13 +18,13 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class People:
+class HeldOutPeople:
     """Who is tested; the order of rows is that of all margins.
 
     Parameters
     ----------
     participant, fold : array
-        Of each scan.
+        Participant and fold of each scan.
     positive : array of bool
     """
 
@@ -51,12 +51,12 @@ class People:
         return found
 
 
-def balanced_accuracy(margin: Floats, people: People, weights: Floats) -> Floats:
+def balanced_accuracy(margin: Floats, people: HeldOutPeople, weights: Floats) -> Floats:
     """Mean over the classes of the share recognised, for each row of weights (draws, scans).
 
     Examples
     --------
-    >>> people = People(np.array(["a", "b", "c", "d"]), np.zeros(4, int), np.array([True, True, False, False]))
+    >>> people = HeldOutPeople(np.array(["a", "b", "c", "d"]), np.zeros(4, int), np.array([True, True, False, False]))
     >>> balanced_accuracy(np.array([1.0, -1.0, -2.0, -3.0]), people, np.ones((1, 4))).tolist()
     [0.75]
     """
@@ -67,14 +67,15 @@ def balanced_accuracy(margin: Floats, people: People, weights: Floats) -> Floats
     return np.asarray(np.mean(sides, axis=0))
 
 
-def auc(margin: Floats, people: People, weights: Floats) -> Floats:
+def auc(margin: Floats, people: HeldOutPeople, weights: Floats) -> Floats:
     """Probability that of a positive and a negative scan of one fold the positive has the larger margin; ties half.
 
     NaN where no fold has both.
 
     Examples
     --------
-    >>> people = People(np.array(["a", "b", "c", "d"]), np.array([0, 0, 1, 1]), np.array([True, False, True, False]))
+    >>> positive = np.array([True, False, True, False])
+    >>> people = HeldOutPeople(np.array(["a", "b", "c", "d"]), np.array([0, 0, 1, 1]), positive)
     >>> auc(np.array([2.0, 1.0, -5.0, -4.0]), people, np.ones((1, 4))).tolist()
     [0.5]
     """
@@ -110,14 +111,14 @@ class Scored:
         return float(low), float(high)
 
 
-def scored(margin: Floats, people: People, weights: Floats) -> dict[str, Scored]:
+def scored(margin: Floats, people: HeldOutPeople, weights: Floats) -> dict[str, Scored]:
     """Both scores of one set of networks.
 
     Parameters
     ----------
     margin : array, shape (scans,)
         Logit of the positive class less that of the other.
-    people : People
+    people : HeldOutPeople
     weights : array, shape (draws, scans)
         From `People.weights`.
     """

@@ -22,9 +22,9 @@ from heatlas.pipeline.evaluation.scores.overlap import Bools, Floats, scaled
 Box = tuple[slice, ...]
 
 THRESHOLDS = tuple(round(0.1 * step, 1) for step in range(10))
-"""Of S, at which BA draws a box."""
+"""Thresholds of S at which BA draws a box."""
 DELTAS = (0.3, 0.5, 0.7)
-"""Of the IoU, from which on BA counts a box as right (MaxBoxAccV2)."""
+"""IoU from which on BA counts a box as right (MaxBoxAccV2)."""
 SMALLEST_SHARE = 0.05
 """Share of the volume below which SM does not reward a smaller box."""
 ROUNDING = 1e-12
@@ -120,11 +120,11 @@ def saliency_metric(box: Box | None, voxels: int, probability: float | None) -> 
     Parameters
     ----------
     box : tuple of slice or None
-        Of the map.
+        Box of the map.
     voxels : int
-        Of the volume.
+        Voxels of the volume.
     probability : float or None
-        Of the class explained, where the network sees the part of the volume inside the box.
+        Probability of the class explained, where the network sees the part of the volume inside the box.
 
     Examples
     --------

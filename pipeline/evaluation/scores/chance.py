@@ -1,4 +1,4 @@
-"""What random orders of regions give: the exact distribution of the area under the ROC, over several orders.
+"""Answers of the bench and the level of its tests; what random orders of regions give, exactly.
 
 A map by a network that has learned nothing true should put regions in an order that says nothing of the planted ones.
 Whether it does is tested once with all swaps of labels together, since one swap alone decides nothing. By area, not by
@@ -12,6 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+YES, PARTLY, NO, UNKNOWN = "yes", "partly", "no", "not known"
+LEVEL = 0.05
+"""A p below this answers a question. With shuffled labels it is a map that fails: random orders of the regions would
+find planted ones as well in fewer cases than this. So it is also the share of sound maps that fail, were regions
+independent."""
 
 Floats = NDArray[np.float64]
 TIE = 1e-9

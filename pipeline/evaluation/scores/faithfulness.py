@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.perturbation.masking import AIR, mixed
-from heatlas.pipeline.evaluation.scores.concentration import entropy, gini
 from heatlas.pipeline.evaluation.scores.hits import is_undefined
 from heatlas.pipeline.evaluation.scores.masked_recognition import (
     SMALLEST,
@@ -20,7 +19,7 @@ from heatlas.pipeline.evaluation.scores.masked_recognition import (
     average_increase,
     coherency,
 )
-from heatlas.pipeline.evaluation.scores.overlap import scaled
+from heatlas.pipeline.evaluation.scores.overlap import entropy, gini, scaled
 from heatlas.pipeline.evaluation.scores.removal import Score, part_numbers, removal_curve
 from heatlas.pipeline.evaluation.scores.stability import Explain, RandomSets, infidelity, max_sensitivity, random_sets
 from heatlas.pipeline.run.errors import BadInputError
@@ -65,12 +64,10 @@ class Faithfulness:
     replacement : Tensor or float
         What is put in place of what is taken away: tissue of controls, (D, H, W), or the value of air.
     steps : int
-        Of the curves; by region as many as there are regions at most.
-    batch, seed : int
+        Steps of the curves; by region at most as many as there are regions.
+    seed : int
     logit : callable, optional
         As `score`, in the unit of the map, for infidelity; `score` without it.
-    inside : Tensor, optional
-        (D, H, W), bool: voxels that may be replaced. Those in which scan and replacement differ without it.
     samples : int
         Slightly changed scans of max-sensitivity, a map of each.
     """
@@ -80,10 +77,8 @@ class Faithfulness:
     regions: Tensor
     replacement: Tensor | float = AIR
     steps: int = 20
-    batch: int = 8
     seed: int = 0
     logit: Score | None = None
-    inside: Tensor | None = None
     samples: int = 10
 
     @cached_property
@@ -93,8 +88,8 @@ class Faithfulness:
 
     @cached_property
     def _changing(self) -> Tensor:
-        """Voxels that may be replaced."""
-        return self.volume != self._other if self.inside is None else self.inside
+        """Voxels that may be replaced: those in which scan and replacement differ."""
+        return self.volume != self._other
 
     @cached_property
     def _end(self) -> Tensor:
@@ -104,7 +99,7 @@ class Faithfulness:
     @cached_property
     def _sets(self) -> RandomSets:
         parts = part_numbers(self._changing, self.regions)
-        return random_sets(self.logit or self.score, self.volume, self._end, parts, batch=self.batch, seed=self.seed)
+        return random_sets(self.logit or self.score, self.volume, self._end, parts, seed=self.seed)
 
     def scores(self, values: Tensor, explain: Explain | None = None) -> dict[str, float]:
         """All of `FAITHFULNESS_SCORES` of one map; about ``4 (steps + 1)`` forward passes, once 33 more.
@@ -121,7 +116,7 @@ class Faithfulness:
         BadInputError
             For grids that differ, or a replacement that is the scan itself.
         """
-        score, volume, batch, seed = self.score, self.volume, self.batch, self.seed
+        score, volume, seed = self.score, self.volume, self.seed
         inside = self._changing
         _require_one_grid(volume, values, self.regions, inside)
         known = values[inside].detach().cpu().numpy()
@@ -130,7 +125,7 @@ class Faithfulness:
         voxels, parts = part_numbers(inside), part_numbers(inside, self.regions)
         end = self._end
         curve = {
-            f"{name}{suffix}": removal_curve(score, *ends, places, values, self.steps, batch, seed)
+            f"{name}{suffix}": removal_curve(score, *ends, places, values, self.steps, seed=seed)
             for suffix, places in (("", voxels), ("_regions", parts))
             for name, ends in (("insertion", (end, volume)), ("deletion", (volume, end)))
         }

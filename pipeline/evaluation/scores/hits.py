@@ -6,6 +6,8 @@ Larger values come first. A place without a value (NaN) comes last.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -101,3 +103,43 @@ def _finite(values: ArrayLike) -> Floats:
     array = ranked(values).ravel()
     finite = array[np.isfinite(array)]
     return np.where(np.isfinite(array), array, finite.min() - 1 if finite.size else 0.0)
+
+
+FIRST = 10
+"""Length of the list that is looked at."""
+
+
+def region_scores(values: ArrayLike, planted: Sequence[bool], first: int = FIRST) -> dict[str, float]:
+    """``auroc``, ``auprc`` and ``hits`` of one ranking: `pipeline.evaluation.scores.hits`.
+
+    All are NaN where no region has a value other than 0, or one is infinite.
+
+    Parameters
+    ----------
+    values : array, shape (regions,)
+        NaN for a region without a value, which comes last.
+    planted : sequence of bool
+        Which regions are the true ones.
+    first : int
+
+    Raises
+    ------
+    BadInputError
+        If lengths differ, or no or every region is planted.
+
+    Examples
+    --------
+    >>> scores = region_scores([5.0, 1.0, 3.0, 2.0], [True, False, True, False], first=2)
+    >>> scores["auroc"], scores["hits"]
+    (1.0, 2.0)
+    """
+    array, truth = np.asarray(values, dtype=np.float64), np.asarray(planted, dtype=bool)
+    if array.shape != truth.shape or array.ndim != 1:
+        raise BadInputError(f"{array.shape} values for {truth.shape} regions: give one value per region.")
+    require_two_kinds(truth, "the list of planted regions")
+    there = array[~np.isnan(array)]
+    if is_undefined(there):
+        return dict.fromkeys(("auroc", "auprc", "hits"), np.nan)
+    return {
+        "auroc": auroc(array, truth), "auprc": auprc(array, truth), "hits": hits_in_first(array, truth, first),
+    }  # fmt: skip

@@ -15,7 +15,7 @@ from scipy import stats
 
 Floats = NDArray[np.float64]
 DRAWS = 1000
-"""Of a bootstrap, usually."""
+"""Usual number of bootstrap draws."""
 FEWEST = 3
 """Participants below which there is no interval."""
 
@@ -30,7 +30,7 @@ def participant_interval(
     samples : tuple of array, shape (participants,)
         Several are drawn together.
     statistic : callable
-        Of the drawn samples. Draws in which it does not exist (NaN) are left out.
+        Statistic of the drawn samples. Draws in which it does not exist (NaN) are left out.
     draws, seed : int
     confidence : float
 

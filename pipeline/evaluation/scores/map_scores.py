@@ -21,14 +21,7 @@ from heatlas.pipeline.evaluation.scores.boxes import (
     threshold_ious,
     union_of,
 )
-from heatlas.pipeline.evaluation.scores.hits import (
-    auprc,
-    auroc,
-    hits_in_first,
-    is_undefined,
-    pointing,
-    require_two_kinds,
-)
+from heatlas.pipeline.evaluation.scores.hits import is_undefined, pointing, require_two_kinds
 from heatlas.pipeline.evaluation.scores.overlap import IOU_THRESHOLDS, Bools, energy_share, f1, held_out_ious, iou_curve
 from heatlas.pipeline.run.errors import BadInputError
 
@@ -36,24 +29,15 @@ IOU_COLUMNS = tuple(f"iou_{at:g}" for at in IOU_THRESHOLDS)
 BOX_COLUMNS = tuple(f"box_iou_{at:g}" for at in THRESHOLDS)
 """What `set_scores` needs of each map."""
 MAP_SCORES: Mapping[str, str] = {
-    "undefined": "1 where the map holds NaN or infinity or is zero everywhere: it has no scores, and counts as such",
-    "auroc": "Probability that a voxel of the mask has a larger value than one outside; chance 0.5",
-    "auprc": "Average precision of the voxels of the mask; chance is the mask's share of the volume",
-    "energy": "Share of positive attribution in the mask (EPG); chance is the mask's share of the volume",
     "pointing": "Probability that the largest value lies in the mask, ties shared (pointing game)",
-    "hits": "Share of the first k voxels that lie in the mask, where k is the number of its voxels",
     "f1": "Harmonic mean of soft precision and recall of the scaled map; 1 only for the mask itself",
     "le": "Localisation error: 1 - IoU of the map's box and the best true box; smaller is better",
     "om": "As le, and 1 where the scan was not recognised; smaller is better",
     "sp": "As pointing, for the boxes around the parts of the mask",
     "ep": "As energy, for the boxes around the parts of the mask",
     "sm": "log of the box's share of the volume (at least .05) - log p of the class seen through it; smaller is better",
-    **{name: f"IoU of the mask and the voxels of at least {at:g} of the maximum"
-       for name, at in zip(IOU_COLUMNS, IOU_THRESHOLDS, strict=True)},
-    **{name: f"IoU of the best true box and that of the largest part above {at:g} of the maximum"
-       for name, at in zip(BOX_COLUMNS, THRESHOLDS, strict=True)},
-}  # fmt: skip
-"""Columns of one row of localisation scores, and what they mean."""
+}
+"""Scores of one map against the true regions, and what they mean."""
 SET_SCORES: Mapping[str, str] = {
     "iou": "Intersection over union of the mask and the voxels above the share of the maximum that is best for the "
     "other participants",
@@ -70,7 +54,7 @@ def score_map(
     recognised: bool = True,
     probability: float | None = None,
 ) -> dict[str, float]:
-    """All scores of `MAP_SCORES` of one map.
+    """`MAP_SCORES` of one map, and what `set_scores` needs of it.
 
     Parameters
     ----------
@@ -89,7 +73,7 @@ def score_map(
     Returns
     -------
     dict
-        A value for every name in `MAP_SCORES`; NaN for all but ``undefined`` where that is 1.
+        Values of `MAP_SCORES`, `IOU_COLUMNS` and `BOX_COLUMNS`; NaN where the map is undefined.
 
     Raises
     ------
@@ -104,21 +88,17 @@ def score_map(
             "mask to the grid of the map."
         )
     require_two_kinds(mask[inside], "the mask of the truth")
+    names = (*MAP_SCORES, *IOU_COLUMNS, *BOX_COLUMNS)
     if is_undefined(values[inside]):
-        return {name: 1.0 if name == "undefined" else np.nan for name in MAP_SCORES}
+        return dict.fromkeys(names, np.nan)
     found, truth = values[inside], mask[inside]
     scores = {
-        "undefined": 0.0,
-        "auroc": auroc(found, truth),
-        "auprc": auprc(found, truth),
-        "energy": energy_share(found, truth),
         "pointing": pointing(found, truth),
-        "hits": hits_in_first(found, truth, int(truth.sum())) / int(truth.sum()),
         "f1": f1(found, truth),
         **dict(zip(IOU_COLUMNS, iou_curve(found, truth).tolist(), strict=True)),
+        **_box_scores(np.where(inside, values, 0.0), mask & inside, inside, recognised, probability),
     }
-    scores |= _box_scores(np.where(inside, values, 0.0), mask & inside, inside, recognised, probability)
-    return {name: scores[name] for name in MAP_SCORES}
+    return {name: scores[name] for name in names}
 
 
 def set_scores(rows: pd.DataFrame, people: Sequence[str]) -> dict[str, float]:

@@ -1,14 +1,18 @@
-"""How much of a map lies in a mask, and how well its extent fits the mask.
+"""How much of a map lies in a mask, how well its extent fits the mask, and how concentrated it is.
 
 Only positive attribution counts here, ``A+ = max(A, 0)``. ``S = A+ / max A+`` lies in [0, 1]. In three dimensions the
 truth is a mask, so EPG, IoU and F1 use the mask itself. A map without positive values has no score (NaN).
 
-Source: EPG (Wang et al. 2020); IoU, with the threshold of other people's maps (Rao et al. 2023); F1 of saliency
-(Achanta et al. 2009; Zhang et al. 2024, Opti-CAM).
+Concentration (Gini index, Shannon entropy) does not ask whether the map is right. Bounds over n voxels: an even map has
+Gini 0 and entropy log2 n; a single voxel has (n - 1) / n and 0.
+
+Sources: EPG (Wang et al. 2020); IoU, with the threshold of other people's maps (Rao et al. 2023); F1 of saliency
+(Achanta et al. 2009; Zhang et al. 2024, Opti-CAM); Gini (Chalasani et al. 2020); entropy (Bhatt et al. 2020).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -17,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 IOU_THRESHOLDS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Of S, among which the one of an IoU is chosen: finer near 0, since one voxel may be far above all others."""
+"""Thresholds of S that an IoU chooses from: finer near 0, since one voxel may be far above all others."""
 HALF = 0.5
 
 
@@ -118,9 +122,9 @@ def held_out_ious(curves: Floats, people: Sequence[str]) -> Floats:
     """
     owner = np.asarray(people)
     places = {one: best_place(curves[owner != one]) for one in set(people)}
-    return np.array([
-        np.nan if (place := places[one]) is None else curve[place] for one, curve in zip(people, curves, strict=True)
-    ])  # fmt: skip
+    return np.array(
+        [np.nan if (place := places[one]) is None else curve[place] for one, curve in zip(people, curves, strict=True)]
+    )
 
 
 def f1(values: NDArray[np.floating], mask: Bools) -> float:
@@ -146,3 +150,34 @@ def ratio_of(wrong: float, right: float) -> float:
     if right > 0:
         return wrong / right
     return float("inf") if wrong > 0 else float("nan")
+
+
+def gini(values: NDArray[np.floating]) -> float:
+    """``sum_i (2 i - n - 1) a_(i) / (n sum a)`` of the positive part, ascending; NaN where nothing is positive.
+
+    Examples
+    --------
+    >>> gini(np.array([1.0, 1.0, 1.0])), gini(np.array([0.0, 0.0, 0.0, 2.0]))
+    (0.0, 0.75)
+    """
+    part = np.sort(positive(values), axis=None)
+    n, total = part.size, part.sum()
+    if not total > 0:
+        return math.nan
+    return float(max(0.0, (2 * np.arange(1, n + 1) - n - 1) @ (part / total) / n))
+
+
+def entropy(values: NDArray[np.floating]) -> float:
+    """``- sum p log2 p`` of the positive part scaled to sum 1, in bits; NaN where nothing is positive.
+
+    Examples
+    --------
+    >>> entropy(np.ones(8)), entropy(np.array([0.0, 5.0]))
+    (3.0, 0.0)
+    """
+    part = positive(values)
+    total = part.sum()
+    if not total > 0:
+        return math.nan
+    share = part[part > 0] / total
+    return float(max(0.0, -(share * np.log2(share)).sum()))

@@ -119,7 +119,7 @@ def removal_curve(
     batch : int
         Volumes evaluated at once.
     seed : int
-        Of the order of ties.
+        Seed of the order of ties.
     """
     place, voxels = part_order(values, parts, seed)
     steps = min(steps, len(place))

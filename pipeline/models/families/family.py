@@ -66,6 +66,10 @@ def _all_seen(side: int, _: Any) -> int:
 class Family:
     """A family of networks.
 
+    Its module holds this record, the record of its settings, each with its range (`pipeline.run.config.ranges`), and
+    the functions that build it; settings files, commands, storage and report find it by its line in
+    `pipeline.models.families.registry`. ``tests/attribution/test_families_explained.py`` tries every method on it.
+
     Parameters
     ----------
     name : str

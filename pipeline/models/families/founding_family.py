@@ -21,11 +21,11 @@ class FoundingConfig(ModelConfig):
 
     architecture: Literal["founding"] = "founding"
     channels: Counts = (8, 16, 32, 64)
-    """Of each block."""
+    """Channels of each block."""
     pools: Counts = (2, 3, 2, 3)
     """Edge of the max-pooling after each block. The default suits 1 mm; at 2 mm use 3, 3, 2, 1."""
     hidden_units: Count = 128
-    """Of the first linear layer."""
+    """Units of the first linear layer."""
     dropout: Fraction = 0.4
     """Before each linear layer."""
     bias: bool = True

@@ -29,7 +29,7 @@ class SFCNConfig(ModelConfig):
 
     architecture: Literal["sfcn"] = "sfcn"
     channels: Annotated[tuple[int, ...], naming(2, "block"), at_least(1)] = (32, 64, 128, 256, 256, 64)
-    """Of each block; all but the last, which has filters of one voxel, halve the grid."""
+    """Channels of each block; all but the last, which has filters of one voxel, halve the grid."""
     dropout: Fraction = 0.5
     """Before the last layer."""
 
@@ -40,9 +40,9 @@ class Conv5FC3Config(ModelConfig):
 
     architecture: Literal["conv5-fc3"] = "conv5-fc3"
     channels: Counts = (8, 16, 32, 64, 128)
-    """Of each block, which halves the grid."""
+    """Channels of each block, which halves the grid."""
     hidden_units: Counts = (1300, 50)
-    """Of each linear layer but the last."""
+    """Units of each linear layer but the last."""
     dropout: Fraction = 0.5
     """Before the first linear layer."""
 

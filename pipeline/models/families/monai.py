@@ -93,9 +93,9 @@ class ViTConfig(ModelConfig):
     depth: Annotated[int, between(1, 64)] = 4
     """Blocks of attention."""
     heads: Count = 3
-    """Of attention."""
+    """Heads of attention."""
     dropout: Fraction = 0.0
-    """Of tokens, attention weights and hidden units."""
+    """Share of tokens, attention weights and hidden units that is dropped."""
 
     @property
     def usual(self) -> Mapping[str, Mapping[str, Any]]:

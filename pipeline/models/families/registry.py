@@ -44,10 +44,12 @@ def is_solved(settings: ModelConfig) -> bool:
     return family_of(settings).fitted_by == "ridge"
 
 
-for _family in (FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES):
+OWN = (
+    FOUNDING, LINEAR, FOREIGN, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES,
+)  # fmt: skip
+for _family in OWN:
     add_family(_family)
-add_family(usual_probe(family_of))
-add_family(FOREIGN)
+add_family(usual_probe(family_of))  # which stands on one of the others
 
 
 def is_given(config: Config) -> bool:

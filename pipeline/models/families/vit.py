@@ -78,7 +78,7 @@ class Attention(nn.Module):
         return answer
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a perceptron of each token; both of normalised tokens, and added to them."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
@@ -104,7 +104,7 @@ def build(shape: Shape, settings: ViTConfig, outputs: int) -> StagedModel:
     grid = [side // patch for side in shape]
     positions = embedding.position_embeddings.detach().transpose(1, 2).reshape(1, dim, *grid)
     tokens = nn.Sequential(embedding.patch_embeddings, LearnedPositions(positions.clone()), embedding.dropout)
-    blocks = [OnTokens(Block(dim, heads, dropout)) for _ in range(settings.depth)]
+    blocks = [OnTokens(TransformerBlock(dim, heads, dropout)) for _ in range(settings.depth)]
     head = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(dim, outputs))
     model = StagedModel([tokens, *blocks, OnTokens(nn.LayerNorm(dim)), head])
     model.architecture = Architecture(settings, shape)

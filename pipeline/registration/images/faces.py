@@ -43,9 +43,9 @@ def without_face(
     Parameters
     ----------
     job : Job
-        Of `pipeline.cohort.images.conversion`.
+        Job of `pipeline.cohort.images.conversion`.
     files : ScanFiles
-        Of this scan.
+        Files of this scan.
     config : RegistrationConfig
         How brains are found.
     """

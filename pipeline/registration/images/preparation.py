@@ -91,9 +91,6 @@ def correct_bias_field(volume: Volume, mask: np.ndarray) -> np.ndarray:
 
     shrink = math.ceil(FIELD_VOXEL_MM / float(volume.voxel_sizes.min()) - 1e-3)
     field = ants.n4_bias_field_correction(
-        to_ants(volume),
-        mask=to_ants(Volume(mask, volume.affine)),
-        shrink_factor=shrink,
-        return_bias_field=True,
+        to_ants(volume), mask=to_ants(Volume(mask, volume.affine)), shrink_factor=shrink, return_bias_field=True
     ).numpy()
     return np.asarray(volume.data / np.maximum(field, np.float32(1e-3)), dtype=np.float32)

@@ -6,24 +6,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.run.columns import Form, described
+from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError, ResumableError
 from heatlas.pipeline.run.tables import read_table
 
 KEEP, DROP = "keep", "drop"
 DROPPED_REASON = "registration in doubt"
-FLAGGED_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    "flags": "Why the registration is in doubt",
-    "figure": "The scan under the contours of the template, relative to the run folder",
-    "decision": "For you to fill in: keep or drop",
-}
 FLAGGED_TABLE = Table(
-    "flagged", FLAGGED_COLUMNS, "scan whose registration is in doubt",
+    "flagged",
+    {
+        **described("participant_id", "session_id", "scan_id"),
+        "flags": "Why the registration is in doubt",
+        "figure": "The scan under the contours of the template, relative to the run folder",
+        "decision": "For you to fill in: keep or drop",
+    },
+    "scan whose registration is in doubt",
     "Which scans do you want to keep? Written with flagged = \"ask\"; fill in the last column.", stage="registration",
     file="flagged.tsv", filled=("participant_id", "scan_id", "flags"), on_pages=False,
-    forms={"flags": Form.TEXT, "figure": Form.TEXT}, values={"decision": (KEEP, DROP)},
+    values={"decision": (KEEP, DROP)},
 )  # fmt: skip
 
 

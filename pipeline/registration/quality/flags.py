@@ -30,7 +30,7 @@ MAX_ANISOTROPY = 1.3
 
 
 @dataclass(frozen=True)
-class Measure:
+class QualityMeasure:
     """One number of a registration and what counts as bad."""
 
     column: str  # in the table of quality numbers
@@ -47,16 +47,16 @@ class Measure:
 
 
 MEASURES = (
-    Measure("correlation", "correlation with the template", "low", 0.025, low=0.25),
-    Measure("normalised_mutual_information", "mutual information with the template", "low", 0.003),
-    Measure("dice", "Dice of the brain masks", "low", 0.005, low=0.75),
-    Measure("min_jacobian", "smallest Jacobian determinant", "low", 0.05),
-    Measure("nonpositive_jacobian_share", "folded share of the warp", "high", 0.001, high=0.0),
-    Measure("affine_residual_mm", "displacement left to the warp (mm)", "high", 0.3, high=12.0),
-    Measure("scale", "size of the head against the template", "both", 0.02, low=0.75, high=1.2),
-    Measure("brain_mm3", "brain volume (mm3)", "both", 3e4, low=8e5, high=2.3e6),
-    Measure("dark_ml", "part dark as a lesion (ml)", "high", 0.7, high_alone=10.0, ratio=True),
-    Measure("outside_share", "share of the brain mask outside the template's brain", "high", 0.02),
+    QualityMeasure("correlation", "correlation with the template", "low", 0.025, low=0.25),
+    QualityMeasure("normalised_mutual_information", "mutual information with the template", "low", 0.003),
+    QualityMeasure("dice", "Dice of the brain masks", "low", 0.005, low=0.75),
+    QualityMeasure("min_jacobian", "smallest Jacobian determinant", "low", 0.05),
+    QualityMeasure("nonpositive_jacobian_share", "folded share of the warp", "high", 0.001, high=0.0),
+    QualityMeasure("affine_residual_mm", "displacement left to the warp (mm)", "high", 0.3, high=12.0),
+    QualityMeasure("scale", "size of the head against the template", "both", 0.02, low=0.75, high=1.2),
+    QualityMeasure("brain_mm3", "brain volume (mm3)", "both", 3e4, low=8e5, high=2.3e6),
+    QualityMeasure("dark_ml", "part dark as a lesion (ml)", "high", 0.7, high_alone=10.0, ratio=True),
+    QualityMeasure("outside_share", "share of the brain mask outside the template's brain", "high", 0.02),
 )
 
 
@@ -94,7 +94,7 @@ def flag_reasons(quality: pd.DataFrame, ages: Sequence[float | None] | None = No
 
 
 def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
-    """Distances from the median in robust standard deviations, of which `smallest_spread` is the lower bound.
+    """Distances from the median in robust standard deviations, which are at least `smallest_spread`.
 
     >>> robust_distance(np.array([1.0, 2.0, 3.0, 4.0, 100.0]), 0.0).round(2).tolist()
     [-1.35, -0.67, 0.0, 0.67, 65.43]
@@ -104,7 +104,7 @@ def robust_distance(values: np.ndarray, smallest_spread: float) -> np.ndarray:
     return np.asarray((values - centre) / spread)
 
 
-def _reasons_of(measure: Measure, values: np.ndarray, warped: np.ndarray) -> dict[int, str]:
+def _reasons_of(measure: QualityMeasure, values: np.ndarray, warped: np.ndarray) -> dict[int, str]:
     """Reasons by row, one per number; limits take precedence over outliers."""
     known = np.flatnonzero(np.isfinite(values))
     found: dict[int, str] = {}

@@ -7,8 +7,6 @@ the template has fluid is normal in the young, whose ventricles are narrow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy.ndimage
 
@@ -19,25 +17,6 @@ RIM_MM = 6.0
 """Excluded along the edge of the mask, where differences come from brain extraction."""
 THRESHOLD = 1.3
 """In standard deviations of the template brain."""
-
-
-@dataclass(frozen=True)
-class RegistrationQuality:
-    """Quality of one registration; see `QUALITY_COLUMNS`."""
-
-    correlation: float
-    normalised_mutual_information: float
-    dice: float
-    min_jacobian: float
-    nonpositive_jacobian_share: float
-    affine_residual_mm: float
-    rotation_degrees: float
-    scale: float
-    scale_x: float
-    scale_y: float
-    scale_z: float
-    dark_ml: float
-    outside_share: float
 
 
 QUALITY_COLUMNS = {
@@ -70,8 +49,8 @@ def assess(
     displacement: np.ndarray,
     linear: np.ndarray,
     voxel_mm: float,
-) -> RegistrationQuality:
-    """All quality numbers of one registered scan, on one template grid of voxels of `voxel_mm`.
+) -> dict[str, float]:
+    """`QUALITY_COLUMNS` of one registered scan, on one template grid of voxels of `voxel_mm`.
 
     `determinant` (X, Y, Z) is the Jacobian determinant of the warp, `displacement` (X, Y, Z, 3) its displacement in mm,
     and `linear` the 3x3 linear part of the affine map template -> scan.
@@ -79,21 +58,21 @@ def assess(
     inside = determinant[template_mask]
     seen, expected = brain[template_mask], template_brain[template_mask]
     lengths = np.linalg.norm(linear, axis=0)
-    return RegistrationQuality(
-        correlation=correlation(seen, expected),
-        normalised_mutual_information=mutual_information(seen, expected),
-        dice=dice(mask, template_mask),
-        min_jacobian=float(inside.min()),
-        nonpositive_jacobian_share=float(np.mean(inside <= 0)),
-        affine_residual_mm=float(np.sqrt(np.mean(np.sum(displacement[template_mask].astype(np.float64) ** 2, -1)))),
-        rotation_degrees=rotation_angle(linear),
-        scale=float(np.cbrt(abs(np.linalg.det(linear)))),
-        scale_x=float(lengths[0]),
-        scale_y=float(lengths[1]),
-        scale_z=float(lengths[2]),
-        dark_ml=dark_volume(brain, template_brain, template_mask, voxel_mm),
-        outside_share=outside_share(mask, template_mask),
-    )
+    return {
+        "correlation": correlation(seen, expected),
+        "normalised_mutual_information": mutual_information(seen, expected),
+        "dice": dice(mask, template_mask),
+        "min_jacobian": float(inside.min()),
+        "nonpositive_jacobian_share": float(np.mean(inside <= 0)),
+        "affine_residual_mm": float(np.sqrt(np.mean(np.sum(displacement[template_mask].astype(np.float64) ** 2, -1)))),
+        "rotation_degrees": rotation_angle(linear),
+        "scale": float(np.cbrt(abs(np.linalg.det(linear)))),
+        "scale_x": float(lengths[0]),
+        "scale_y": float(lengths[1]),
+        "scale_z": float(lengths[2]),
+        "dark_ml": dark_volume(brain, template_brain, template_mask, voxel_mm),
+        "outside_share": outside_share(mask, template_mask),
+    }
 
 
 def mutual_information(first: np.ndarray, second: np.ndarray) -> float:

@@ -33,7 +33,6 @@ from heatlas.pipeline.registration.quality.side_images import write_asymmetry
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.run.work.steps import run_step
@@ -43,32 +42,25 @@ MARGIN_MM = 4.0
 """Added around a region for the correlation. Rank correlation with the Dice of manual labels, within regions over ten
 OASIS brains at 2 mm: 0.29 without margin, 0.39, 0.40, 0.39 and 0.39 with 2, 4, 6 and 8 mm."""
 
-SCAN_REGION_COLUMNS = {
-    "region": "Number of the region in the atlas",
-    "name": "Name of the region",
-    "hemisphere": "left, right or both",
-    "group": "Bilateral group of the region",
-    "voxels": "Voxels of the region on the grid of this run",
-    "correlation": "Pearson correlation of the registered brain with the template brain in the region and "
-    f"{MARGIN_MM:g} mm around it; n/a for a region without a voxel",
-    "inverse_error_mean_mm": "Mean distance over the region between a point and its image under warp and inverse "
-    "warp; n/a for images registered by other software",
-    "inverse_error_max_mm": "Largest such distance in the region",
-    "min_jacobian": "Smallest Jacobian determinant of the nonlinear warp in the region",
-    "jacobian_p01": "1st percentile of that determinant over the region",
-    "jacobian_p99": "99th percentile of that determinant over the region",
-}
-"""Columns of a scan's own table."""
-REGION_QUALITY_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    **SCAN_REGION_COLUMNS,
-    "distance": "Deviation of the correlation from the cohort: robust standard deviations of its Fisher transform "
-    "from the region's median, minus the scan's median over regions; < 0 is worse; n/a in small cohorts",
-}
 REGION_QUALITY_TABLE = Table(
-    "region_quality", REGION_QUALITY_COLUMNS, "scan and region", "Does each scan lie on the template in each region?",
-    stage="registration", file="group/region_quality.tsv", on_pages=False,
+    "region_quality",
+    {
+        **described("participant_id", "session_id", "scan_id", "region", "name", "hemisphere", "group"),
+        "voxels": "Voxels of the region on the grid of this run",
+        "correlation": "Pearson correlation of the registered brain with the template brain in the region and "
+        f"{MARGIN_MM:g} mm around it; n/a for a region without a voxel",
+        "inverse_error_mean_mm": "Mean distance over the region between a point and its image under warp and inverse "
+        "warp; n/a for images registered by other software",
+        "inverse_error_max_mm": "Largest such distance in the region",
+        "min_jacobian": "Smallest Jacobian determinant of the nonlinear warp in the region",
+        "jacobian_p01": "1st percentile of that determinant over the region",
+        "jacobian_p99": "99th percentile of that determinant over the region",
+        "distance": "Deviation of the correlation from the cohort: robust standard deviations of its Fisher transform "
+        "from the region's median, minus the scan's median over regions; < 0 is worse; n/a in small cohorts",
+    },
+    "scan and region", "Does each scan lie on the template in each region?", stage="registration", on_pages=False,
 )  # fmt: skip
+SCAN_QUALITY_TABLE = REGION_QUALITY_TABLE.without("participant_id", "session_id", "scan_id", "distance")
 
 
 def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
@@ -115,8 +107,8 @@ def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_m
     for scan in scans:
         path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).region_quality
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-        tables.append(read_table(path, text_columns=["group"]).assign(**identity))
-    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(REGION_QUALITY_COLUMNS))
+        tables.append(SCAN_QUALITY_TABLE.read(path).assign(**identity))
+    whole = pd.concat(tables, ignore_index=True) if tables else REGION_QUALITY_TABLE.frame()
     return REGION_QUALITY_TABLE.write(layout, whole.assign(distance=_distances(whole)))
 
 
@@ -154,13 +146,13 @@ def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: st
         }
     rows = []
     for region in places.regions.regions:
-        row: dict[str, Any] = dict.fromkeys(SCAN_REGION_COLUMNS)
+        row: dict[str, Any] = dict.fromkeys(SCAN_QUALITY_TABLE.meanings)
         row.update(region=region.number, name=region.name, hemisphere=region.hemisphere, group=region.group)
         # Further digits depend on the order of summation.
         row.update({name: round(found[region.number], 4) for name, found in numbers.items() if region.number in found})
         rows.append(row | {"voxels": int(row["voxels"] or 0)})
     write_asymmetry(outputs["asymmetry"], given["t1w"], resolution_mm, given.get("inverse_warp"))
-    write_table(outputs["regions"], pd.DataFrame(rows, columns=list(SCAN_REGION_COLUMNS)), SCAN_REGION_COLUMNS)
+    SCAN_QUALITY_TABLE.write(outputs["regions"], rows)
 
 
 class _Places:

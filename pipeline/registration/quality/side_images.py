@@ -50,7 +50,7 @@ def _moved(affine: np.ndarray, points: np.ndarray) -> np.ndarray:
     return np.asarray(points @ affine[:3, :3].T + affine[:3, 3])
 
 
-class _Files(Sequence[np.ndarray]):
+class _StoredArrays(Sequence[np.ndarray]):
     """Arrays that are read when they are asked for."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -65,7 +65,7 @@ class _Files(Sequence[np.ndarray]):
 
 def sides_of(paths: Sequence[Path]) -> Sides:
     """What can be said about the sides of scans, from their files of `write_asymmetry`."""
-    return compare_sides(_Files(paths))
+    return compare_sides(_StoredArrays(paths))
 
 
 @functools.cache

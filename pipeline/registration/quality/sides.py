@@ -24,7 +24,7 @@ SMOOTHING_MM = 4.0
 CLIPPED = 3.0
 """Standard deviations beyond which intensities count no more, as of vessels and remnants of the skull."""
 STEPS = 3
-"""Of Gauss and Newton, to the midline."""
+"""Gauss-Newton steps to the midline."""
 FARTHEST = np.array([12.0, 0.25, 0.25])
 """Largest movement to the midline that is believed: mm, and slopes of the plane along y and z."""
 MIRRORED_SCORE = -0.05
@@ -32,7 +32,7 @@ MIRRORED_SCORE = -0.05
 SMALLEST_MEDIAN = 0.1
 """Median of the scores below which the scans have no asymmetry in common."""
 ROUNDS = 2
-"""Of turning mirrored scans round."""
+"""How often mirrored scans are turned round."""
 DIVIDED_SHARE = 0.25
 """Share of named scans above which it is not clear which ones are right."""
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 FLUID_PERCENTILE = 20.0
-"""Of intensities in the ventricles of the atlas; their brighter part is tissue if the warp is too small."""
+"""Percentile of the intensities in the atlas's ventricles; the brighter part is tissue if the warp is too small."""
 
 
 def region_volumes(

@@ -10,7 +10,6 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from heatlas.pipeline.registration.volumes.region_volumes import region_volumes,
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.run.work.steps import run_step
@@ -36,40 +34,34 @@ STAGE = "volumes"
 HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"
 """Bilateral groups of the atlas."""
 
-SCAN_VOLUME_COLUMNS = {
-    "region": "Number of the region in the atlas",
-    "name": "Name of the region",
-    "hemisphere": "left, right or both",
-    "group": "Bilateral group of the region",
-    "volume_mm3": "Volume of the region in the scan: sum of the Jacobian determinant of the map template -> scan over "
-    "the region times the voxel volume, mm3 of the scan's own space; n/a for a region without a voxel. As good as the "
-    "registration, and compared with manual volumes for the hippocampi only (docs/benchmarks/registration.md). n/a "
-    "after an affine registration, which changes all regions alike",
-    "tissue_mm3": "volume_mm3 without voxels that are darker than halfway between fluid and the hippocampus; n/a for "
-    "other regions, and where the atlas has no lateral ventricles or they are not dark in the scan",
-    "template_mm3": "Volume of the region in the template, on the grid of this run",
-}
-"""Columns of a scan's own table."""
-VOLUME_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    **SCAN_VOLUME_COLUMNS,
-}
 VOLUMES_TABLE = Table(
-    "volumes", VOLUME_COLUMNS, "scan and region", "How large is each region in the scan?", stage="registration",
-    file="group/volumes.tsv", filled=("participant_id", "scan_id", "group"), finite=True,
+    "volumes",
+    {
+        **described("participant_id", "session_id", "scan_id", "region", "name", "hemisphere", "group"),
+        "volume_mm3": "Volume of the region in the scan: sum of the Jacobian determinant of the map template -> scan "
+        "over the region times the voxel volume, mm3 of the scan's own space; n/a for a region without a voxel. As "
+        "good as the registration, and compared with manual volumes for the hippocampi only "
+        "(docs/benchmarks/registration.md). n/a after an affine registration, which changes all regions alike",
+        "tissue_mm3": "volume_mm3 without voxels that are darker than halfway between fluid and the hippocampus; n/a "
+        "for other regions, and where the atlas has no lateral ventricles or they are not dark in the scan",
+        "template_mm3": "Volume of the region in the template, on the grid of this run",
+    },
+    "scan and region", "How large is each region in the scan?", stage="registration",
+    filled=("participant_id", "scan_id", "group"), finite=True,
 )  # fmt: skip
-RETEST_COLUMNS = {
-    **described("participant_id"),
-    "first_session_id": "Earlier of two consecutive sessions",
-    "second_session_id": "Later of the two sessions",
-    "correlation": "Pearson correlation over regions of log(volume / template volume) of the two scans",
-    "mean_difference_percent": "Mean over regions of the absolute difference in percent of the mean of both",
-    "regions": "Number of regions compared",
-}
+SCAN_VOLUMES_TABLE = VOLUMES_TABLE.without("participant_id", "session_id", "scan_id")
 TEST_RETEST_TABLE = Table(
-    "test_retest", RETEST_COLUMNS, "pair of sessions that follow each other",
-    "How alike are the volumes of two scans of one person?", stage="registration",
-    file="group/test_retest.tsv", on_pages=False,
+    "test_retest",
+    {
+        **described("participant_id"),
+        "first_session_id": "Earlier of two consecutive sessions",
+        "second_session_id": "Later of the two sessions",
+        "correlation": "Pearson correlation over regions of log(volume / template volume) of the two scans",
+        "mean_difference_percent": "Mean over regions of the absolute difference in percent of the mean of both",
+        "regions": "Number of regions compared",
+    },
+    "pair of sessions that follow each other", "How alike are the volumes of two scans of one person?",
+    stage="registration", on_pages=False,
 )  # fmt: skip
 
 
@@ -132,7 +124,7 @@ def measure_one(
          tissue.get(region.number, float("nan")), template[region.number])
         for region in atlas.regions.regions
     ]  # fmt: skip
-    write_table(outputs["volumes"], pd.DataFrame(rows, columns=list(SCAN_VOLUME_COLUMNS)), SCAN_VOLUME_COLUMNS)
+    SCAN_VOLUMES_TABLE.write(outputs["volumes"], rows)
     return {}
 
 
@@ -161,12 +153,10 @@ def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: floa
     """Write the tables of the group from those of these scans."""
     tables = []
     for scan in scans:
-        table = read_table(
-            layout.scan(scan.participant_id, scan.session_id, resolution_mm).volumes, text_columns=["group"]
-        )
+        path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).volumes
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-        tables.append(table.assign(**identity))
-    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(VOLUME_COLUMNS))
+        tables.append(SCAN_VOLUMES_TABLE.read(path).assign(**identity))
+    whole = pd.concat(tables, ignore_index=True) if tables else VOLUMES_TABLE.frame()
     return [VOLUMES_TABLE.write(layout, whole), TEST_RETEST_TABLE.write(layout, retest_table(whole))]
 
 
@@ -179,8 +169,8 @@ def retest_table(volumes: pd.DataFrame) -> pd.DataFrame:
         for first, second in itertools.pairwise(sessions):
             a, b = (scans[scans["session_id"] == session].set_index("region") for session in (first, second))
             found = volume_stability(a["volume_mm3"].to_dict(), b["volume_mm3"].to_dict(), a["template_mm3"].to_dict())
-            rows.append((participant, first, second, found.correlation, found.mean_difference_percent, found.regions))
-    return pd.DataFrame(rows, columns=list(RETEST_COLUMNS))
+            rows.append([participant, first, second, *found])
+    return TEST_RETEST_TABLE.frame(rows)
 
 
 def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]:
@@ -189,7 +179,7 @@ def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]
     Parameters
     ----------
     volumes : pandas.DataFrame
-        Columns of `VOLUME_COLUMNS`; empty if the atlas has no bilateral groups "Hippocampus" and
+        Columns of `VOLUMES_TABLE`; empty if the atlas has no bilateral groups "Hippocampus" and
         "Lateral ventricle".
     """
     hippocampi = volumes[(volumes["group"] == HIPPOCAMPUS) & volumes["tissue_mm3"].notna()]
@@ -201,25 +191,18 @@ def hippocampal_volumes(volumes: pd.DataFrame) -> dict[str, tuple[float, float]]
     return found
 
 
-@dataclass(frozen=True)
-class VolumeStability:
-    """Agreement of the region volumes of two scans."""
-
-    # Pearson correlation over regions of the log volume relative to the template's. Volumes themselves always
-    # correlate, since large regions are large in everyone
-    correlation: float
-    mean_difference_percent: float  # mean over regions of the absolute difference, in percent of the mean of the two
-    regions: int  # number of regions with a volume in both
-
-
 def volume_stability(
     first: Mapping[int, float], second: Mapping[int, float], template: Mapping[int, float]
-) -> VolumeStability:
+) -> tuple[float, float, int]:
     """Compare the Jacobian-weighted volumes (mm³ by region) of two scans; ValueError if they share no region.
+
+    Gives ``correlation``, ``mean_difference_percent`` and ``regions`` of `TEST_RETEST_TABLE`. The correlation is that
+    of volumes relative to the template's: volumes themselves always correlate, since large regions are large in
+    everyone.
 
     >>> template = {1: 100.0, 2: 200.0, 3: 400.0}
     >>> volume_stability({1: 90.0, 2: 220.0, 3: 400.0}, {1: 99.0, 2: 242.0, 3: 440.0}, template)
-    VolumeStability(correlation=1.0, mean_difference_percent=9.523809523809524, regions=3)
+    (1.0, 9.523809523809524, 3)
     """
     shared = [n for n in first if n in second and min(first[n], second[n], template.get(n, 0.0)) > 0]
     if not shared:
@@ -227,4 +210,4 @@ def volume_stability(
     a, b, t = (np.array([volumes[n] for n in shared]) for volumes in (first, second, template))
     difference = 100 * np.abs(a - b) / ((a + b) / 2)
     alike = correlation(np.log(a / t), np.log(b / t))
-    return VolumeStability(round(alike, 12), float(difference.mean()), len(shared))
+    return round(alike, 12), float(difference.mean()), len(shared)

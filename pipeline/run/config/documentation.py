@@ -80,8 +80,8 @@ def _networks() -> Iterator[str]:
     for shared in bases:
         if not issubclass(shared, ModelConfig) or "relatives" not in vars(shared) or shared is ModelConfig:
             continue
-        own = [field for field in fields(shared) if field.name not in known]
-        yield f"### All {shared.relatives} networks\n\n{inspect.getdoc(shared)}\n\n{_table(shared, own)}{_usual(shared)}"
+        heading, own = f"All {shared.relatives} networks", [one for one in fields(shared) if one.name not in known]
+        yield f"### {heading}\n\n{inspect.getdoc(shared)}\n\n{_table(shared, own)}{_usual(shared)}"
     for record in dict.fromkeys(NETWORKS.values()):
         names = ", ".join(f"`{name}`" for name, of in NETWORKS.items() if of is record)
         inherited = {field.name: field.default for base in record.__bases__ for field in fields(base)}

@@ -17,7 +17,7 @@ class EvaluationConfig:
     """Positive scans of each fold with curves of insertion and deletion and repeated maps, which are slow; 0 for as
     many as make twelve in all. Average drop, gain and increase are measured in every positive scan."""
     steps: Annotated[int, between(2, 1000)] = 20
-    """Of the curves of insertion and deletion."""
+    """Steps of the curves of insertion and deletion."""
     samples: Annotated[int, between(1, 100)] = 2
     """Changed scans of max-sensitivity; each takes another map of every method."""
     replacement: Literal["controls", "air"] = "controls"

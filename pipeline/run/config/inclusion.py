@@ -26,7 +26,7 @@ _STAND_IN = "column_in_backticks_{}"
 
 
 @dataclass(frozen=True)
-class Rule:
+class InclusionRule:
     """A rule of inclusion.
 
     Parameters
@@ -44,7 +44,7 @@ class Rule:
     columns: tuple[str, ...]
 
 
-def read_rule(text: str) -> Rule:
+def read_rule(text: str) -> InclusionRule:
     """Read a rule; raises `UsageError` with what is wrong in it and what may stand there.
 
     Examples
@@ -76,7 +76,7 @@ def read_rule(text: str) -> Rule:
     _require_condition(text, tree)
     parts = tuple(tree.values) if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else (tree,)
     used = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return Rule(parts, tuple(map(_written, parts)), tuple(used))
+    return InclusionRule(parts, tuple(map(_written, parts)), tuple(used))
 
 
 def dropped_because(part: str, unknown: bool) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from heatlas.pipeline.run.config.ranges import between
 
@@ -19,9 +19,9 @@ Width = Annotated[float, between(1 / 64, 4)]
 class ModelConfig:
     """The network and what it sees; each family adds its own settings."""
 
-    relatives: ClassVar[str] = ""
+    relatives = ""
     """What families are called together whose settings have a common base, on that base."""
-    dynamic_linear: ClassVar[bool] = False
+    dynamic_linear = False
     """Whether the network is one linear map for each scan."""
 
     architecture: str

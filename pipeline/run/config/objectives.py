@@ -16,9 +16,9 @@ class ObjectiveConfig:
     """``task``: nothing else. ``guided``: maps inside a mask. ``distilled``: the answers and maps of a teacher instead
     of the labels. ``readable-gradients``: input gradients like those of guided backpropagation."""
     weight: Annotated[Literal["usual"] | float, between(0, 1_000_000)] = "usual"
-    """Of the loss of the maps, relative to that of the task; 0 is the control that trains as long without it. Usual is
-    what was studied with the brain as mask, by `loss`: 30 (energy), 100 (l1), 1 (ppce), 10,000 (rrr); 1 for other
-    kinds."""
+    """Weight of the loss of the maps, relative to that of the task; 0 is the control that trains as long without it.
+    Usual is what was studied with the brain as mask, by `loss`: 30 (energy), 100 (l1), 1 (ppce), 10,000 (rrr); 1 for
+    other kinds."""
     map: Literal["usual", "input-x-gradient", "grad-cam", "inherent", "dynamic-weights", "evidence"] = "usual"
     """Map that is guided or compared. ``inherent``: contributions W(x) x of a B-cos or CoDA network.
     ``dynamic-weights``, of distillation at the input: their weights W(x) of both channels. ``evidence``, of guidance at
@@ -28,8 +28,8 @@ class ObjectiveConfig:
     """Where it is made: 0 at the input, n after stage n of the network, -1 after the last stage with voxels. Usual: -1
     for grad-cam, 0 for other maps."""
     loss: Literal["energy", "l1", "ppce", "rrr"] = "energy"
-    """Of guidance: share of positive attribution inside the mask (energy), distance from the mask (l1), more inside
-    (ppce), less outside (rrr)."""
+    """Loss of guidance: share of positive attribution inside the mask (energy), distance from the mask (l1), more
+    inside (ppce), less outside (rrr)."""
     regions: tuple[str, ...] = ("brain",)
     """What makes the mask: ``brain``, all of the template's brain, or bilateral groups of the atlas."""
     mask: str = ""

@@ -19,22 +19,23 @@ class PretrainingConfig:
     (moco), or with a slowly moving copy of the network alone (byol, dino); or hidden patches of a scan with what the
     network restores (masked; vit only)."""
     temperature: Annotated[float, above(0)] = 0.1
-    """Of the similarities of simclr and moco; the lowest one of a schedule."""
+    """Temperature of the similarities of simclr and moco; the lowest one of a schedule."""
     highest_temperature: Annotated[float, above(0, up_to=100)] = 1.0
-    """Of a schedule."""
+    """Highest temperature of a schedule."""
     schedule: Schedule = "cosine"
     """How the temperature changes from epoch to epoch: between its bounds as a cosine, in straight lines or in steps,
     drawn at random, or not at all."""
     period_epochs: Annotated[float, at_least(0)] = 0.0
-    """Of a schedule; 0 for the one with which the last epoch is at 0.7 of the fifth period, on the way up again."""
+    """Period of a schedule in epochs; 0 for the one with which the last epoch is at 0.7 of the fifth period, on the way
+    up again."""
     dimensions: Annotated[int, between(2, 8192)] = 64
-    """Of the embeddings that are compared; of dino, the number of its prototypes."""
+    """Dimensions of the embeddings that are compared; for dino, the number of its prototypes."""
     queue: Annotated[int, at_least(0)] = 0
     """Earlier embeddings that moco compares with, fewer than there are scans; 0 for half as many as scans."""
     momentum: Fraction = 0.99
-    """Of the moving copy: the share of it that stays at each step."""
+    """Share of the moving copy that stays at each step."""
     masking_ratio: Annotated[float, above(0, below=1)] = 0.75
-    """Of masked: the share of the patches of a scan that are hidden."""
+    """Share of the patches of a scan that masked hides."""
     without: str = ""
     """Folder of a run whose participants are left out, so that its networks can stand on this one."""
 

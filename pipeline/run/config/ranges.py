@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 
 @dataclass(frozen=True)
-class Range:
+class Bounds:
     """Numbers from `low` to `high`, and whether each end is allowed; NaN never is."""
 
     low: float
@@ -54,16 +54,16 @@ class Limit:
     of_list: bool = False
 
 
-def between(low: float, high: float) -> Range:
-    return Range(low, high)
+def between(low: float, high: float) -> Bounds:
+    return Bounds(low, high)
 
 
-def at_least(low: float, below: float = inf) -> Range:
-    return Range(low, below, high_in=False)
+def at_least(low: float, below: float = inf) -> Bounds:
+    return Bounds(low, below, high_in=False)
 
 
-def above(low: float, up_to: float | None = None, below: float = inf) -> Range:
-    return Range(low, below if up_to is None else up_to, low_in=False, high_in=up_to is not None)
+def above(low: float, up_to: float | None = None, below: float = inf) -> Bounds:
+    return Bounds(low, below if up_to is None else up_to, low_in=False, high_in=up_to is not None)
 
 
 def matching(pattern: str, clause: str) -> Limit:
@@ -92,16 +92,16 @@ Fraction = Annotated[float, at_least(0, below=1)]
 Probability = Annotated[float, between(0, 1)]
 
 
-def split_kind(kind: Any) -> tuple[Any, tuple[Range | Limit, ...]]:
+def split_kind(kind: Any) -> tuple[Any, tuple[Bounds | Limit, ...]]:
     """The type of a field without its limits, and these.
 
     >>> split_kind(Probability)
-    (<class 'float'>, (Range(low=0, high=1, low_in=True, high_in=True),))
+    (<class 'float'>, (Bounds(low=0, high=1, low_in=True, high_in=True),))
     """
     return (get_args(kind)[0], kind.__metadata__) if get_origin(kind) is Annotated else (kind, ())
 
 
-def unmet(limits: Sequence[Range | Limit], value: Any) -> str:
+def unmet(limits: Sequence[Bounds | Limit], value: Any) -> str:
     """What a value must be instead; empty if it is within all limits.
 
     >>> unmet([naming(1), at_least(1)], (8, 0)), unmet([ODD, between(1, 15)], 4), unmet([ODD, between(1, 15)], 3)
@@ -116,7 +116,7 @@ def unmet(limits: Sequence[Range | Limit], value: Any) -> str:
     return f"{must} {' and '.join([first.clause, *(_without_verb(limit.clause) for limit in others)])}"
 
 
-def in_words(limits: Sequence[Range | Limit], kind: str) -> str:
+def in_words(limits: Sequence[Bounds | Limit], kind: str) -> str:
     """A type and its limits, as docs/settings.md says them.
 
     >>> in_words([ODD, between(1, 15)], "whole number"), in_words([naming(1), at_least(1)], "list of whole numbers")
@@ -130,9 +130,9 @@ def _without_verb(clause: str) -> str:
     return re.sub("^(not )?(be|lie|name) ", r"\1", clause)
 
 
-def _holds(limit: Range | Limit, value: Any) -> bool:
+def _holds(limit: Bounds | Limit, value: Any) -> bool:
     """Whether a value is within a limit; text beside numbers ("usual") always is, and a number beside lists."""
     if limit.of_list:
         return not isinstance(value, tuple) or limit.holds(value)
     each = value if isinstance(value, tuple) else (value,)
-    return all(limit.holds(one) for one in each if not (isinstance(limit, Range) and isinstance(one, str)))
+    return all(limit.holds(one) for one in each if not (isinstance(limit, Bounds) and isinstance(one, str)))

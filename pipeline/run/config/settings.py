@@ -66,17 +66,17 @@ class CohortConfig:
     validation_fraction: Annotated[float, above(0, below=1)] = 0.2
     """Share of the participants outside the test fold that selects the epoch."""
     test_participants_per_class: Count = 30
-    """Of a single split."""
+    """Test participants of a single split, per class."""
     validation_participants_per_class: Count = 18
-    """Of a single split."""
+    """Validation participants of a single split, per class."""
     shuffle_labels: bool = False
     """Labels change places between participants; a control run, not for conclusions."""
     start_at: Literal["auto", "scan", "brain", "template"] = "auto"
     """Where images enter: each as recognised (auto), or all as scans, as brains already extracted, or as brains
     already in template space."""
     oasis_image: Literal["subject", "atlas"] = "subject"
-    """Of an OASIS-1 download: the averaged head in the space of the scan (SUBJ_111), or the brain in the atlas of
-    Talairach (T88_111)."""
+    """Image that is taken of an OASIS-1 download: the averaged head in the space of the scan (SUBJ_111), or the brain
+    in the atlas of Talairach (T88_111)."""
     max_voxel_mm: Annotated[float, above(0)] = 5.0
     """Scans with thicker slices are dropped: the hippocampus is about 8 mm high."""
     diagnosis_rule: Literal["diagnosis", "cdr"] = "diagnosis"
@@ -210,13 +210,13 @@ class AugmentationConfig:
     """
 
     affine_probability: Probability = 0.0
-    """Of a rotation and a change of size."""
+    """Probability of a rotation and a change of size."""
     rotation_degrees: Annotated[float, between(0, 180)] = 10.0
     """Largest rotation about each axis."""
     scaling: Fraction = 0.1
     """Largest change of size along each axis, as a share."""
     bias_field_probability: Probability = 0.0
-    """Of a slow change of intensity."""
+    """Probability of a slow change of intensity."""
     bias_field_strength: Annotated[float, between(0, 10)] = 0.3
     """Largest coefficient of the polynomial whose exponential multiplies the image."""
     contrast_probability: Probability = 0.0
@@ -224,11 +224,11 @@ class AugmentationConfig:
     gamma: Annotated[tuple[float, float], RISING, above(0, up_to=10)] = (0.7, 1.5)
     """Lowest and highest exponent of the intensities."""
     noise_probability: Probability = 0.0
-    """Of Gaussian noise."""
+    """Probability of Gaussian noise."""
     noise_sd: Annotated[float, between(0, 10)] = 0.05
     """Largest standard deviation of Gaussian noise; intensities lie in [0, 1]."""
     cutout_probability: Probability = 0.0
-    """Of cubes without tissue."""
+    """Probability of cubes without tissue."""
     cutout_count: UpTo1000 = 4
     """Cubes of a scan."""
     cutout_voxels: UpTo1000 = 8
@@ -336,7 +336,8 @@ class AttributionConfig:
         0.75,
         1.0,
     )
-    """Of LRP's β-rule, one map each; not used if `settings` has settings of LRP, which then makes one map."""
+    """Values of β in LRP's β-rule, one map each; not used if `settings` has settings of LRP, which then makes one
+    map."""
     batch_norm: Literal["auto", "fold", "identity"] = "auto"
     """``auto``: folded into the convolutions where the network allows it, otherwise passed through unchanged."""
     start_value: Literal["logit", "probability"] = "logit"
@@ -347,8 +348,8 @@ class AttributionConfig:
     reference_size: Count = 12
     """Participants of a reference, one scan each; fewer where a training part has fewer."""
     reference_match: Annotated[tuple[Literal["age", "sex", "site"], ...], naming(0, once=True)] = ()
-    """Of ``age``, ``sex`` and ``site``: take those most like the scan that is explained. By default all scans of a fold
-    have the same reference."""
+    """Take the participants most like the scan that is explained in ``age``, ``sex`` or ``site``. By default all scans
+    of a fold have the same reference."""
     keep_maps: Literal["none", "group", "all"] = "all"
     """Maps that are written: none, the mean maps of groups, or also those of single scans. Tables need no map."""
 
@@ -382,7 +383,7 @@ class Config:
     """All settings of a run."""
 
     seed: Seed = 43
-    """Of every random number of the run: split, training, methods, permutations."""
+    """Seed of every random number of the run: split, training, methods, permutations."""
     cohort: CohortConfig = field(default_factory=CohortConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)

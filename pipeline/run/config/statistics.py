@@ -127,9 +127,9 @@ class NormativeConfig:
     """Normative scores against controls, and subtypes of patients based on them."""
 
     relevance_covariates: str = "age + sex + field_strength"
-    """Of norms of relevance."""
+    """Covariates of norms of relevance."""
     volume_covariates: str = "age + sex + field_strength + tiv_mm3"
-    """Of norms of volumes."""
+    """Covariates of norms of volumes."""
     min_freedom: AtLeastTwo = 5
     """Residual degrees of freedom (controls less coefficients) below which there is no norm."""
     max_subtypes: AtLeastTwo = 6

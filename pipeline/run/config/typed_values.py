@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from heatlas.pipeline.run.config.ranges import Range, split_kind, unmet
+from heatlas.pipeline.run.config.ranges import Bounds, split_kind, unmet
 from heatlas.pipeline.run.documents import toml_document
 from heatlas.pipeline.run.errors import UsageError
 
@@ -127,7 +127,7 @@ def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
             break
     else:
         raise _MisfitError(value, f"must be {' or '.join(map(said, options))}")
-    ranged = infinite and any(isinstance(limit, Range) for limit in limits)
+    ranged = infinite and any(isinstance(limit, Bounds) for limit in limits)
     for one in fitted if isinstance(fitted, tuple) else (fitted,):
         if isinstance(one, int) and abs(one) > LARGEST:
             raise _MisfitError(one, "must be a smaller number")

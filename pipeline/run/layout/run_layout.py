@@ -86,89 +86,9 @@ class RunLayout(GroupFiles):
         """All that ``heatlas evaluate`` writes."""
         return self.root / "evaluation"
 
-    @property
-    def evaluation_scores(self) -> Path:
-        """One row per map and network: every score."""
-        return self.evaluation / "evaluation.tsv"
-
-    @property
-    def verdicts(self) -> Path:
-        """One row per map: what it passed and failed, in words."""
-        return self.evaluation / "verdicts.tsv"
-
-    @property
-    def distractors(self) -> Path:
-        """One row per map and thing that it should not mark."""
-        return self.evaluation / "distractors.tsv"
-
-    @property
-    def interactions(self) -> Path:
-        """One row per region with two sides: what both hold together and not alone."""
-        return self.evaluation / "interactions_of_sides.tsv"
-
-    @property
-    def evidence_sources(self) -> Path:
-        """One row per map and region: whether its values go with volume or intensity."""
-        return self.evaluation / "evidence_sources.tsv"
-
-    @property
-    def grids(self) -> Path:
-        """One row per setting, kind of grid, method and stage."""
-        return self.evaluation / "grids.tsv"
-
-    @property
-    def grid_directions(self) -> Path:
-        """One row per claim of the literature about grids: whether it holds."""
-        return self.evaluation / "grid_directions.tsv"
-
-    @property
-    def grid_agreement(self) -> Path:
-        """One row per two methods and stages: rank correlation of their shares."""
-        return self.evaluation / "grid_agreement.tsv"
-
-    @property
-    def invariance(self) -> Path:
-        """One row per method: whether it explains two networks alike that compute the same."""
-        return self.evaluation / "invariance.tsv"
-
-    @property
-    def retraining(self) -> Path:
-        """One row per map and share of volume: accuracy of networks trained without the regions it ranks first."""
-        return self.evaluation / "retraining.tsv"
-
-    @property
-    def marker_groups(self) -> Path:
-        """One row per task and training: accuracy by diagnosis and marker, and where maps lie."""
-        return self.evaluation / "marker_groups.tsv"
-
-    @property
-    def before_after(self) -> Path:
-        """One row per measure: of networks trained with ``[objective]``, and as long without its maps."""
-        return self.evaluation / "before_after.tsv"
-
     def compared_map(self, comparison: str, training: str) -> Path:
         """Where the maps of a training lie: mean over participants of their positive attribution, each summing to 1."""
         return self.evaluation / "maps" / f"{comparison}_{training}.nii.gz"
-
-    @property
-    def consensus(self) -> Path:
-        """One row per map and pair of networks: whether they agree on regions."""
-        return self.evaluation / "consensus.tsv"
-
-    @property
-    def consensus_networks(self) -> Path:
-        """One row per map and set of networks: how accurate they are, and how good their evidence."""
-        return self.evaluation / "consensus_networks.tsv"
-
-    @property
-    def consensus_regions(self) -> Path:
-        """One row per map and region: its place over all networks."""
-        return self.evaluation / "consensus_regions.tsv"
-
-    @property
-    def representations(self) -> Path:
-        """One row per set of features, measure and group of classes: how good features without labels are."""
-        return self.evaluation / "representations.tsv"
 
     @property
     def report(self) -> Path:

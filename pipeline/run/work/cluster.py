@@ -71,7 +71,7 @@ class ClusterExecutor(Executor):
         self._handed_over = 0
         self._refilling = False
         self._lock = threading.RLock()
-        self._files = _Files(logs / "arguments")
+        self._files = _ArgumentFiles(logs / "arguments")
         self.logs = logs
         self.gpu = gpu or self
 
@@ -152,7 +152,7 @@ def _loaded(part: bytes | Path) -> Any:
     return pickle.loads(part.read_bytes() if isinstance(part, Path) else part)
 
 
-class _Files:
+class _ArgumentFiles:
     """Large arguments as files, each as long as work that needs it is under way."""
 
     def __init__(self, folder: Path) -> None:

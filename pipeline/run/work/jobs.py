@@ -38,15 +38,16 @@ from heatlas.pipeline.run.work.disk import is_full, why_unwritten
 from heatlas.pipeline.run.work.progress import Progress
 from heatlas.pipeline.run.work.receipts import read_receipt
 
-FAILURE_COLUMNS = {
-    "stage": "Stage that failed",
-    "unit": "Unit of work: a scan or a fold",
-    "error": "Kind of error",
-    "message": "What went wrong and what to do",
-    "traceback": "File with the full traceback, relative to the run folder",
-}
 FAILURES_TABLE = Table(
-    "failures", FAILURE_COLUMNS, "unit of work that failed", "What went wrong, and what can be done?", stage="run",
+    "failures",
+    {
+        "stage": "Stage that failed",
+        "unit": "Unit of work: a scan or a fold",
+        "error": "Kind of error",
+        "message": "What went wrong and what to do",
+        "traceback": "File with the full traceback, relative to the run folder",
+    },
+    "unit of work that failed", "What went wrong, and what can be done?", stage="run",
     file="failures.tsv", filled=("stage", "unit"),
 )  # fmt: skip
 
@@ -265,7 +266,7 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
 def record_failures(layout: RunLayout, outcomes: Sequence[Outcome], stages: Collection[str] = ()) -> None:
     """Update ``failures.tsv`` for the stages of these outcomes, which are all of their stage, and for `stages`."""
     stages = {*stages, *(outcome.job.stage for outcome in outcomes)}
-    rows = pd.DataFrame(columns=list(FAILURE_COLUMNS), dtype=str)
+    rows = pd.DataFrame(columns=list(FAILURES_TABLE.meanings), dtype=str)
     if layout.failures.is_file():
         rows = FAILURES_TABLE.read(layout.failures)
         rows = rows[~rows["stage"].isin(stages)]
@@ -279,7 +280,7 @@ def record_failures(layout: RunLayout, outcomes: Sequence[Outcome], stages: Coll
         new.append(
             [outcome.job.stage, outcome.job.unit, outcome.error, message, log.relative_to(layout.root).as_posix()]
         )
-    rows = pd.concat([rows, pd.DataFrame(new, columns=list(FAILURE_COLUMNS), dtype=str)], ignore_index=True)
+    rows = pd.concat([rows, pd.DataFrame(new, columns=list(FAILURES_TABLE.meanings), dtype=str)], ignore_index=True)
     FAILURES_TABLE.write(layout.failures, rows.sort_values(["stage", "unit"]))
 
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_COUNTS = 2.0
-"""Of a bar on a terminal."""
+"""Seconds between counts in a bar on a terminal."""
 SECONDS_BETWEEN = 30.0
 LARGEST_SHARE = 0.05
 
@@ -137,7 +137,7 @@ def progress_line(
 
 
 def in_work(running: int, left: int) -> str:
-    """Of the units that are left, how many are being worked on."""
+    """How many of the units that are left are being worked on."""
     return f"{running} running, {left - running} queued"
 
 

@@ -89,7 +89,7 @@ ASSOCIATIONS_TABLE = Table(
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
+class ParticipantValues:
     """One row per participant.
 
     Shapes: relevance (participants, columns); biomarker (participants, 1 or groups); nuisance (participants, q),
@@ -132,7 +132,7 @@ def _of_biomarker(
     settings = inputs.config.statistics
     members = members_of(inputs, scan_group)
     blocks: list[pd.DataFrame] = []
-    known: dict[str, Points] = {}  # by covariates
+    known: dict[str, ParticipantValues] = {}  # by covariates
     for estimator in METHODS if settings.covariates.strip() else ("pearson", "spearman"):
         base = {"biomarker": biomarker.name, "scan_group": label_of(inputs, scan_group), "estimator": estimator}
         covariates = settings.covariates if estimator in PARTIAL else ""
@@ -155,7 +155,7 @@ def points_of(
     biomarker: Biomarker,
     members: NDArray[np.bool_],
     covariates: str,
-) -> Points:
+) -> ParticipantValues:
     """Participant means of the scans without missing values.
 
     BadInputError if too few participants remain, or the biomarker is constant or collinear with the covariates.
@@ -183,7 +183,7 @@ def points_of(
         )
     note = (design.note or "").replace("_biomarker", biomarker.name)
     classes = (frame["label"] if "label" in frame else frame["participant_id"].eq("")).to_numpy(object)
-    return Points(
+    return ParticipantValues(
         relevance=exchange.reduce(columns.values[members][design.rows]),
         biomarker=exchange.reduce(values[design.rows]),
         nuisance=nuisance,
@@ -205,7 +205,7 @@ def small_class(classes: Indices) -> str | None:
 
 
 def rows_of(
-    points: Points,
+    points: ParticipantValues,
     columns: pd.DataFrame,
     biomarker: Biomarker,
     estimator: str,
@@ -244,7 +244,7 @@ def rows_of(
 
 
 def _common_test(
-    points: Points,
+    points: ParticipantValues,
     name: str,
     method: Method,
     settings: StatisticsConfig,

@@ -79,10 +79,7 @@ def _part(name: str, inputs: StatisticsInputs) -> Floats:
 def column_of(name: str, frame: pd.DataFrame) -> Floats:
     """A numeric column; ``hippocampus`` and ``tiv`` need no ``_mm3``.
 
-    Raises
-    ------
-    BadInputError
-        If the column is missing or holds text.
+    BadInputError if the column is missing or holds text.
     """
     column = SHORT_NAMES.get(name, name)
     if column not in frame:

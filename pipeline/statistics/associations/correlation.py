@@ -25,7 +25,7 @@ from heatlas.pipeline.statistics.linear.freedman_lane import dual_interval
 ESTIMATORS = ("pearson", "spearman")
 FISHER = "Fisher z"
 SMALLEST = 1e-24
-"""Of the squared denominator of t, where all rows lie on one line."""
+"""Rounding error of the squared denominator of t, where all rows lie on one line."""
 
 
 def is_constant(values: Floats) -> NDArray[np.bool_]:

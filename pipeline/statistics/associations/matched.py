@@ -56,8 +56,8 @@ def matched_test(
     usable = np.flatnonzero([problem is None for problem in problems])
     result = dict(zip(COLUMNS, np.full((len(COLUMNS), values.shape[1]), np.nan), strict=True))
     if len(usable):
-        found = _tested(left[:, usable], tested, which[usable], basis, permutations, confidence)
-        for name, column in found.items():
+        tests = _tested(left[:, usable], tested, which[usable], basis, permutations, confidence)
+        for name, column in tests.items():
             result[name][usable] = column
     result["slope"] = result["partial_r"] * size / tested_size[which]
     return MatchedTest(**result, problems=tuple(problems))
@@ -70,18 +70,18 @@ def _tested(
     """The columns of `MatchedTest` for residuals (participants, columns) of norm 1."""
     moving = basis[:, np.ptp(basis, axis=0) > 1e-12]
     df = len(basis) - basis.shape[1] - 1
-    models = {int(one): RobustModel(tested[:, [one]], moving, df) for one in np.unique(which)}
-    columns = {one: np.flatnonzero(which == one) for one in models}
+    models = {int(of_column): RobustModel(tested[:, [of_column]], moving, df) for of_column in np.unique(which)}
+    columns = {of_column: np.flatnonzero(which == of_column) for of_column in models}
 
     def size(rows: NDArray[Any], data: Floats) -> NDArray[Any]:
-        found = np.empty((len(rows), data.shape[1]), np.float32)
-        for one, own in columns.items():
-            found[:, own] = models[one].size(rows, data[:, own])
-        return found
+        sizes = np.empty((len(rows), data.shape[1]), np.float32)
+        for of_column, places in columns.items():
+            sizes[:, places] = models[of_column].size(rows, data[:, places])
+        return sizes
 
     t = np.empty(residuals.shape[1])
-    for one, own in columns.items():
-        t[own] = models[one].reported(residuals[:, own])[0]
+    for of_column, places in columns.items():
+        t[places] = models[of_column].reported(residuals[:, places])[0]
     measured = size(np.arange(len(residuals), dtype=np.intp)[None], residuals)[0].astype(float)
     r = (residuals * tested[:, which]).sum(axis=0)
     threshold = reached(measured, r**2)

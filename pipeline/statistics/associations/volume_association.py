@@ -114,7 +114,7 @@ VOLUME_POINTS_TABLE = Table(
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
+class VolumePairs:
     """Paired values; ``codes`` is the participant of each row, ``fold`` their test fold (0 if not adjusted for)."""
 
     volume: Floats
@@ -126,25 +126,24 @@ class Points:
     def n_participants(self) -> int:
         return len(np.unique(self.codes))
 
-    def per_participant(self) -> Points:
+    def per_participant(self) -> VolumePairs:
         means = [participant_means(values, self.codes) for values in (self.volume, self.relevance)]
         first = np.unique(self.codes, return_index=True)[1]
-        return Points(means[0], means[1], np.arange(len(means[0])), self.fold[first])
+        return VolumePairs(means[0], means[1], np.arange(len(means[0])), self.fold[first])
 
-    def within_participants(self) -> Points:
+    def within_participants(self) -> VolumePairs:
         """Deviations from participants' means, for participants with several rows."""
-        exchange = Exchangeability.within_participants(self.codes.tolist())
-        deviations = exchange.reduce(np.column_stack([self.volume, self.relevance]))
         repeated = np.bincount(self.codes)[self.codes] > 1
         codes = np.unique(self.codes[repeated], return_inverse=True)[1].astype(np.intp)
-        return Points(deviations[:, 0], deviations[:, 1], codes, self.fold[repeated])
+        volume, relevance = (centred_within(values[repeated], codes) for values in (self.volume, self.relevance))
+        return VolumePairs(volume, relevance, codes, self.fold[repeated])
 
-    def within_folds(self) -> Points:
+    def within_folds(self) -> VolumePairs:
         """Values centred within test folds; unchanged if not adjusted for fold."""
         if not self.fold.any():
             return self
         volume, relevance = (centred_within(values, self.fold) for values in (self.volume, self.relevance))
-        return Points(volume, relevance, self.codes, self.fold)
+        return VolumePairs(volume, relevance, self.codes, self.fold)
 
 
 def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFrame:
@@ -204,11 +203,11 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataF
     return {"volume_points": inputs.as_named(points), "volume_association": table}
 
 
-def _points(known: pd.DataFrame, column: str, hold: bool) -> tuple[Points, str | None]:
+def _points(known: pd.DataFrame, column: str, hold: bool) -> tuple[VolumePairs, str | None]:
     """The points, and why they are not adjusted for fold if they should be."""
     codes, _ = participant_codes(known["participant_id"].tolist())
-    fold, why = fold_of_participants(known, hold, 2) if len(known) else (np.zeros(0, np.intp), None)
-    return Points(known[column].to_numpy(float), known["relevance_sum"].to_numpy(float), codes, fold[codes]), why
+    fold, why = fold_of_participants(known, hold) if len(known) else (np.zeros(0, np.intp), None)
+    return VolumePairs(known[column].to_numpy(float), known["relevance_sum"].to_numpy(float), codes, fold[codes]), why
 
 
 def _note(rows: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool) -> str | None:
@@ -231,7 +230,7 @@ def _note(rows: pd.DataFrame, known: pd.DataFrame, column: str, has_region: bool
 
 
 def _rows(
-    scans: Points, unit: str, note: str | None, settings: StatisticsConfig, rng: np.random.Generator
+    scans: VolumePairs, unit: str, note: str | None, settings: StatisticsConfig, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
     points = _of_unit(scans, unit)
     basis = scans if unit == "participant" else points
@@ -242,7 +241,7 @@ def _rows(
     if problem:
         why = note if len(scans.codes) == 0 else joined(problem, note)
         blank = empty | counts | {"n_permutations": 0, "exact": False, "note": why}
-        return [{"estimator": estimator} | blank for estimator in _estimators(unit)]
+        return [{"estimator": estimator} | blank for estimator in (("pearson",) if unit == WITHIN else ESTIMATORS)]
     tested = _flipped(points, settings, rng) if unit == WITHIN else _permuted(points, settings, rng)
     return [
         {"estimator": estimator} | counts | row | {"note": joined(row["note"], note)}
@@ -250,11 +249,7 @@ def _rows(
     ]
 
 
-def _estimators(unit: str) -> Sequence[str]:
-    return ("pearson",) if unit == WITHIN else tuple(ESTIMATORS)
-
-
-def _of_unit(scans: Points, unit: str) -> Points:
+def _of_unit(scans: VolumePairs, unit: str) -> VolumePairs:
     """Points of one unit of analysis."""
     if not len(scans.codes):
         return scans
@@ -267,7 +262,7 @@ _Tests = Mapping[str, dict[str, Any]]
 """By estimator: r with its interval, p, number of permutations, whether exact, and a note if there is no p."""
 
 
-def _permuted(points: Points, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
+def _permuted(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
     """Permute participants with the same number of rows within folds."""
     exchange = Exchangeability.whole_participants(points.codes.tolist()).in_blocks(points.fold.tolist())
     permutations = exchange.permutations(settings.permutations, rng)
@@ -289,7 +284,7 @@ def _permuted(points: Points, settings: StatisticsConfig, rng: np.random.Generat
     return found
 
 
-def _flipped(points: Points, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
+def _flipped(points: VolumePairs, settings: StatisticsConfig, rng: np.random.Generator) -> _Tests:
     """Flip the signs of each participant's deviations in relevance together."""
     x, y = (standardised(values, "pearson") for values in (points.volume, points.relevance))
     products = np.bincount(points.codes, weights=x * y).astype(float)
@@ -324,7 +319,7 @@ def _tested(
     }  # fmt: skip
 
 
-def _problem(points: Points, which: str) -> str | None:
+def _problem(points: VolumePairs, which: str) -> str | None:
     if points.n_participants < MIN_PARTICIPANTS:
         return f"{counted(points.n_participants, 'participant')}{which}; at least {MIN_PARTICIPANTS} are needed"
     if is_constant(points.volume):

@@ -24,18 +24,13 @@ AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of k rankings of n regions.
+    """Agreement of k rankings of n regions; columns of ``ranking_agreement.tsv``, which says what they are."""
 
-    w: Kendall's coefficient of concordance; w_p: its p, (b+1)/(m+1); top: number of top regions compared; overlap:
-    share of them that two rankings have in common, averaged over pairs; chance: top / n, its expectation for unrelated
-    rankings; overlap_p: its p.
-    """
-
-    w: float
-    w_p: float
+    kendall_w: float
+    p: float
     top: int
     overlap: float
-    chance: float
+    overlap_chance: float
     overlap_p: float
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import known_json
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
@@ -27,54 +28,71 @@ from heatlas.pipeline.statistics.comparison.runs import Run
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.resampling.scaled import INTERVAL_OF_SCALED, LOGIT, scaled_intervals, strata_of
 
-RUN_COLUMNS = {
-    "run": "Run",
-    "architecture": "Family of its networks",
-    "n_participants": "Participants whom all runs predicted",
-    "n_scans": "Their scans",
-    "balanced_accuracy": "Mean of sensitivity and specificity over these scans",
-    "ci_low": "Lower bound of its interval over participants",
-    **described("ci_high"),
-    "interval": INTERVAL_OF_SCALED + "; none",
-    "n_networks": "Trained networks, one per fold",
-    "parameters": "Trained numbers of one network",
-    "training_seconds": "Mean over folds of the time that training took, on the machine of the run",
-    "explaining_seconds": "Mean over scans of the time for all maps of a scan and their tables, on the machine of the "
-    "run",
-    "note": "What is missing, and why",
-}
-MAP_COLUMNS = {
-    "run": "Run",
-    "architecture": "Family of its networks",
-    "map": "Relevance map, named as in file names",
-    "hits": "Planted groups among the first ten by Hedges' g between the classes",
-    "hits_found": "Planted groups among the first ten by mean density over patients whom the run's networks recognised",
-    "n_planted": "Planted groups that `hits` counts",
-    "n_planted_found": "Planted groups that `hits_found` counts",
-    "auroc": "Probability that a planted group comes before another, by Hedges' g",
-    "auroc_mean": "The same by mean density over the positive class",
-    "enrichment": "Share of relevance in the planted groups over their share of the volume; 1: no more than by chance",
-    "pointing": "Share of scans whose largest value lies in a region where the scan is known to differ",
-    "seconds": "Per scan and map, as `heatlas evaluate` measured it",
-    "passed": "Whether the map passed every test of `heatlas evaluate`",
-    "note": "What is missing, and the command that measures it",
-}
-REGION_COLUMNS = {
-    "run_a": "First run",
-    "map_a": "Its map",
-    "run_b": "Second run",
-    "map_b": "Its map",
-    "spearman": "Rank correlation over bilateral groups of the mean density in scans of the positive class",
-    "n_regions": "Bilateral groups with a value in both",
-    "n_participants": "Participants of the positive class",
-    "note": "Why there is no value",
-}
+RUNS_TABLE = Table(
+    "family_comparison",
+    {
+        "run": "Run",
+        "architecture": "Family of its networks",
+        "n_participants": "Participants whom all runs predicted",
+        "n_scans": "Their scans",
+        "balanced_accuracy": "Mean of sensitivity and specificity over these scans",
+        "ci_low": "Lower bound of its interval over participants",
+        **described("ci_high"),
+        "interval": INTERVAL_OF_SCALED + "; none",
+        "n_networks": "Trained networks, one per fold",
+        "parameters": "Trained numbers of one network",
+        "training_seconds": "Mean over folds of the time that training took, on the machine of the run",
+        "explaining_seconds": "Mean over scans of the time for all maps of a scan and their tables, on the machine of "
+        "the run",
+        "note": "What is missing, and why",
+    },
+    "run", "How accurate and how large are the networks of each run, and how long did they take?", stage="compare",
+    file="family_comparison.tsv",
+)  # fmt: skip
+MAPS_TABLE = Table(
+    "map_comparison",
+    {
+        "run": "Run",
+        "architecture": "Family of its networks",
+        "map": "Relevance map, named as in file names",
+        "hits": "Planted groups among the first ten by Hedges' g between the classes",
+        "hits_found": "Planted groups among the first ten by mean density over patients whom the run's networks "
+        "recognised",
+        "n_planted": "Planted groups that `hits` counts",
+        "n_planted_found": "Planted groups that `hits_found` counts",
+        "auroc": "Probability that a planted group comes before another, by Hedges' g",
+        "auroc_mean": "The same by mean density over the positive class",
+        "enrichment": "Share of relevance in the planted groups over their share of the volume; 1: no more than by "
+        "chance",
+        "pointing": "Share of scans whose largest value lies in a region where the scan is known to differ",
+        "seconds": "Per scan and map, as `heatlas evaluate` measured it",
+        "passed": "Whether the map passed every test of `heatlas evaluate`",
+        "note": "What is missing, and the command that measures it",
+    },
+    "run and map", "How good are the maps of each run, where it was measured?", stage="compare",
+    file="map_comparison.tsv",
+)  # fmt: skip
+MAP_AGREEMENT_TABLE = Table(
+    "map_agreement",
+    {
+        "run_a": "First run",
+        "map_a": "Its map",
+        "run_b": "Second run",
+        "map_b": "Its map",
+        "spearman": "Rank correlation over bilateral groups of the mean density in scans of the positive class",
+        "n_regions": "Bilateral groups with a value in both",
+        "n_participants": "Participants of the positive class",
+        "note": "Why there is no value",
+    },
+    "two maps of two runs", "Do maps of different runs mark the same regions?", stage="compare",
+    file="map_agreement.tsv",
+)  # fmt: skip
 UNMEASURED = "no scores of maps: run heatlas evaluate on this run"
 
 
 def run_table(runs: Sequence[tuple[Run, RunLayout]], scans: Sequence[str], seed: int) -> pd.DataFrame:
-    """One row per run; columns of `RUN_COLUMNS`."""
-    return pd.DataFrame([_run_row(run, layout, scans, seed) for run, layout in runs], columns=list(RUN_COLUMNS))
+    """One row per run; `RUNS_TABLE`."""
+    return RUNS_TABLE.frame([_run_row(run, layout, scans, seed) for run, layout in runs])
 
 
 def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> dict[str, Any]:
@@ -98,8 +116,7 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
             lambda weights: statistic(weights)[:, None], strata, [LOGIT], settings.bootstrap_samples,
             settings.confidence, generator(seed, "families", run.name),
         )  # fmt: skip
-        row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0])}
-        row |= {"ci_low": float(found.low[0]), "ci_high": float(found.high[0]), "interval": str(found.method[0])}
+        row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0]), **found.row()}
         row["note"] = joined(row.get("note"), found.notes[0])
     else:
         row["note"] = joined(row.get("note"), "only one class among the scans of all runs")
@@ -137,14 +154,14 @@ def _entry(path: Path, name: str) -> float | None:
 
 
 def map_table(runs: Sequence[tuple[Run, RunLayout]]) -> pd.DataFrame:
-    """One row per run and map; columns of `MAP_COLUMNS`."""
+    """One row per run and map; `MAPS_TABLE`."""
     rows = [row for run, layout in runs for row in _map_rows(run, layout)]
-    return pd.DataFrame(rows, columns=list(MAP_COLUMNS)).astype({"passed": "boolean"})
+    return MAPS_TABLE.frame(rows).astype({"passed": "boolean"})
 
 
 def _map_rows(run: Run, layout: RunLayout) -> Iterator[dict[str, Any]]:
-    scores = _read(layout.evaluation_scores, ("network", "severity"), ("real", "all"))
-    verdicts = _read(layout.verdicts, (), ())
+    scores = _read(layout.evaluation / "evaluation.tsv", ("network", "severity"), ("real", "all"))
+    verdicts = _read(layout.evaluation / "verdicts.tsv", (), ())
     planted = _read(layout.statistics("planted_recovery"), ("metric", "outcome"), ("density", "TP"))
     for name in run.values.maps:
         row: dict[str, Any] = {"run": run.name, "architecture": run.config.model.architecture, "map": name}
@@ -176,7 +193,7 @@ def _read(path: Any, columns: Sequence[str], values: Sequence[str]) -> pd.DataFr
 
 
 def region_table(runs: Sequence[Run], scans: Sequence[str]) -> pd.DataFrame:
-    """Agreement of every map with every map of another run; columns of `REGION_COLUMNS`."""
+    """Agreement of every map with every map of another run; `MAP_AGREEMENT_TABLE`."""
     explained = set(scans).intersection(*(run.values.scans["scan_id"] for run in runs))
     rows = []
     for a, b in combinations(runs, 2):
@@ -188,7 +205,7 @@ def region_table(runs: Sequence[Run], scans: Sequence[str]) -> pd.DataFrame:
                 pair = pair[:, ~np.isnan(pair).any(axis=0)]
                 row = {"run_a": a.name, "map_a": map_a, "run_b": b.name, "map_b": map_b, "n_regions": pair.shape[1]}
                 rows.append(row | {"n_participants": people[0], **_correlation(pair)})
-    return pd.DataFrame(rows, columns=list(REGION_COLUMNS))
+    return MAP_AGREEMENT_TABLE.frame(rows)
 
 
 def _means(run: Run, explained: set[str], groups: Sequence[str]) -> tuple[Floats, int]:

@@ -7,7 +7,7 @@ and methods share both. Rankings of several runs (seeds, models) are compared by
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -140,12 +140,4 @@ def _row(rankings: Rankings, settings: StatisticsConfig, seed: int) -> dict[str,
     top = min(settings.comparison.top, complete.shape[1])
     names = (rankings.between, rankings.map or "", rankings.metric, rankings.scans)
     found = agreement(complete, top, settings.permutations, generator(seed, "statistics", "agreement", *names))
-    return row | {
-        "kendall_w": found.w,
-        "p": found.w_p,
-        "top": found.top,
-        "overlap": found.overlap,
-        "overlap_chance": found.chance,
-        "overlap_p": found.overlap_p,
-        "n_permutations": settings.permutations,
-    }
+    return row | asdict(found) | {"n_permutations": settings.permutations}

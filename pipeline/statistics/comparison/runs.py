@@ -20,6 +20,7 @@ from statsmodels.stats.multitest import multipletests
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -41,44 +42,39 @@ MIN_PARTICIPANTS = 2
 ALIKE = "both are right and wrong about the same participants"
 
 
-MCNEMAR_COLUMNS = {
-    "run_a": "First run",
-    "run_b": "Second run",
-    "control_a": "Kind of control run of the first run; none for an ordinary run",
-    "control_b": "The same for the second run",
-    "n_participants": "Participants compared; correct if more than half of their scans are, or with half, if their "
-    "first session is",
-    "n_scans": "Scans predicted by every run",
-    "n_only_a": "Scans of the first run that are not compared, since another run lacks them",
-    "n_only_b": "The same for the second run",
-    "both_right": "Participants correct in both runs",
-    "only_a_right": "Participants correct only in the first run",
-    "only_b_right": "Participants correct only in the second run",
-    "both_wrong": "Participants wrong in both runs",
-    "accuracy_a": "Share of participants correct in the first run",
-    "accuracy_b": "Share of participants correct in the second run",
-    "difference": "accuracy_a - accuracy_b",
-    "ci_low": "Lower bound of the interval of difference over participants",
-    **described("ci_high"),
-    "interval": "Kind of bootstrap interval: BCa, percentile or none",
-    "p": "Two-sided exact McNemar test (binomial, over the participants correct in only one of the runs)",
-    "p_holm": "p adjusted over all pairs of runs (Holm)",
-    "note": "Caveat",
-}
+MCNEMAR_TABLE = Table(
+    "mcnemar",
+    {
+        "run_a": "First run",
+        "run_b": "Second run",
+        "control_a": "Kind of control run of the first run; none for an ordinary run",
+        "control_b": "The same for the second run",
+        "n_participants": "Participants compared; correct if more than half of their scans are, or with half, if their "
+        "first session is",
+        "n_scans": "Scans predicted by every run",
+        "n_only_a": "Scans of the first run that are not compared, since another run lacks them",
+        "n_only_b": "The same for the second run",
+        "both_right": "Participants correct in both runs",
+        "only_a_right": "Participants correct only in the first run",
+        "only_b_right": "Participants correct only in the second run",
+        "both_wrong": "Participants wrong in both runs",
+        "accuracy_a": "Share of participants correct in the first run",
+        "accuracy_b": "Share of participants correct in the second run",
+        "difference": "accuracy_a - accuracy_b",
+        "ci_low": "Lower bound of the interval of difference over participants",
+        **described("ci_high"),
+        "interval": "Kind of bootstrap interval: BCa, percentile or none",
+        "p": "Two-sided exact McNemar test (binomial, over the participants correct in only one of the runs)",
+        "p_holm": "p adjusted over all pairs of runs (Holm)",
+        "note": "Caveat",
+    },
+    "two runs", "Is one of two runs more often right?", stage="compare", file="mcnemar.tsv",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run to compare.
-
-    Parameters
-    ----------
-    name : str
-    config : Config
-    predictions : pandas.DataFrame
-        ``predictions.tsv``.
-    values : RelevanceValues
-    """
+    """One run to compare."""
 
     name: str
     config: Config
@@ -109,11 +105,8 @@ def with_one_name_per_person(runs: Sequence[Run]) -> list[Run]:
 def common_scans(runs: Sequence[Run]) -> list[str]:
     """Scans predicted by all runs, in the order of the first run.
 
-    Raises
-    ------
-    BadInputError
-        For fewer than two runs, different contrasts, a scan whose class differs between runs without shuffled labels,
-        or too few scans in common.
+    BadInputError for fewer than two runs, different contrasts, a scan whose class differs between runs without shuffled
+    labels, or too few scans in common.
     """
     if len(runs) < 2:
         raise BadInputError("compare: two runs or more are needed. Name several run folders.")
@@ -161,13 +154,13 @@ def votes(run: Run, scans: Sequence[str]) -> pd.Series:
 
 
 def mcnemar_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:
-    """All pairs of runs; columns of `MCNEMAR_COLUMNS`."""
+    """All pairs of runs; `MCNEMAR_TABLE`."""
     voted = {run.name: votes(run, scans) for run in runs}
     rows = [
         _pair(a, b, voted[a.name].to_numpy(bool), voted[b.name].to_numpy(bool), len(scans), seed)
         for a, b in combinations(runs, 2)
     ]
-    table = pd.DataFrame(rows, columns=list(MCNEMAR_COLUMNS))
+    table = MCNEMAR_TABLE.frame(rows)
     return table.assign(p_holm=multipletests(table["p"], method="holm")[1])
 
 
@@ -199,9 +192,7 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
         "accuracy_a": float(right_a.mean()),
         "accuracy_b": float(right_b.mean()),
         "difference": float(gain.mean()),
-        "ci_low": float(found.low[0]),
-        "ci_high": float(found.high[0]),
-        "interval": str(found.method[0]),
+        **found.row(),
         "p": float(mcnemar(counts, exact=True).pvalue),
         "note": joined(too_few(len(gain)), found.notes[0] if only_a + only_b else ALIKE),
     }

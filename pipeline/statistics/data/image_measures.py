@@ -57,20 +57,11 @@ def measure_images(
 ) -> bool:  # fmt: skip
     """Write ``group/image_regions.tsv``, one row per scan and bilateral group.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Registered, those with heatmaps.
+    BadInputError if a scan cannot be read.
 
-    Returns
-    -------
-    bool
-        Whether anything was done.
+    `scans`: registered, those with heatmaps.
 
-    Raises
-    ------
-    BadInputError
-        If a scan cannot be read.
+    Gives whether anything was done.
     """
     spec = configured_input(config)
     files = [layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans]
@@ -105,10 +96,7 @@ def of_scan(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> pd.Data
 def volume_change(files: ScanFiles, spec: NetworkInput) -> NDArray[np.float32] | None:
     """Log-Jacobian in the part that the network sees, less its mean over the brain; None without one of a warp.
 
-    Raises
-    ------
-    BadInputError
-        If the file is there and cannot be read.
+    BadInputError if the file is there and cannot be read.
     """
     if not files.log_jacobian.is_file():
         return None

@@ -20,6 +20,7 @@ from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE, with_outc
 from heatlas.pipeline.registration.volumes.tables import VOLUMES_TABLE
 from heatlas.pipeline.run.cells import require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import listed
@@ -47,7 +48,6 @@ class AppliedScans:
 
     Parameters
     ----------
-    scans : tuple of Scan
     predictions : pandas.DataFrame
         ``predictions_applied.tsv``.
     values : RelevanceValues
@@ -73,7 +73,6 @@ class StatisticsInputs:
 
     Parameters
     ----------
-    layout : RunLayout
     scans : tuple of Scan
         Those with a prediction and heatmaps.
     predictions : pandas.DataFrame
@@ -86,8 +85,6 @@ class StatisticsInputs:
         ``group/volumes.tsv``; empty if this run registered no scan.
     split : Split
         Training and test participants of each fold; no folds if the run has no ``splits.tsv``.
-    applied : AppliedScans or None
-    config : Config
     baselines : pandas.DataFrame
         ``predictions_baselines.tsv``; empty if the run has none.
     image_regions : pandas.DataFrame
@@ -221,19 +218,9 @@ def read_inputs(
 ) -> StatisticsInputs:
     """Read the tables of a run.
 
-    Parameters
-    ----------
-    layout : RunLayout
-    scans : sequence of Scan
-        Those with a prediction and heatmaps.
-    predictions : pandas.DataFrame
-        ``predictions.tsv``.
-    config : Config
+    BadInputError if a table lacks a column or lists a scan twice, or a scan of the relevance table has no prediction.
 
-    Raises
-    ------
-    BadInputError
-        If a table lacks a column or lists a scan twice, or a scan of the relevance table has no prediction.
+    `scans`: those with a prediction and heatmaps; `predictions`: ``predictions.tsv``.
     """
     predictions = predictions_of_task(PREDICTIONS_TABLE.path(layout), predictions, task_of(config.cohort))
     clinical = _clinical(layout)
@@ -244,11 +231,11 @@ def read_inputs(
         predictions=predictions,
         values=RelevanceValues.of(read_relevance(RELEVANCE_BILATERAL_TABLE.path(layout)), predictions),
         clinical=clinical,
-        volumes=_volumes(layout),
+        volumes=_known(VOLUMES_TABLE, layout, VOLUME_COLUMNS),
         split=Split.read(layout) if SPLITS_TABLE.path(layout).is_file() else Split(()),
         applied=_applied(layout, clinical),
         config=config,
-        baselines=_baselines(layout),
+        baselines=_known(PREDICTIONS_BASELINES_TABLE, layout, BASELINE_COLUMNS, BASELINE_COLUMNS, ["prediction"]),
         image_regions=_image_regions(layout),
         contradictions=contradictions,
     )
@@ -261,9 +248,7 @@ def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd
         predictions = with_outcomes(predictions)
         require_predictions(path, predictions, (0, 1) if len(task.outputs) == 2 else (0, 1, -1))
         return predictions
-    missing = [name for name in NUMBER_COLUMNS if name not in predictions.columns]
-    if missing:
-        raise BadInputError(f"{path}: column {', '.join(missing)} is missing. Run training again.")
+    _require_columns(path, predictions, NUMBER_COLUMNS)
     require_filled(path, predictions, ["participant_id", "scan_id", "fold", "target", "prediction"])
     require_numbers(path, predictions, ["target", "prediction", "gap", "corrected_gap"])
     return with_outcomes(predictions).assign(target=predictions["target"])
@@ -272,13 +257,9 @@ def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd
 def require_predictions(path: Path, predictions: pd.DataFrame, targets: Sequence[int] = (0, 1)) -> None:
     """Check that a table of predictions has its columns and valid values.
 
-    Raises
-    ------
-    BadInputError
+    BadInputError if it has not.
     """
-    missing = [name for name in PREDICTION_COLUMNS if name not in predictions.columns]
-    if missing:
-        raise BadInputError(f"{path}: column {', '.join(missing)} is missing. Run training again.")
+    _require_columns(path, predictions, PREDICTION_COLUMNS)
     require_filled(path, predictions, ["participant_id", "scan_id", "fold", "target", "probability", "outcome"])
     require_numbers(path, predictions, ["fold", "target"], whole=True)
     require_numbers(path, predictions, ["probability"])
@@ -286,13 +267,16 @@ def require_predictions(path: Path, predictions: pd.DataFrame, targets: Sequence
     require_known(path, predictions, "outcome", OUTCOMES)
 
 
+def _require_columns(path: Path, predictions: pd.DataFrame, columns: Sequence[str]) -> None:
+    missing = [name for name in columns if name not in predictions.columns]
+    if missing:
+        raise BadInputError(f"{path}: column {', '.join(missing)} is missing. Run training again.")
+
+
 def read_relevance(path: Path) -> pd.DataFrame:
     """Read a table of relevance per bilateral group.
 
-    Raises
-    ------
-    BadInputError
-        If it lacks a column or has an invalid value.
+    BadInputError if it lacks a column or has an invalid value.
     """
     table = read_table(path, RELEVANCE_COLUMNS, ("map", "group"))
     require_whole(path)
@@ -312,30 +296,23 @@ def _clinical(layout: RunLayout) -> pd.DataFrame:
     return table.set_index("scan_id")
 
 
-def _volumes(layout: RunLayout) -> pd.DataFrame:
-    if not VOLUMES_TABLE.path(layout).is_file():
-        return pd.DataFrame(columns=list(VOLUME_COLUMNS))
-    return VOLUMES_TABLE.read(layout, VOLUME_COLUMNS)
-
-
-def _baselines(layout: RunLayout) -> pd.DataFrame:
-    path = PREDICTIONS_BASELINES_TABLE.path(layout)
+def _known(
+    table: Table, layout: RunLayout, columns: Sequence[str], filled: Sequence[str] = (), numbers: Sequence[str] = ()
+) -> pd.DataFrame:
+    """A checked table, empty where the run has none."""
+    path = table.path(layout)
     if not path.is_file():
-        return pd.DataFrame()
-    table = PREDICTIONS_BASELINES_TABLE.read(layout, BASELINE_COLUMNS)
-    require_filled(path, table, list(BASELINE_COLUMNS))
-    require_numbers(path, table, ["prediction"])
-    return table
+        return pd.DataFrame(columns=list(columns))
+    rows = table.read(layout, columns)
+    require_filled(path, rows, filled)
+    require_numbers(path, rows, numbers)
+    return rows
 
 
 def _image_regions(layout: RunLayout) -> pd.DataFrame:
-    path = IMAGE_REGIONS_TABLE.path(layout)
-    if not path.is_file():
-        return pd.DataFrame()
-    table = IMAGE_REGIONS_TABLE.read(layout, IMAGE_COLUMNS)
-    require_filled(path, table, ["scan_id", "group"])
-    require_numbers(path, table, list(IMAGE_COLUMNS[2:]))
+    table = _known(IMAGE_REGIONS_TABLE, layout, IMAGE_COLUMNS, ["scan_id", "group"], IMAGE_COLUMNS[2:])
     if table.duplicated(["scan_id", "group"]).any():
+        path = IMAGE_REGIONS_TABLE.path(layout)
         raise BadInputError(f"{path}: a scan and group are listed twice. Repeat the command.")
     return table
 

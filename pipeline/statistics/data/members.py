@@ -89,8 +89,8 @@ def difference_within(means: Floats, is_first: Flags, fold: Indices, weights: Fl
     weights : array, shape (draws, participants)
     """
     above, below = np.zeros((len(weights), means.shape[1])), np.zeros((len(weights), 1))
-    for one in np.unique(fold):
-        sides = [np.flatnonzero((fold == one) & side) for side in (is_first, ~is_first)]
+    for number in np.unique(fold):
+        sides = [np.flatnonzero((fold == number) & side) for side in (is_first, ~is_first)]
         if not (len(sides[0]) and len(sides[1])):
             continue
         (n_first, first), (n_second, second) = (
@@ -109,14 +109,14 @@ def welch_within(means: Floats, is_first: Flags, fold: Indices) -> tuple[Floats,
     That of Welch's t, with one variance per group: of the deviations from the group's own mean in each fold. Folds
     without both groups do not count. NaN where a group has no deviations.
     """
-    folds = [one for one in np.unique(fold) if len(set(is_first[fold == one].tolist())) == 2]
-    sizes = np.array([[((fold == one) & side).sum() for side in (is_first, ~is_first)] for one in folds], float)
+    folds = [number for number in np.unique(fold) if len(set(is_first[fold == number].tolist())) == 2]
+    sizes = np.array([[((fold == number) & side).sum() for side in (is_first, ~is_first)] for number in folds], float)
     sizes = sizes.reshape(-1, 2)
     weights = sizes.prod(axis=1) / sizes.sum(axis=1)
     parts, freedom = [], []
     for column, side in enumerate((is_first, ~is_first)):
-        own = [means[(fold == one) & side] for one in folds]
-        squares = sum((((rows - rows.mean(axis=0)) ** 2).sum(axis=0) for rows in own), np.zeros(means.shape[1]))
+        groups = [means[(fold == number) & side] for number in folds]
+        squares = sum((((rows - rows.mean(axis=0)) ** 2).sum(axis=0) for rows in groups), np.zeros(means.shape[1]))
         df = sizes[:, column].sum() - len(folds)
         variance = squares / df if df > 0 else np.full(means.shape[1], np.nan)
         parts.append(variance * (weights**2 / sizes[:, column]).sum() / max(weights.sum() ** 2, np.finfo(float).tiny))
@@ -133,10 +133,10 @@ def reported_g(values: Floats, is_first: Flags, fold: Indices) -> tuple[Floats, 
     freedom = _freedom(fold)
     if freedom < MIN_FREEDOM_OF_G:
         note = f"no Hedges' g: fewer than {MIN_FREEDOM_OF_G} degrees of freedom ({freedom})"
-        return np.full(values.shape[1], np.nan), [note if one else None for one in known.tolist()]
+        return np.full(values.shape[1], np.nan), [note if is_known else None for is_known in known.tolist()]
     g = np.where(known, hedges_g(np.where(known, values, 0.0), is_first, fold), np.nan)
     note = "no Hedges' g: participants do not differ within the groups"
-    return g, [note if one else None for one in (known & np.isnan(g)).tolist()]
+    return g, [note if is_known else None for is_known in (known & np.isnan(g)).tolist()]
 
 
 def interval_of_g(g: Floats, fold: Indices, t: Floats, critical: Floats) -> tuple[Floats, Floats]:

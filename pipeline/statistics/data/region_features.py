@@ -24,9 +24,7 @@ VOLUME = "volume"
 """Source name of the volumes; other sources are named by their map."""
 NO_FOLD = "all"
 """Fold of scans outside all test folds; their model is fitted on all participants with a label."""
-SCAN_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-}
+SCAN_COLUMNS = {**described("participant_id", "session_id", "scan_id")}
 """Columns that identify a scan."""
 
 
@@ -59,12 +57,10 @@ class FoldedScans:
         Facts of each scan.
     fold : tuple of str
         The fold that tests the participant of each scan, or `NO_FOLD`.
-    labelled : array of bool
     first : array of bool
         The first labelled scan of each participant (`pipeline.statistics.data.visits.first_visits`), which models
         are fitted on. Repeated scans are not independent, and a mean over scans varies less than the single scans that
         a model is applied to.
-    sources : tuple of RegionFeatures
     """
 
     frame: pd.DataFrame
@@ -104,11 +100,7 @@ class FoldedScans:
 def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[RegionFeatures]:
     """Densities of every map, and volumes if the run measured them.
 
-    Parameters
-    ----------
-    values : RelevanceValues
-    volumes : pandas.DataFrame
-        ``volumes.tsv``; the volume of a group is the sum over its regions, n/a if one of them is.
+    `volumes`: ``volumes.tsv``; the volume of a group is the sum over its regions, n/a if one of them is.
     """
     sources = [RegionFeatures(name, values.groups, values.densities[:, i]) for i, name in enumerate(values.maps)]
     of_scans = volumes[volumes["scan_id"].isin(values.scans["scan_id"]) & volumes["group"].notna()]

@@ -28,12 +28,7 @@ METRIC_MEANINGS: Mapping[str, str] = {
 class RelevanceColumns:
     """Columns of relevance.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        ``map``, ``group``, ``metric`` of each column.
-    values : array, shape (scans, columns)
-        NaN where missing.
+    `table`: ``map``, ``group``, ``metric`` of each column; `values` (scans, columns): NaN where missing.
     """
 
     table: pd.DataFrame
@@ -43,10 +38,7 @@ class RelevanceColumns:
     def of(cls, values: RelevanceValues, metrics: Sequence[str]) -> RelevanceColumns:
         """Columns ordered by metric, then by map.
 
-        Raises
-        ------
-        BadInputError
-            For an unknown metric.
+        BadInputError for an unknown metric.
         """
         unknown = [name for name in metrics if name not in METRIC_MEANINGS]
         if unknown:
@@ -68,10 +60,7 @@ def kinds_of(columns: pd.DataFrame) -> list[str]:
 def with_shares(relevance: pd.DataFrame) -> pd.DataFrame:
     """Add the column ``share`` (see `shares`) to a table of relevance; NaN for groups without a voxel.
 
-    Parameters
-    ----------
-    relevance : pandas.DataFrame
-        All groups of each scan and map: ``scan_id``, ``map``, ``sum``, ``n_voxels``.
+    `relevance`: all groups of each scan and map: ``scan_id``, ``map``, ``sum``, ``n_voxels``.
 
     Examples
     --------
@@ -93,10 +82,7 @@ def shares(sums: Floats) -> Floats:
 
     Absolute values, since positive and negative relevance would otherwise cancel for beta > 0.
 
-    Parameters
-    ----------
-    sums : array, shape (..., groups)
-        NaN for groups without a voxel.
+    `sums` (..., groups): NaN for groups without a voxel.
 
     Examples
     --------

@@ -45,10 +45,7 @@ class RelevanceValues:
     ) -> RelevanceValues:
         """Arrays of ``relevance_bilateral.tsv`` (or ``relevance_applied_bilateral.tsv``).
 
-        Raises
-        ------
-        BadInputError
-            If a scan has no prediction, or a scan, map and group have two rows.
+        BadInputError if a scan has no prediction, or a scan, map and group have two rows.
         """
         relevance_in = predicted_in.replace("predictions", "relevance").replace(".tsv", "_bilateral.tsv")
         for table, keys, frame in (
@@ -112,15 +109,9 @@ def participant_codes(participants: Sequence[str]) -> tuple[NDArray[np.intp], li
 def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
     """Mean over each participant's rows, without NaN rows; NaN if there are none.
 
-    Parameters
-    ----------
-    values : array, shape (rows, ...)
-    codes : array of int, shape (rows,)
-        Participant 0..P-1 of each row.
+    `values` (rows, ...); `codes` (rows,): participant 0..P-1 of each row.
 
-    Returns
-    -------
-    array, shape (P, ...)
+    Gives an array (P, ...).
 
     Examples
     --------

@@ -19,16 +19,11 @@ NETWORKS = "networks"
 def years_since_first(frame: pd.DataFrame) -> pd.Series:
     """Years since each participant's first scan in the table, from the clinical table or else from age.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        With ``participant_id``, ``session_id``, ``age`` and, if the run has it, `YEARS`.
+    `frame`: with ``participant_id``, ``session_id``, ``age`` and, if the run has it, `YEARS`.
 
-    Returns
-    -------
-    pandas.Series
-        NaN if neither is known; an age that is the same at several visits is that of the person and dates none of them.
-        All scans of a participant are dated from the same source, since a difference between sources is not change.
+    The result is NaN if neither is known; an age that is the same at several visits is that of the person and dates
+    none of them. All scans of a participant are dated from the same source, since a difference between sources is not
+    change.
     """
     age = frame["age"].astype(float)
     known = frame[YEARS].astype(float) if YEARS in frame.columns else pd.Series(np.nan, frame.index)

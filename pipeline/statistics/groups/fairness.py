@@ -34,11 +34,14 @@ from heatlas.pipeline.statistics.performance.subgroup_difference import (
     Difference,
     subgroup_difference,
 )
-from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
+from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, ratio
 from heatlas.pipeline.statistics.resampling.correction_family import benjamini_hochberg
-from heatlas.pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
-from heatlas.pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
-from heatlas.pipeline.statistics.resampling.weighted import ratio
+from heatlas.pipeline.statistics.resampling.scaled import (
+    INTERVAL_OF_PERFORMANCE,
+    LOGIT,
+    scaled_intervals,
+    with_exact_shares,
+)
 
 FAIRNESS_METRICS = METRICS
 FLAT_ERROR = "no test: participants do not differ in what the metric counts"
@@ -120,10 +123,7 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
             rng = generator(inputs.seed, "statistics", "fairness", variable)
             block = _of_level(frame[known].reset_index(drop=True), members[known], settings, rng)
             block = block.assign(variable=variable, level=level)
-            unknown = (
-                f"{counted(levels.n_unknown, 'scan')} without {variable} in no subgroup" if levels.n_unknown else None
-            )
-            block["note"] = [joined(note, unknown) for note in block["note"]]
+            block["note"] = [joined(note, levels.note) for note in block["note"]]
         blocks.append(block.assign(n_participants=n_participants, n_scans=n_scans))
     table = pd.concat(blocks, ignore_index=True)
     table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))

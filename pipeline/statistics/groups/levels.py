@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.config.statistics import SubgroupsConfig
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.visits import course_of
 from heatlas.pipeline.statistics.linear.design import ALWAYS_CATEGORIES
@@ -60,9 +61,10 @@ class Levels:
         return Levels(self.variable, chosen, tuple(name for name in self.names if name in present), self.is_number)
 
     @property
-    def n_unknown(self) -> int:
-        """Scans without a level."""
-        return int(self.of_scan.isna().sum())
+    def note(self) -> str | None:
+        """How many scans have no level; None if all have one."""
+        unknown = int(self.of_scan.isna().sum())
+        return f"{counted(unknown, 'scan')} without {self.variable} in no subgroup" if unknown else None
 
 
 def subgroup_levels(inputs: StatisticsInputs, variable: str) -> Levels:

@@ -7,7 +7,7 @@ of single regions are means of ``group/relevance.tsv``.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
@@ -15,42 +15,47 @@ import pandas as pd
 from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.regions.packed_labels import REST
 from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.statistics.data.relevance_columns import map_totals, with_shares
 from heatlas.pipeline.statistics.data.values import OUTCOMES
 
 BILATERAL = "bilateral"
 
-EXPLORER_COLUMNS: Mapping[str, str] = {
-    **described("map"),
-    "method": "lrp, or the name of another method",
-    "beta": "Beta of LRP; n/a for other methods",
-    "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
-    "hemisphere": "bilateral (both sides pooled), or left, right, both (midline) for a single region of the atlas",
-    **described("group"),
-    "lobe": "Lobe or division; n/a if the atlas has none, or a group spans several",
-    "region": "Label number of a single region; 0 is the rest of the volume; n/a for a bilateral group",
-    "name": "Region, with its hemisphere",
-    "n_voxels": "Number of voxels on the grid of the maps",
-    "n_participants": "Participants with such scans",
-    **described("n_scans"),
-    "mean_evidence": "Mean over participants of the sum of an evidence map, in logits (in the unit of the target for "
-    "a regression task); n/a for other maps",
-    "mean_share": "Mean over participants of the share of the map: sum divided by the sum of all bilateral groups' "
-    "absolute sums",
-    "mean_density": "Mean density (sum / voxels) over participants",
-    "mean_sum": "Mean sum over participants",
-    "mean_gain": "Mean gain over participants; bilateral groups only",
-    "tested": "Metric that hedges_g and p compare: evidence for evidence maps, otherwise share, or density if the "
-    "run did not compare shares",
-    "hedges_g": "Standardised difference, positive - negative class; of the map and bilateral group, the same in every "
-    "scan_group",
-    "hedges_g_low": "Lower bound of the interval of hedges_g",
-    "hedges_g_high": "Upper bound",
-    "p": "Permutation p of the difference, uncorrected",
-    "p_fwe": "Family-wise p: corrected by the largest |t| over all maps and groups",
-    "p_fdr": "p adjusted for the false discovery rate (Benjamini-Hochberg)",
-}
-"""Columns of ``region_explorer.tsv``."""
+EXPLORER_TABLE = Table(
+    "region_explorer",
+    {
+        **described("map"),
+        "method": "lrp, or the name of another method",
+        "beta": "Beta of LRP; n/a for other methods",
+        "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
+        "hemisphere": "bilateral (both sides pooled), or left, right, both (midline) for a single region of the atlas",
+        **described("group"),
+        "lobe": "Lobe or division; n/a if the atlas has none, or a group spans several",
+        "region": "Label number of a single region; 0 is the rest of the volume; n/a for a bilateral group",
+        "name": "Region, with its hemisphere",
+        "n_voxels": "Number of voxels on the grid of the maps",
+        "n_participants": "Participants with such scans",
+        **described("n_scans"),
+        "mean_evidence": "Mean over participants of the sum of an evidence map, in logits (in the unit of the target "
+        "for a regression task); n/a for other maps",
+        "mean_share": "Mean over participants of the share of the map: sum divided by the sum of all bilateral groups' "
+        "absolute sums",
+        "mean_density": "Mean density (sum / voxels) over participants",
+        "mean_sum": "Mean sum over participants",
+        "mean_gain": "Mean gain over participants; bilateral groups only",
+        "tested": "Metric that hedges_g and p compare: evidence for evidence maps, otherwise share, or density if the "
+        "run did not compare shares",
+        "hedges_g": "Standardised difference, positive - negative class; of the map and bilateral group, the same in "
+        "every scan_group",
+        "hedges_g_low": "Lower bound of the interval of hedges_g",
+        "hedges_g_high": "Upper bound",
+        "p": "Permutation p of the difference, uncorrected",
+        "p_fwe": "Family-wise p: corrected by the largest |t| over all maps and groups",
+        "p_fdr": "p adjusted for the false discovery rate (Benjamini-Hochberg)",
+    },
+    "map, group of scans and region, or bilateral group", "What is known of each region?", stage="report",
+    file="figures/region_explorer.tsv",
+)  # fmt: skip
 
 _EFFECTS = ["hedges_g", "hedges_g_low", "hedges_g_high", "p", "p_fwe", "p_fdr"]
 _MEASURES = ["share", "density", "sum"]
@@ -82,6 +87,8 @@ def explorer_table(
 ) -> pd.DataFrame:
     """All rows of the explorer.
 
+    Gives `EXPLORER_COLUMNS`; by map, scan group, bilateral before single regions, then by name.
+
     Parameters
     ----------
     summary : pandas.DataFrame
@@ -106,7 +113,7 @@ def explorer_table(
     Returns
     -------
     pandas.DataFrame
-        `EXPLORER_COLUMNS`; by map, scan group, bilateral before single regions, then by name.
+        `EXPLORER_TABLE.meanings`; by map, scan group, bilateral before single regions, then by name.
     """
     scan_groups = [*labels, *OUTCOMES]
     members = predictions.set_index("scan_id")[["label", "outcome"]]
@@ -130,7 +137,7 @@ def explorer_table(
         "single": table["hemisphere"] != BILATERAL, "name": table["name"], "region": table["region"].fillna(-1),
     })  # fmt: skip
     in_order: pd.DataFrame = table.loc[order.sort_values(order.columns.tolist()).index]
-    return in_order[list(EXPLORER_COLUMNS)].reset_index(drop=True)
+    return in_order[list(EXPLORER_TABLE.meanings)].reset_index(drop=True)
 
 
 def _bilateral(

@@ -114,12 +114,9 @@ def _of_level(
         ci_high=found.high,
         interval=found.method.tolist(),
     )
-    unknown = (
-        f"{counted(levels.n_unknown, 'scan')} without {levels.variable} in no subgroup" if levels.n_unknown else None
-    )
     empty = np.asarray(np.isnan(means).all(axis=0), bool)
     table["note"] = [
-        joined(unknown, "the group has no voxel on this grid" if none else note)
+        joined(levels.note, "the group has no voxel on this grid" if none else note)
         for none, note in zip(empty, said, strict=True)
     ]
     return _with_class_difference(table, members_frame, values, settings)
@@ -145,7 +142,7 @@ def _with_class_difference(
             table["note"] = [joined(note, suppressed) for note in table["note"]]
         return table
     means = participant_means(values[used], codes)
-    fold, no_fold = fold_of_participants(scans[used], settings.fold_effect, 2)
+    fold, no_fold = fold_of_participants(scans[used], settings.fold_effect)
     difference = difference_within(means, is_positive, fold, np.ones((1, len(means))))[0]
     error, df = welch_within(means, is_positive, fold)
     critical = t_distribution.isf((1 - settings.confidence) / 2, df)

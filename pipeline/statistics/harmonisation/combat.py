@@ -60,14 +60,16 @@ class ComBatModel:
 
         BadInputError for a site not seen in training, unless unseen sites are pooled.
         """
-        if site in self.sites:
-            return site
-        if site not in self.members and self.unseen_site == "refuse":
+        if site not in (*self.sites, *self.members) and self.unseen_site == "refuse":
             raise BadInputError(
                 f"harmonisation: the model was not fitted on site {site} (fitted: {', '.join(self.sites)}). Fit "
                 'on data of that site too, or set unseen_site = "pooled".'
             )
-        return POOL if POOL in self.sites else None
+        return self.serving(site)
+
+    def serving(self, site: str) -> str | None:
+        """The same, also for a site not seen in training."""
+        return site if site in self.sites else POOL if POOL in self.sites else None
 
     def expected(self, site: Sequence[str], covariates: Floats | None = None) -> Floats:
         """Mean of values of each row's site and covariates (rows, features); NaN for features that are not adjusted."""

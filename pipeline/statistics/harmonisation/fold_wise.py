@@ -27,11 +27,11 @@ from heatlas.pipeline.statistics.data.region_features import NO_FOLD, VOLUME, Fo
 from heatlas.pipeline.statistics.harmonisation.combat import ComBatModel
 from heatlas.pipeline.statistics.harmonisation.combat_fit import fit
 from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
-from heatlas.pipeline.statistics.resampling.weighted import ratio
+from heatlas.pipeline.statistics.resampling.bootstrap import ratio
 
 
 @dataclass(frozen=True, eq=False)
-class FoldModel:
+class FoldHarmonisation:
     """Model applied to the scans of one fold; `left_out` counts excluded training participants by reason.
 
     `held` says whether fold was in the model, and `not_held` why not.
@@ -54,7 +54,7 @@ class Harmonised:
     features: RegionFeatures
     values: Floats
     notes: tuple[str | None, ...]
-    models: Mapping[str, FoldModel]
+    models: Mapping[str, FoldHarmonisation]
     problems: Mapping[str, str]
 
 
@@ -70,7 +70,7 @@ def harmonise(
     comparable = replace(features, values=features.values / scale)
     values = np.full_like(features.values, np.nan)
     notes: list[str | None] = [None] * len(scans.frame)
-    models: dict[str, FoldModel] = {}
+    models: dict[str, FoldHarmonisation] = {}
     problems: dict[str, str] = {}
     for fold in scans.folds:
         rows = np.flatnonzero(scans.tested(fold))
@@ -110,7 +110,7 @@ def _known_mean(values: Floats) -> Floats:
 
 def fold_model(
     features: RegionFeatures, scans: FoldedScans, fold: str, settings: HarmonisationConfig, hold: bool = False
-) -> FoldModel:
+) -> FoldHarmonisation:
     """Fit on the first scans of participants outside a fold; raises like `fit`.
 
     With `hold`, fold is in the model if its effect can be told from those of sites.
@@ -130,7 +130,7 @@ def fold_model(
 
 def _fitted(
     features: RegionFeatures, scans: FoldedScans, rows: Indices, settings: HarmonisationConfig, hold: bool
-) -> FoldModel:
+) -> FoldHarmonisation:
     training = scans.frame.iloc[rows]
     covariates = CovariateColumns.of(covariates_of(features, settings), training)
     columns, why = covariates.matrix(training)
@@ -156,7 +156,7 @@ def _fitted(
         covariate_names=[*covariates.names, *extra.names, *["fold"] * networks.shape[1]],
     )
     lost = [reason for reason in reasons if reason is not None]
-    return FoldModel(combat, covariates, {reason: lost.count(reason) for reason in sorted(set(lost))})
+    return FoldHarmonisation(combat, covariates, {reason: lost.count(reason) for reason in sorted(set(lost))})
 
 
 def covariates_of(features: RegionFeatures, settings: HarmonisationConfig) -> str:
@@ -170,7 +170,7 @@ def _indicators(names: Sequence[str]) -> Floats:
 
 
 def _apply(
-    model: FoldModel, values: Floats, frame: pd.DataFrame, settings: HarmonisationConfig, of_level: Flags
+    model: FoldHarmonisation, values: Floats, frame: pd.DataFrame, settings: HarmonisationConfig, of_level: Flags
 ) -> tuple[Floats, list[str | None]]:
     """Harmonised values of the scans of a fold; `of_level` marks those that the level of its network is taken from."""
     columns, notes = model.covariates.matrix(frame)

@@ -22,8 +22,7 @@ from heatlas.pipeline.statistics.data.notes import joined as joined_notes
 from heatlas.pipeline.statistics.data.region_features import SCAN_COLUMNS, VOLUME, FoldedScans
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
 from heatlas.pipeline.statistics.harmonisation.fold_wise import Harmonised, covariates_of, harmonise
-from heatlas.pipeline.statistics.harmonisation.site_effect import SITE, Effect, site_effect
-from heatlas.pipeline.statistics.harmonisation.spread_effect import FEWEST, in_large_sites
+from heatlas.pipeline.statistics.harmonisation.site_effect import FEWEST, SITE, Effect, in_large_sites, site_effect
 from heatlas.pipeline.statistics.linear.covariates import refuse_class
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest
@@ -133,18 +132,20 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]
         )
         for features in scans.sources
     ]
-    if not any(one.models for one in done):
-        problems = [f"{one.features.source}, fold {fold}: {why}" for one in done for fold, why in one.problems.items()]
+    if not any(source.models for source in done):
+        problems = [
+            f"{source.features.source}, fold {fold}: {why}" for source in done for fold, why in source.problems.items()
+        ]
         raise BadInputError(problems[0])
-    maps = [one for one in done if one.features.source != VOLUME]
-    volumes = [one for one in done if one.features.source == VOLUME]
-    relevance = [_values(one, scans, config, "density").assign(map=one.features.source) for one in maps]
-    measured = [_values(one, scans, config, "volume_mm3") for one in volumes]
+    maps = [source for source in done if source.features.source != VOLUME]
+    volumes = [source for source in done if source.features.source == VOLUME]
+    relevance = [_values(source, scans, config, "density").assign(map=source.features.source) for source in maps]
+    measured = [_values(source, scans, config, "volume_mm3") for source in volumes]
     return {
         "harmonised_relevance": inputs.as_named(_stacked(relevance, RELEVANCE_COLUMNS)),
         "harmonised_volumes": inputs.as_named(_stacked(measured, VOLUME_COLUMNS)),
-        "harmonisation_models": _stacked([_models(one, scans, config) for one in done], MODEL_COLUMNS),
-        "site_effects": _stacked([_effects(one, scans, config) for one in done], EFFECT_COLUMNS),
+        "harmonisation_models": _stacked([_models(source, scans, config) for source in done], MODEL_COLUMNS),
+        "site_effects": _stacked([_effects(source, scans, config) for source in done], EFFECT_COLUMNS),
     }
 
 
@@ -199,7 +200,7 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
         trained = Counter(dict.fromkeys((*combat.members, *combat.left_out), 0))
         trained.update(code_text(name) for name in scans.frame[column][scans.training(fold)].dropna())
         for site in sorted({*combat.sites, *trained, *tested_here}):
-            serving = None if site in combat.left_out else _serving(combat, site)
+            serving = None if site in combat.left_out else combat.serving(site)
             parameters: dict[str, Any] = {"gamma": np.nan, "scale": np.nan}
             if serving is not None:
                 i = combat.sites.index(serving)
@@ -214,12 +215,6 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=list(MODEL_COLUMNS)).astype({"n_training": "Int64", "n_tested": "Int64"})
-
-
-def _serving(combat: Any, site: str) -> str | None:
-    if site in combat.sites:
-        return site
-    return POOL if POOL in combat.sites else None
 
 
 def _treatment(site: str, serving: str | None, reference: str | None) -> str:
@@ -304,8 +299,8 @@ def _tested(
             table[f"{name}_{when}"] = column
     one, model = tests["before"]
     dropped = model.design.dropped
-    said = [f"{name}: {dropped[column]}" for column, name in ((FOLD, FOLD), (SITE, "site")) if column in dropped]
-    notes = [joined_notes(*said, problem) for problem in one.problems]
+    remarks = [f"{name}: {dropped[column]}" for column, name in ((FOLD, FOLD), (SITE, "site")) if column in dropped]
+    notes = [joined_notes(*remarks, problem) for problem in one.problems]
     table = table.assign(n_participants=one.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
     return table.assign(n_permutations=one.n_permutations, exact=one.exact)
 

@@ -37,7 +37,7 @@ class Adjusted:
 
     @property
     def residuals(self) -> Floats:
-        """Of the values on the covariates, with norm 1; 0 where nothing is left."""
+        """Residuals of the values on the covariates, with norm 1; 0 where nothing is left."""
         left = self.values - self.model.nuisance @ (self.model.nuisance.T @ self.values)
         norms = np.linalg.norm(left, axis=0)
         spread = norms**2 > NO_SPREAD * (self.values**2).sum(axis=0)

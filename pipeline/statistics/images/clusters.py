@@ -25,22 +25,18 @@ def cluster_table(
 ) -> pd.DataFrame:
     """One row per cluster (voxels that share a face, of one sign) and further peak of it, at least 8 mm apart.
 
+    Gives ``cluster`` (1, 1a ...), ``x_mm``, ``y_mm``, ``z_mm``, ``t`` at the peak, ``volume_mm3`` of the cluster (NaN
+    for further peaks), ``group`` at the peak and ``regions`` of the cluster with their shares. Those that are higher in
+    the positive class come first, then by the size of t.
+
     Parameters
     ----------
     t : array, shape (X, Y, Z)
     significant : array of bool, shape (X, Y, Z)
-    grid : Grid
     labels : array of int, shape (X, Y, Z)
         Of the atlas, on the same grid.
     groups : mapping of int to str
         Bilateral group of each label.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``cluster`` (1, 1a ...), ``x_mm``, ``y_mm``, ``z_mm``, ``t`` at the peak, ``volume_mm3`` of the cluster (NaN for
-        further peaks), ``group`` at the peak and ``regions`` of the cluster with their shares. Those that are higher in
-        the positive class come first, then by the size of t.
     """
     columns = ["cluster", "x_mm", "y_mm", "z_mm", "t", "volume_mm3", "group", "regions"]
     kept = np.where(significant, t, 0.0)

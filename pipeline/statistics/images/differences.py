@@ -97,7 +97,7 @@ _OF_IMAGES = {
 _OF_MAPS = {"statistic": "evidence_t", "p": "evidence_p", "p_fwe": "evidence_p_fwe"}
 FEWEST_REGIONS = 5
 MOST_DRAWS = 2_000
-"""Of the bootstrap; each fits all regions again."""
+"""Most draws of the bootstrap; each fits all regions again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +114,7 @@ class _Tested:
 def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Tables ``image_differences`` and ``image_agreement``.
 
-    Raises
-    ------
-    BadInputError
-        If no image was measured, or the classes cannot be compared.
+    BadInputError if no image was measured, or the classes cannot be compared.
     """
     images = measured(inputs)
     two, values = TwoGroups.of(inputs, *CLASSES), inputs.values
@@ -157,12 +154,7 @@ def measured(inputs: StatisticsInputs) -> dict[str, Floats]:
 def class_model(inputs: StatisticsInputs, rows: Indices, of_network: bool) -> tuple[FoldModel, Floats]:
     """The model of the classes in some scans, and 1 for each of the positive class (rows,).
 
-    With test folds if a network made the values.
-
-    Raises
-    ------
-    BadInputError
-        If the classes cannot be compared.
+    With test folds if a network made the values. BadInputError if the classes cannot be compared.
     """
     settings = inputs.config.statistics
     first = np.asarray(inputs.frame["target"].to_numpy(float)[rows] == 1, dtype=float)
@@ -258,7 +250,7 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
         min(settings.bootstrap_samples, MOST_DRAWS), settings.confidence, generator(*seed, "interval"),
     )  # fmt: skip
     return row | {
-        "r": r, "ci_low": bounds.low[0], "ci_high": bounds.high[0], "interval": bounds.method[0],
+        "r": r, **bounds.row(),
         "by_chance": float(np.nanmean(chance)), "p": float(p_value(np.array(beyond), len(permutations),
         permutations.exact)), "n_permutations": len(permutations),
     }  # fmt: skip

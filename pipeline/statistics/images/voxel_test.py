@@ -26,7 +26,7 @@ from heatlas.pipeline.statistics.linear.freedman_lane import (
 from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
 
 CHUNK_BYTES = 48_000_000
-"""Of the largest array of a chunk of permutations."""
+"""Size of the largest array of a chunk of permutations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,6 @@ class VoxelTest:
         Two-sided, family-wise over the voxels: by the largest |t|, and the largest |enhanced t|, of each permutation.
     critical : float
         Size of t that p_fwe below alpha takes; infinite where none can have it.
-    n_permutations : int
     """
 
     t: Floats
@@ -74,7 +73,6 @@ def voxel_test(
         Of the people.
     mask : array of bool, shape (X, Y, Z)
         Which voxels of a volume the columns are, in its order.
-    alpha : float
     chunk_bytes : int
         The result does not depend on it.
     """
@@ -107,7 +105,7 @@ def voxel_test(
         found[row, varies] = p_value(beyond, len(permutations), False)  # the observed order is none of the permuted
     whole = np.zeros((2, len(varies)))
     whole[:, varies] = t, tfce
-    critical = largest_by_chance(largest, alpha, False)
+    critical = largest_by_chance(largest, alpha)
     return VoxelTest(whole[0], whole[1], found[0], found[1], critical, len(permutations))
 
 

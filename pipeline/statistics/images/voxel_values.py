@@ -30,13 +30,12 @@ class Voxels:
 
     Parameters
     ----------
-    spec : NetworkInput
     fwhm_mm : float
-        Of the smoothing; 0 for none.
+        Width of the smoothing; 0 for none.
     step : int
         Every which voxel of the template grid is taken.
     grid : Grid
-        Of the voxels taken.
+        Grid of the voxels that are taken.
     mask : array of bool
         On this grid: the brain of the template, as far as the network sees it.
     """
@@ -67,10 +66,7 @@ class Voxels:
 def voxels_of_scan(files: ScanFiles, source: str, voxels: Voxels) -> NDArray[np.float32] | None:
     """Intensity, log-Jacobian or a map of a scan, by its name; None for a log-Jacobian that there is not.
 
-    Raises
-    ------
-    BadInputError
-        If a file cannot be read.
+    BadInputError if a file cannot be read.
     """
     spec = voxels.spec
     if source == INTENSITY:

@@ -53,7 +53,7 @@ STATISTICS: Mapping[str, str] = {
 """Maps that are written, and what they hold."""
 _SOURCE = {
     "source": "What is tested: intensity of the image that the network sees, log_jacobian (local volume change), or "
-    "the map of that name",
+    "the map of that name"
 }
 TESTS_COLUMNS = {
     **_SOURCE,
@@ -101,7 +101,7 @@ VOXELWISE_TABLES = (VOXEL_TESTS_TABLE, VOXEL_CLUSTERS_TABLE)
 
 @dataclass(frozen=True, eq=False)
 class _Result:
-    """Of one source: rows of both tables, and maps by the names of `STATISTICS`."""
+    """Rows of both tables for one source, and its maps by the names of `STATISTICS`."""
 
     test: dict[str, Any]
     clusters: pd.DataFrame
@@ -114,28 +114,19 @@ def compare_voxelwise(
 ) -> bool:  # fmt: skip
     """Write the tables `VOXELWISE_TABLES` and the maps of every source; nothing where the settings leave them out.
 
-    Parameters
-    ----------
-    scans : sequence of Scan
-        Those with a prediction and heatmaps.
+    BadInputError if an image or map cannot be read. Data that allow no test are rows with a note.
 
-    Returns
-    -------
-    bool
-        Whether anything was done.
+    `scans`: those with a prediction and heatmaps.
 
-    Raises
-    ------
-    BadInputError
-        If an image or map cannot be read. Data that allow no test are rows with a note.
+    Gives whether anything was done.
     """
     settings = config.statistics.voxelwise
     if not settings.permutations:
         _remove(layout, ())
         return False
-    files = [layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans]
-    map_files = [path for one in files for path in one.maps_of_the_run()]
-    images = [path for one in files for path in (one.t1w, one.brain_mask, one.log_jacobian)]
+    files = [layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm) for scan in scans]
+    map_files = [path for scan in files for path in scan.maps_of_the_run()]
+    images = [path for scan in files for path in (scan.t1w, scan.brain_mask, scan.log_jacobian)]
 
     def write() -> list[Path]:
         return _write(layout, read_inputs(layout, scans, predictions, config), atlas, executor)
@@ -186,9 +177,9 @@ def _values(inputs: StatisticsInputs, source: str, voxels: Voxels, executor: Exe
         for person, scan_id in zip(named["participant_id"], named["scan_id"], strict=True)
     ]
     n = len(files)
-    found = list(executor.map(voxels_of_scan, files, [source] * n, [voxels] * n))
-    there = np.array([one is not None for one in found], bool)
-    known = [one for one in found if one is not None]
+    voxels_of_scans = list(executor.map(voxels_of_scan, files, [source] * n, [voxels] * n))
+    there = np.array([of_scan is not None for of_scan in voxels_of_scans], bool)
+    known = [of_scan for of_scan in voxels_of_scans if of_scan is not None]
     return rows[there], np.stack(known) if known else np.zeros((0, int(voxels.mask.sum())), np.float32)
 
 
@@ -203,9 +194,10 @@ def _tested(
         model, first = class_model(inputs, rows, source not in (INTENSITY, LOG_JACOBIAN))
         people = Adjusted.of(columns.astype(np.float64), model, first.tolist())
         permutations = people.exchange.permutations(
-            settings.voxelwise.permutations, generator(inputs.seed, "statistics", "voxelwise"),
+            settings.voxelwise.permutations,
+            generator(inputs.seed, "statistics", "voxelwise"),
             people.model.alike.tolist(),
-        )  # fmt: skip
+        )
         test = voxel_test(people.values, people.model, permutations, voxels.mask, CLEAR)
     except BadInputError as error:
         return _Result(row | {"note": str(error)}, pd.DataFrame(columns=list(CLUSTERS_COLUMNS)), {})
@@ -224,9 +216,9 @@ def _tested(
     groups = {number: name for name, numbers in atlas.regions.groups.items() for number in numbers}
     clusters = cluster_table(maps["t"], maps["tThresholded"] != 0, voxels.grid, labels, groups)
     back = np.linalg.inv(voxels.grid.affine)
-    for column, one in (("p_fwe", "oneMinusPFwe"), ("p_fwe_tfce", "oneMinusPTfce")):
+    for column, statistic in (("p_fwe", "oneMinusPFwe"), ("p_fwe_tfce", "oneMinusPTfce")):
         places = (clusters[["x_mm", "y_mm", "z_mm"]].to_numpy(float) @ back[:3, :3].T + back[:3, 3]).round().astype(int)
-        clusters[column] = 1 - maps[one][tuple(places.T)]
+        clusters[column] = 1 - maps[statistic][tuple(places.T)]
     return _Result(row, clusters, maps)
 
 
@@ -236,8 +228,8 @@ def _maps(test: VoxelTest, mask: Flags) -> dict[str, Floats]:
         "oneMinusPTfce": 1 - test.p_fwe_tfce,
     }  # fmt: skip
     maps = {name: np.zeros(mask.shape) for name in values}
-    for name, own in values.items():
-        maps[name][mask] = own
+    for name, map_values in values.items():
+        maps[name][mask] = map_values
     return maps
 
 

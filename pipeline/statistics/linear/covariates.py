@@ -37,7 +37,6 @@ class CovariateColumns:
 
     Parameters
     ----------
-    formula : str
     variables : tuple of str
         Columns of the table that it uses.
     names : tuple of str
@@ -61,18 +60,10 @@ class CovariateColumns:
     def of(cls, formula: str, training: pd.DataFrame, without: Collection[str] = ()) -> CovariateColumns:
         """Learn the columns on training rows, without rows with a missing covariate.
 
-        Parameters
-        ----------
-        formula : str
-            Right-hand side as in `pipeline.statistics.linear.formula`, e.g. ``age + sex``; empty for none.
-        training : pandas.DataFrame
-        without : collection of str
-            Columns whose terms are left out of the formula.
+        BadInputError if the formula cannot be used or names a missing column.
 
-        Raises
-        ------
-        BadInputError
-            If the formula cannot be used or names a missing column.
+        `formula`: right-hand side as in `pipeline.statistics.linear.formula`, e.g. ``age + sex``; empty for none.
+        `without`: columns whose terms are left out of the formula.
         """
         terms, variables = _read(formula, list(map(str, training.columns)))
         terms = [term for term in terms if not set(columns_of(term, variables)) & set(without)]
@@ -130,15 +121,8 @@ class CovariateColumns:
 def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], setting: str) -> None:
     """Refuse a formula that contains the class of the participants a model is applied to.
 
-    Parameters
-    ----------
-    formula : str
-    contrast_column : str
-        Column of the scan table that defines the classes.
-    columns : sequence of str
-        Columns of the table.
-    setting : str
-        Setting that the formula comes from.
+    `contrast_column`: column of the scan table that defines the classes; `columns`: columns of the table; `setting`:
+    setting that the formula comes from.
 
     Raises
     ------

@@ -76,26 +76,13 @@ class Design:
 def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
     """Model matrix of a formula over a table of scans or participants.
 
-    Parameters
-    ----------
-    formula : str
-        As in R, e.g. ``hippocampus_mm3/tiv_mm3 + age + sex + field_strength + site``; see
-        `pipeline.statistics.linear.formula`. Text and yes/no columns and `ALWAYS_CATEGORIES` are factors.
-    term : str
-        The term to test.
-    frame : pandas.DataFrame
-        One row per scan; with ``participant_id``, sizes of levels are counted in participants, otherwise in rows.
-        Missing values are NaN, None, infinite or ``n/a``.
+    BadInputError if the formula cannot be used (see `split_terms`), the tested term is unknown, constant or collinear
+    with the covariates, or too few rows remain. Problems with covariates alone are recorded in ``dropped``.
 
-    Returns
-    -------
-    Design
-
-    Raises
-    ------
-    BadInputError
-        If the formula cannot be used (see `split_terms`), the tested term is unknown, constant or collinear with the
-        covariates, or too few rows remain. Problems with covariates alone are recorded in ``dropped``.
+    `formula`: as in R, e.g. ``hippocampus_mm3/tiv_mm3 + age + sex + field_strength + site``; see
+    `pipeline.statistics.linear.formula`. Text and yes/no columns and `ALWAYS_CATEGORIES` are factors. `term`: the term
+    to test. `frame`: one row per scan; with ``participant_id``, sizes of levels are counted in participants, otherwise
+    in rows. Missing values are NaN, None, infinite or ``n/a``.
     """
     terms = split_terms(formula, term, [str(name) for name in frame.columns])
     participants = frame[PARTICIPANT] if PARTICIPANT in frame else pd.Series(np.arange(len(frame)), index=frame.index)

@@ -4,11 +4,10 @@
   questions between participants: it keeps all participants and holds its level (docs/benchmarks/statistics.md).
 - *whole participants*: all rows of a participant are exchanged together with those of a participant with the same
   number of rows. For statistics over scans.
-- *within participants*: rows are permuted within a participant, for questions about change. All values are centred
-  within participants, so what is constant over visits plays no part. It assumes that visits are exchangeable under the
-  null hypothesis: where participants drift in different directions, it rejects too often (14.6 % at 5 %), so the
-  tables of a run flip signs or permute whole participants for such questions.
 - *free*: every row is a participant.
+
+Visits are never exchanged within a participant: where participants drift in different directions, such a test rejects
+too often (14.6 % at 5 %), so questions about change flip signs or permute whole participants.
 
 With blocks, participants are permuted within their block only (relevance: within test folds, since each fold's maps
 come from its own network). What is constant within blocks then does not move.
@@ -34,7 +33,7 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.linear.compiled import shuffle_rows
 
-Scheme = Literal["free", "means", "whole", "within"]
+Scheme = Literal["free", "means", "whole"]
 
 ROWS_AT_A_TIME = 512
 LIKE_THE_OTHERS = 4
@@ -47,12 +46,8 @@ TIE_TOLERANCE = 1e-9
 class Permutations:
     """Permutations of rows.
 
-    Parameters
-    ----------
-    rows : array of int, shape (m, rows)
-        ``values[rows[i]]`` is the i-th permutation. Memory: 4 bytes each.
-    exact : bool
-        True if these are all distinct permutations, including the identity.
+    `rows` (m, rows): ``values[rows[i]]`` is the i-th permutation. Memory: 4 bytes each. `exact`: True if these are all
+    distinct permutations, including the identity.
     """
 
     rows: NDArray[np.int32]
@@ -68,11 +63,11 @@ class Exchangeability:
 
     Parameters
     ----------
-    scheme : {"free", "means", "whole", "within"}
+    scheme : {"free", "means", "whole"}
     codes : array of int, shape (rows,)
         Participant 0..P-1 of each row.
     blocks : array of int, shape (rows,), or None
-        Block of each row; a participant with rows in several belongs to that of most of them. Ignored by *within*.
+        Block of each row; a participant with rows in several belongs to that of most of them.
     """
 
     scheme: Scheme
@@ -94,11 +89,6 @@ class Exchangeability:
         """Permute participants with all their rows, among those with the same number of rows."""
         return cls("whole", _codes(participants))
 
-    @classmethod
-    def within_participants(cls, participants: Sequence[Any]) -> Exchangeability:
-        """Permute rows within participants; participants with one row are left out."""
-        return cls("within", _codes(participants))
-
     def in_blocks(self, labels: Sequence[Any] | None) -> Exchangeability:
         """The same scheme with permutation within blocks only, one label per row; None for no blocks."""
         blocks = None if labels is None else pd.factorize(pd.Series(list(labels), dtype=object))[0].astype(np.intp)
@@ -106,14 +96,8 @@ class Exchangeability:
 
     @property
     def n_participants(self) -> int:
-        """Number of participants used."""
-        sizes = np.bincount(self.codes)
-        return int((sizes > (1 if self.scheme == "within" else 0)).sum())
-
-    @property
-    def absorbed(self) -> int:
-        """Degrees of freedom used by `reduce`: one per participant if values are centred within."""
-        return self.n_participants if self.scheme == "within" else 0
+        """Number of participants."""
+        return int(self.codes.max(initial=-1)) + 1
 
     @property
     def unit(self) -> str:
@@ -128,29 +112,19 @@ class Exchangeability:
     def reduce(self, values: Floats) -> Floats:
         """Reduce values of rows to the units of analysis.
 
+        Gives an array (units, columns): participant means, or the values unchanged.
+
         Parameters
         ----------
         values : array, shape (rows, columns)
-
-        Returns
-        -------
-        array, shape (units, columns)
-            Participant means; or, for *within*, rows of participants with several, centred; or the values unchanged.
         """
-        if self.scheme in ("free", "whole"):
+        if self.scheme != "means":
             return values
         sizes = np.bincount(self.codes)
         sums = np.zeros((len(sizes), values.shape[1]))
         np.add.at(sums, self.codes, values)
-        means = sums / sizes[:, None]
-        if self.scheme == "means":
-            return means
-        repeated = sizes[self.codes] > 1
-        centred: Floats = values[repeated] - means[self.codes[repeated]]
-        # Rounding errors must not count as variation of a covariate that is constant within participants.
-        scale = np.abs(values).max(axis=0, initial=0.0)
-        centred[:, np.abs(centred).max(axis=0, initial=0.0) <= 1e-12 * scale] = 0.0
-        return centred
+        means: Floats = sums / sizes[:, None]
+        return means
 
     def even(self, values: Floats, kinds: Sequence[Any] | None = None) -> Floats:
         """Values of units (units, columns), multiplied so that they spread alike in all blocks: as in all of them.
@@ -162,7 +136,7 @@ class Exchangeability:
         that permutation within blocks does not change it; `LIKE_THE_OTHERS` people who vary as those of all blocks are
         added to it.
         """
-        if self.blocks is None or self.scheme == "within":
+        if self.blocks is None:
             return values
         block = self.groups_of_units(self.blocks.tolist())
         known = np.isfinite(values)
@@ -190,13 +164,11 @@ class Exchangeability:
             counts = np.zeros((int(self.codes.max()) + 1, int(labels.max()) + 1))
             np.add.at(counts, (self.codes, labels), 1)
             labels = counts.argmax(axis=1)
-        elif self.scheme == "within":
-            labels = labels[np.bincount(self.codes)[self.codes] > 1]
         return np.unique(labels, return_inverse=True)[1].astype(np.intp)
 
     def stays(self, vectors: Floats) -> NDArray[np.bool_]:
         """Mask of the columns (units, columns) that no permutation changes: those constant within blocks."""
-        if self.blocks is None or self.scheme == "within":
+        if self.blocks is None:
             return np.asarray(np.ptp(vectors, axis=0) <= 1e-12, bool)
         blocks = self.groups_of_units(self.blocks.tolist())
         spread = [np.ptp(vectors[blocks == block], axis=0) for block in np.unique(blocks)]
@@ -205,12 +177,7 @@ class Exchangeability:
     def permutations(self, count: int, rng: np.random.Generator, alike: Sequence[int] | None = None) -> Permutations:
         """Random permutations of the units, or all distinct ones if there are no more than ``count``.
 
-        Parameters
-        ----------
-        count : int
-        rng : numpy.random.Generator
-        alike : sequence of int, optional
-            Per unit of `reduce`; units with equal numbers have equal model rows. Default: all differ.
+        `alike`: per unit of `reduce`; units with equal numbers have equal model rows. Default: all differ.
         """
         blocks = self._blocks()
         n_units = sum(block.size for block in blocks)
@@ -236,9 +203,6 @@ class Exchangeability:
         if self.scheme in ("free", "means"):
             of_block = np.zeros(len(sizes), np.intp) if self.blocks is None else self._of_participants()
             return [np.flatnonzero(of_block == block)[:, None] for block in np.unique(of_block)]
-        if self.scheme == "within":
-            codes = self.codes[sizes[self.codes] > 1]
-            return [np.flatnonzero(codes == code)[:, None] for code in np.unique(codes)]
         per_participant = np.split(np.argsort(self.codes, kind="stable"), np.cumsum(sizes)[:-1])
         alike = np.column_stack([sizes, np.zeros_like(sizes) if self.blocks is None else self._of_participants()])
         return [
@@ -255,12 +219,8 @@ class Exchangeability:
 def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:
     """Share of permutations at least as extreme as the observed statistic.
 
-    Parameters
-    ----------
-    observed : array, shape (...)
-    null : array, shape (m, ...)
-        Statistics under permutation; with `exact`, of all permutations, including the observed one.
-    exact : bool
+    `observed` (...). `null` (m, ...): statistics under permutation; with `exact`, of all permutations, including the
+    observed one.
 
     Examples
     --------

@@ -92,6 +92,8 @@ def model_within_folds(
 ) -> FoldModel:
     """Model matrix with fold as a factor, and permutation within folds.
 
+    BadInputError if the formula cannot be used, or the tested term is collinear with fold.
+
     Parameters
     ----------
     formula, term : str
@@ -102,11 +104,6 @@ def model_within_folds(
         Setting ``statistics.fold_effect``.
     variance_groups : sequence, optional
         One per row, for a studentised statistic: each group must keep a degree of freedom.
-
-    Raises
-    ------
-    BadInputError
-        If the formula cannot be used, or the tested term is collinear with fold.
     """
     if PARTICIPANT in frame.columns:
         exchange = Exchangeability.participant_means(frame[PARTICIPANT].tolist())
@@ -139,23 +136,17 @@ def fold_of_units(frame: pd.DataFrame, exchange: Exchangeability, held: bool) ->
     return exchange.groups_of_units(frame[FOLD].tolist())
 
 
-def fold_of_participants(frame: pd.DataFrame, hold: bool, columns: int) -> tuple[Indices, str | None]:
-    """Fold 0..F-1 of each participant, for estimates within folds; all 0, with the reason, if not possible.
+def fold_of_participants(frame: pd.DataFrame, hold: bool) -> tuple[Indices, str | None]:
+    """Fold 0..F-1 of each participant (of rows of scans), to hold beside an intercept and one other coefficient.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row per scan.
-    hold : bool
-    columns : int
-        Other coefficients of the model, including the intercept.
+    All 0, with the reason, if that is not possible.
     """
     exchange = Exchangeability.participant_means(frame[PARTICIPANT].tolist())
     nothing = fold_of_units(frame, exchange, False)
     if not several_folds(frame, hold):
         return nothing, None
     units, folds = _usable_folds(frame, exchange)
-    if folds < 2 or units - columns - (folds - 1) < MIN_FREEDOM:
+    if folds < 2 or units - 2 - (folds - 1) < MIN_FREEDOM:
         return nothing, f"{FOLD}: {NOT_HELD.format(units, counted(folds, 'fold'))}"
     return fold_of_units(frame, exchange, True), None
 

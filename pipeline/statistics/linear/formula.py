@@ -48,22 +48,22 @@ def split_terms(formula: str, term: str, columns: Sequence[str]) -> Terms:
     column, calls a function that is not allowed or has no intercept, or if the term is missing or part of an
     interaction.
     """
-    terms, wanted = _terms(formula, columns), [one for one in _terms(term, columns) if one.degree]
-    if not any(one.degree == 0 for one in terms):
+    terms, wanted = _terms(formula, columns), [part for part in _terms(term, columns) if part.degree]
+    if not any(part.degree == 0 for part in terms):
         raise BadInputError(f"formula {formula!r}: models without an intercept are not supported. Remove 0 or -1.")
-    tested = tuple(one for one in terms if one in wanted)
+    tested = tuple(part for part in terms if part in wanted)
     if not wanted or len(tested) < len(wanted):
-        known = ", ".join(str(one) for one in terms if one.degree)
+        known = ", ".join(str(part) for part in terms if part.degree)
         raise BadInputError(f"formula {formula!r}: has no term {term!r}; its terms are {known}.")
-    nuisance = tuple(one for one in terms if one not in wanted)
-    for one in tested:
+    nuisance = tuple(part for part in terms if part not in wanted)
+    for part in tested:
         for other in nuisance:
-            if set(one.factors) < set(other.factors):
+            if set(part.factors) < set(other.factors):
                 raise BadInputError(
                     f"formula {formula!r}: {term} cannot be tested with {other}, since its coefficient depends "
                     f"on how the other factor is coded. Test {other}, or leave it out of the formula."
                 )
-    used = dict.fromkeys(name for one in (*tested, *nuisance) for name in columns_of(one, columns))
+    used = dict.fromkeys(name for part in (*tested, *nuisance) for name in columns_of(part, columns))
     return Terms(tested, nuisance, tuple(used))
 
 

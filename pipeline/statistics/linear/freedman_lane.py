@@ -84,8 +84,6 @@ class LinearModel:
         left.
         """
         term = ", ".join(design.names[: design.tested.shape[1]])
-        if exchange.scheme == "within" and not exchange.n_participants:
-            raise BadInputError(f"term {term}: no participant has several scans, so there is no change to test.")
         tested, nuisance = (transform(exchange.reduce(part)) for part in (design.tested, design.nuisance))
         basis = np.empty((len(tested), 0))
         # Directions that no permutation changes come first, then factors, so that each keep directions of their own.
@@ -99,15 +97,15 @@ class LinearModel:
             direction = new_direction(column, basis) if np.any(column) else None
             if direction is None:
                 raise BadInputError(
-                    f"term {term}: collinear with the covariates once each participant's scans are "
-                    f"{'centred' if exchange.scheme == 'within' else 'averaged'}. Test it another way or leave it out."
+                    f"term {term}: collinear with the covariates once each participant's scans are averaged. Test it "
+                    "another way or leave it out."
                 )
             basis = np.column_stack([basis, direction])
-        df = len(tested) - basis.shape[1] - exchange.absorbed
+        df = len(tested) - basis.shape[1]
         if df < 1:
             raise BadInputError(
                 f"term {term}: {counted(len(tested), exchange.unit, 'is')} too few for "
-                f"{basis.shape[1] + exchange.absorbed} coefficients. Leave covariates out, e.g. site."
+                f"{basis.shape[1]} coefficients. Leave covariates out, e.g. site."
             )
         tested_basis = basis[:, q:]
         groups = None if variance_groups is None else exchange.groups_of_units(variance_groups)
@@ -153,7 +151,6 @@ class PermutationTest:
         k.
     n_units : int
         Participants or rows tested.
-    n_permutations : int
     exact : bool
         True if all distinct permutations were used. p is then exact without covariates and variance groups.
     problems : tuple of (str or None)
@@ -193,15 +190,16 @@ def freedman_lane(
 ) -> PermutationTest:
     """Test the tested term of a design in every column of values.
 
+    BadInputError if the design cannot be tested in the units of the scheme (see `LinearModel.of`), or a variance group
+    is too small to estimate a variance.
+
     Parameters
     ----------
     values : array, shape (rows of the table,) or (rows of the table, columns)
-    design : Design
     exchange : Exchangeability
         For the rows of the table.
     m : int
         Random permutations, shared by all columns.
-    rng : numpy.random.Generator
     variance_groups : sequence, optional
         One per row of the table: groups with different residual variances, for a studentised statistic. In a comparison
         of groups, these groups.
@@ -212,16 +210,6 @@ def freedman_lane(
         `pipeline.statistics.linear.robust`. F of several columns takes equal variances always, unless there are groups.
     kinds : sequence, optional
         One per column of values: the map, whose scale differs between blocks (see `Exchangeability.even`).
-
-    Returns
-    -------
-    PermutationTest
-
-    Raises
-    ------
-    BadInputError
-        If the design cannot be tested in the units of the scheme (see `LinearModel.of`), or a variance group is too
-        small to estimate a variance.
     """
     scheme = exchange.of_rows(design.rows)
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]
@@ -296,22 +284,22 @@ def permutation_test(
         n_permutations=len(permutations),
         exact=permutations.exact,
         problems=tuple(problems),
-        critical_fwe=np.nan if model.groups is None else largest_by_chance(largest, 1 - confidence, False),
+        critical_fwe=np.nan if model.groups is None else largest_by_chance(largest, 1 - confidence),
     )
 
 
-def largest_by_chance(largest: Floats, alpha: float, exact: bool) -> float:
+def largest_by_chance(largest: Floats, alpha: float) -> float:
     """Value that a statistic must exceed for a family-wise p of at most alpha; infinite where none can have one.
 
     `largest` (permutations,): the largest statistic of each permutation over the family.
 
     Examples
     --------
-    >>> largest_by_chance(np.arange(1.0, 100.0), 0.05, False)  # 96 to 99 exceed it: (4 + 1) / (99 + 1)
+    >>> largest_by_chance(np.arange(1.0, 100.0), 0.05)  # 96 to 99 exceed it: (4 + 1) / (99 + 1)
     95.0
     """
     m = len(largest)
-    allowed = np.count_nonzero(p_value(np.arange(m), m, exact) <= alpha + 1e-12) - 1
+    allowed = np.count_nonzero(p_value(np.arange(m), m, exact=False) <= alpha + 1e-12) - 1
     return float(np.sort(largest)[m - 1 - allowed]) if allowed >= 0 else np.inf
 
 

@@ -41,6 +41,10 @@ def partial_correlation(
 ) -> PermutationTest:
     """Correlation of every column of values with the tested term, given the nuisance terms.
 
+    BadInputError if the tested term has several columns.
+
+    In the result, ``estimate`` is the (partial) correlation; ``standard_error``, ``low`` and ``high`` belong to it.
+
     Parameters
     ----------
     values : array, shape (rows of the table,) or (rows of the table, columns)
@@ -50,29 +54,13 @@ def partial_correlation(
         For the rows of the table.
     m : int
         Random permutations.
-    rng : numpy.random.Generator
     method : {"pearson", "spearman"}
-    confidence : float
     kinds : sequence, optional
         As for `pipeline.statistics.linear.freedman_lane.freedman_lane`.
-
-    Returns
-    -------
-    PermutationTest
-        ``estimate`` is the (partial) correlation; ``standard_error``, ``low`` and ``high`` belong to it.
-
-    Raises
-    ------
-    BadInputError
-        If the tested term has several columns, or ranks are asked for within participants.
     """
     k = design.tested.shape[1]
     if k != 1:
         raise BadInputError(f"term {', '.join(design.names[:k])}: {k} columns cannot be correlated. Use the F test.")
-    if method == "spearman" and exchange.scheme == "within":
-        raise BadInputError(
-            "Spearman's correlation is not available within participants: visits are too few to rank. Use pearson."
-        )
     transform = ranks if method == "spearman" else np.asarray
     scheme = exchange.of_rows(design.rows)
     model = LinearModel.of(design, scheme, transform=transform)

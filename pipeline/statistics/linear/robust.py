@@ -26,9 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatlas.pipeline.statistics.arrays import Floats, Indices
-from heatlas.pipeline.statistics.linear.compiled import studentise
 from heatlas.pipeline.statistics.linear.exchangeability import Permutations
-from heatlas.pipeline.statistics.linear.homoscedastic import HomoscedasticModel
 
 Singles = NDArray[np.float32]
 TINY = np.float32(1e-12)
@@ -50,15 +48,9 @@ class RobustModel:
     df: int
 
     @cached_property
-    def plain(self) -> HomoscedasticModel:
-        """Finds nuisance directions that are constant in cells, whose sums are faster than products."""
-        return HomoscedasticModel(self.tested, self.nuisance, self.df)
-
-    @cached_property
     def basis(self) -> Singles:
-        """The tested direction, then the nuisance directions that are not along cells; (1 + q, units)."""
-        others = self.nuisance[:, len(self.plain.cells.values) :]
-        return np.ascontiguousarray(np.column_stack([self.tested, others]).T, dtype=np.float32)
+        """The tested direction, then the nuisance directions; (1 + q, units)."""
+        return np.ascontiguousarray(np.column_stack([self.tested, self.nuisance]).T, dtype=np.float32)
 
     @cached_property
     def squares(self) -> Singles:
@@ -82,13 +74,12 @@ class RobustModel:
 
         Arguments as of `HomoscedasticModel.size`.
         """
-        data, scale = residuals.astype(np.float32), self.plain.cells.scale
-        explained = self.plain.along_cells(rows, np.round(data * np.float32(scale)).astype(np.int16))
-        moved = self.basis[:, rows]
-        result: Singles = moved[0] @ data
-        factor, along = self.squares[:, rows][0] @ data**2, moved[1:] @ data
-        studentise(result, factor, explained, along, np.float32(self.df), LEAST_LEFT, TINY)
-        return result
+        data, moved = residuals.astype(np.float32), self.basis[:, rows]
+        signal = (moved[0] @ data) ** 2
+        left = np.maximum(1 - signal - ((moved[1:] @ data) ** 2).sum(axis=0), LEAST_LEFT)
+        kappa = self.squares[:, rows][0] @ data**2
+        t: Singles = np.sqrt(signal * np.float32(self.df) / np.maximum(kappa * left, TINY))
+        return t
 
     def step(self, residuals: Floats, chunk_bytes: int) -> int:
         """Permutations per chunk so that the largest array has about `chunk_bytes`."""

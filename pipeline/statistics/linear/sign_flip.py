@@ -59,16 +59,9 @@ def sign_flip_test(
 ) -> SignFlipTest:
     """Test whether participants' values are symmetric about zero.
 
-    Parameters
-    ----------
-    values : array, shape (participants, columns)
-    weights : array, shape (participants, columns)
-        Positive.
-    m : int
-        Random flips; if there are no more distinct ones, 2^(participants - 1) as a flip of all changes nothing in a
-        two-sided test, all of them. Memory: 8 bytes x m x (participants + columns).
-    rng : numpy.random.Generator
-    confidence : float
+    `values` (participants, columns). `weights` (participants, columns): positive. `m`: random flips; if there are no
+    more distinct ones, 2^(participants - 1) as a flip of all changes nothing in a two-sided test, all of them. Memory:
+    8 bytes x m x (participants + columns).
     """
     u = values * weights
     length = np.linalg.norm(u, axis=0)

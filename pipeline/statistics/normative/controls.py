@@ -18,15 +18,11 @@ BAND = (0.05, 0.25, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
-class Controls:
+class ControlGroup:
     """Participants of the negative class that a participant is compared with.
 
-    Parameters
-    ----------
-    values : DataFrame
-        Mean share of the map, one row per participant, one column per bilateral group.
-    who : str
-        Description, with n.
+    `values`: mean share of the map, one row per participant, one column per bilateral group; `who`: description, with
+    n.
     """
 
     values: pd.DataFrame
@@ -64,13 +60,13 @@ class Controls:
 
 def comparable_controls(
     values: pd.DataFrame, fold_of: Mapping[str, object], fold: object, participant: str, label: str
-) -> Controls | None:
+) -> ControlGroup | None:
     """Controls of the participant's fold if they are enough, else all controls; None if these are too few.
 
     Parameters
     ----------
     values : DataFrame
-        All controls, as in `Controls`.
+        All controls, as in `ControlGroup`.
     fold_of : mapping of str to object
         Test fold of each control.
     fold : object
@@ -83,5 +79,5 @@ def comparable_controls(
     others = values[values.index != participant]
     same = others[[fold_of.get(name) == fold for name in others.index]] if fold is not None else others[:0]
     if len(same) >= CONTROLS_OF_A_FOLD:
-        return Controls(same, f"{len(same)} {label} of the same fold")
-    return Controls(others, f"{len(others)} {label}") if len(others) >= FEWEST_CONTROLS else None
+        return ControlGroup(same, f"{len(same)} {label} of the same fold")
+    return ControlGroup(others, f"{len(others)} {label}") if len(others) >= FEWEST_CONTROLS else None

@@ -172,8 +172,8 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
     rng = [generator(config.seed, "statistics", "subtypes", source, step) for step in ("gap", "consensus", "stability")]
     gap = gap_statistic(pattern, largest, settings.resamples, rng[0])
     groups = consensus(pattern, range(2, largest + 1), settings.resamples, rng[1])
-    agreement = stability(pattern, [one.labels for one in groups], settings.resamples, rng[2])
-    smallest = [n, *(int(np.bincount(one.labels)[1:].min()) for one in groups)]
+    agreement = stability(pattern, [partition.labels for partition in groups], settings.resamples, rng[2])
+    smallest = [n, *(int(np.bincount(partition.labels)[1:].min()) for partition in groups)]
     chosen = gap.number
     if smallest[chosen - 1] < settings.min_subtype_participants:
         notes.append(
@@ -207,7 +207,8 @@ def _number_table(
     """One row per number of groups; agreement is undefined for one group."""
     low, high = np.quantile(agreement, [0.05, 0.95], axis=0)
     columns = {
-        "ambiguous": [one.ambiguous for one in groups], "consensus_area": [one.area for one in groups],
+        "ambiguous": [partition.ambiguous for partition in groups],
+        "consensus_area": [partition.area for partition in groups],
         "rand": agreement.mean(axis=0), "rand_low": low, "rand_high": high,
     }  # fmt: skip
     k = np.arange(1, len(smallest) + 1)
@@ -216,7 +217,7 @@ def _number_table(
 
 
 def compare_subtypes(
-    found: Sequence[Subtypes], frame: pd.DataFrame, fold_of: Mapping[str, str], config: Config
+    subtypes: Sequence[Subtypes], frame: pd.DataFrame, fold_of: Mapping[str, str], config: Config
 ) -> pd.DataFrame:
     """Whether subtypes differ in severity, volumes and biomarkers, and whether sources agree.
 
@@ -229,21 +230,23 @@ def compare_subtypes(
         if name in table.columns and pd.api.types.is_numeric_dtype(table[name]):
             facts[name] = participant_means(table[name].to_numpy(float), codes)
     rows: list[dict[str, Any]] = []
-    for one in found:
-        if one.n_subtypes == 1:
-            rows.append({"source": one.source, "compared": None, "note": "one group: no subtypes to compare"})
+    for solution in subtypes:
+        if solution.n_subtypes == 1:
+            rows.append({"source": solution.source, "compared": None, "note": "one group: no subtypes to compare"})
             continue
-        table = facts.reindex(list(one.participants)).assign(level=one.level)
+        table = facts.reindex(list(solution.participants)).assign(level=solution.level)
         rows += [
-            _compared(one, name, table[name], fold_of, config)
+            _compared(solution, name, table[name], fold_of, config)
             for name in COMPARED
             if name in table and table[name].notna().any()
         ]
-        rows.append(_agreement(one, "test fold", fold_of))
+        rows.append(_agreement(solution, "test fold", fold_of))
         rows += [
-            _agreement(one, f"subtypes by {other.source}", dict(zip(other.participants, other.labels, strict=True)))
-            for other in found
-            if other is not one and other.n_subtypes > 1
+            _agreement(
+                solution, f"subtypes by {other.source}", dict(zip(other.participants, other.labels, strict=True))
+            )
+            for other in subtypes
+            if other is not solution and other.n_subtypes > 1
         ]
     result = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
     p = result["p"].to_numpy(float)
@@ -257,20 +260,20 @@ def _ratio(frame: pd.DataFrame) -> pd.Series:
 
 
 def _compared(
-    one: Subtypes, name: str, values: pd.Series, fold_of: Mapping[str, str], config: Config
+    solution: Subtypes, name: str, values: pd.Series, fold_of: Mapping[str, str], config: Config
 ) -> dict[str, Any]:
     """Row of one variable: F with one residual variance per subtype; a network's output within test folds."""
     known = values.notna().to_numpy(bool)
-    labels, y = one.labels[known], values[known].to_numpy(float)
+    labels, y = solution.labels[known], values[known].to_numpy(float)
     means = "; ".join(f"{k}: {y[labels == k].mean():.6g} (n {int((labels == k).sum())})" for k in np.unique(labels))
-    row: dict[str, Any] = {"source": one.source, "compared": name, "measure": "partial R2", "means": means}
+    row: dict[str, Any] = {"source": solution.source, "compared": name, "measure": "partial R2", "means": means}
     row |= {"n_participants": len(y), "n_permutations": 0, "exact": False}
     try:
         frame = pd.DataFrame({"subtype": [f"subtype {k}" for k in labels]})
-        frame[FOLD] = [fold_of[person] for person in np.array(one.participants, dtype=object)[known]]
+        frame[FOLD] = [fold_of[person] for person in np.array(solution.participants, dtype=object)[known]]
         hold = config.statistics.fold_effect and name in OF_NETWORKS
         model = model_within_folds("subtype", "subtype", frame, hold, labels.tolist())
-        rng = generator(config.seed, "statistics", "subtypes", one.source, "compared", name)
+        rng = generator(config.seed, "statistics", "subtypes", solution.source, "compared", name)
         test = freedman_lane(y, model.design, model.exchange, config.statistics.permutations, rng, labels.tolist())
     except BadInputError as error:
         return row | {"note": str(error)}
@@ -280,19 +283,19 @@ def _compared(
         caveats_of_groups(y[:, None], labels)[0] if test.problems[0] is None else None,
         "within test folds" if model.held else model.design.dropped.get(FOLD),
     )
-    if (one.source == VOLUME and name in OF_VOLUME) or name == "level":
+    if (solution.source == VOLUME and name in OF_VOLUME) or name == "level":
         return row | {"note": "the groups were derived from this variable, so p would be meaningless"}
-    if one.source != VOLUME and name == "probability":
+    if solution.source != VOLUME and name == "probability":
         return row | {"note": "the groups were derived from relevance for this output, so p would be meaningless"}
     f = float(test.statistic[0]) ** (2 if test.df_tested == 1 else 1)
     return row | {"f": f, "p": float(test.p[0]), "n_permutations": test.n_permutations, "exact": test.exact}
 
 
-def _agreement(one: Subtypes, name: str, other: Mapping[str, Any]) -> dict[str, Any]:
-    shared = [i for i, participant in enumerate(one.participants) if participant in other]
-    theirs = np.unique([str(other[one.participants[i]]) for i in shared], return_inverse=True)[1]
+def _agreement(solution: Subtypes, name: str, other: Mapping[str, Any]) -> dict[str, Any]:
+    shared = [i for i, participant in enumerate(solution.participants) if participant in other]
+    theirs = np.unique([str(other[solution.participants[i]]) for i in shared], return_inverse=True)[1]
     return {
-        "source": one.source, "compared": name, "measure": "adjusted Rand",
-        "value": adjusted_rand(one.labels[shared], theirs.astype(np.intp)), "n_participants": len(shared),
+        "source": solution.source, "compared": name, "measure": "adjusted Rand",
+        "value": adjusted_rand(solution.labels[shared], theirs.astype(np.intp)), "n_participants": len(shared),
         "n_permutations": 0, "exact": False,
     }  # fmt: skip

@@ -19,8 +19,7 @@ from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import participant_codes
 from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
-from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws
-from heatlas.pipeline.statistics.resampling.weighted import ratio, weighted_mean
+from heatlas.pipeline.statistics.resampling.bootstrap import participant_draws, ratio, weighted_mean
 from heatlas.pipeline.training.baselines.records import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"
@@ -84,17 +83,18 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     scores = _scores(task)
     theirs = ["prediction" if name == "probability" else name for name in scores]
     names = ["scan_id", "baseline", *theirs]
-    own = inputs.predictions
+    predictions = inputs.predictions
     if task.is_number:
-        means = own.groupby("fold")["target"].transform(lambda one: (own["target"].sum() - one.sum())
-                                                        / max(len(own) - len(one), 1))  # fmt: skip
-        mean = pd.DataFrame({"scan_id": own["scan_id"], "baseline": MEAN, "prediction": means})
+        means = predictions.groupby("fold")["target"].transform(
+            lambda one: (predictions["target"].sum() - one.sum()) / max(len(predictions) - len(one), 1)
+        )
+        mean = pd.DataFrame({"scan_id": predictions["scan_id"], "baseline": MEAN, "prediction": means})
         others = pd.concat([others[names], mean], ignore_index=True)
     units = () if task.is_number else tuple(range(len(task.outputs))) if len(scores) > 1 else (task.unit,)
     rows = []
     for name, their_rows in others[names].groupby("baseline", sort=False):
-        both = own.merge(their_rows, on="scan_id", suffixes=("", " of baseline"))
-        columns = [f"{one} of baseline" if one in own else one for one in theirs]
+        both = predictions.merge(their_rows, on="scan_id", suffixes=("", " of baseline"))
+        columns = [f"{one} of baseline" if one in predictions else one for one in theirs]
         network, baseline = both[scores].to_numpy(float), both[columns].to_numpy(float)
         # of several classes the target of `inputs` is that of the class explained
         target = both["label"].map(task.outputs.index) if len(units) > 1 else both["target"]
@@ -164,7 +164,7 @@ def _rows(
     whole = np.ones((1, len(both)))
     rows = []
     for metric, measure in _measures(compared, fold).items():
-        one, two = (float(measure(score, whole)[0]) for score in (compared.network, compared.baseline))
+        of_network, of_baseline = (float(measure(score, whole)[0]) for score in (compared.network, compared.baseline))
         drawn_network, drawn = measure(compared.network, weights), measure(compared.baseline, weights)
         low, high = _percentiles(drawn)
         less, more = _percentiles(drawn_network - drawn)
@@ -172,12 +172,13 @@ def _rows(
         if metric != "balanced_accuracy":
             exchanged = (rng.random((PERMUTATIONS, len(people))) < 0.5)[:, codes]
             both_ways = [_exchanged(compared, fold, swap) for swap in (exchanged, ~exchanged)]
-            beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(one - two) - ROUNDING
+            beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(of_network - of_baseline) - ROUNDING
             p = float((beyond.sum() + 1) / (PERMUTATIONS + 1))
         rows.append(
             {
-                "baseline": name, "metric": metric, "estimate": two, "ci_low": low, "ci_high": high, "network": one,
-                "difference": one - two, "difference_low": less, "difference_high": more, "p": p,
+                "baseline": name, "metric": metric, "estimate": of_baseline, "ci_low": low, "ci_high": high,
+                "network": of_network, "difference": of_network - of_baseline,
+                "difference_low": less, "difference_high": more, "p": p,
                 "verdict": verdict(less, more, p, is_number), "n_participants": len(people), "n_scans": len(both),
             }
         )  # fmt: skip
@@ -189,12 +190,12 @@ def _strata(both: pd.DataFrame, codes: NDArray[np.intp], is_number: bool) -> lis
     of_class = pd.Series(np.zeros(len(both)) if is_number else both["class"].to_numpy(float)).groupby(codes)
     fold = both["fold"].groupby(codes).first()
     kinds = pd.MultiIndex.from_arrays([fold, of_class.min(), of_class.max()])
-    return [int(one) for one in pd.factorize(kinds)[0]]
+    return [int(stratum) for stratum in pd.factorize(kinds)[0]]
 
 
-def _balanced(target: Floats, said: Floats, weights: Floats) -> Floats:
+def _balanced(target: Floats, predicted: Floats, weights: Floats) -> Floats:
     """Mean recall over the classes that occur."""
-    right = (said == target).astype(float)
+    right = (predicted == target).astype(float)
     recalls = [ratio(weights @ (right * side), weights @ side) for side in (target == k for k in np.unique(target))]
     return np.mean(recalls, axis=0)  # type: ignore[no-any-return]
 
@@ -212,6 +213,8 @@ def areas_after_exchange(
 ) -> Floats:
     """Area within folds of predictions that take the baseline's in place of the network's in some scans.
 
+    Gives an array (draws,).
+
     Parameters
     ----------
     network, baseline : array, shape (scans,)
@@ -220,19 +223,15 @@ def areas_after_exchange(
     fold : array, shape (scans,)
     exchanged : array of bool, shape (draws, scans)
         All scans of a participant together.
-
-    Returns
-    -------
-    array, shape (draws,)
     """
     scores, picked = (network, baseline), (~exchanged, exchanged)
     wins, pairs = np.zeros(len(exchanged)), 0
-    for one in np.unique(fold):
-        first, second = (np.flatnonzero((fold == one) & (target == side)) for side in (1, 0))
+    for number in np.unique(fold):
+        first, second = (np.flatnonzero((fold == number) & (target == side)) for side in (1, 0))
         pairs += len(first) * len(second)
-        for own, a in zip(scores, picked, strict=True):
+        for above_of, a in zip(scores, picked, strict=True):
             for other, b in zip(scores, picked, strict=True):
-                above = (1 + np.sign(own[first][:, None] - other[second])) / 2  # ties count half
+                above = (1 + np.sign(above_of[first][:, None] - other[second])) / 2  # ties count half
                 wins += ((a[:, first].astype(float) @ above) * b[:, second]).sum(axis=1)
     return wins / pairs if pairs else np.full(len(exchanged), np.nan)
 
@@ -245,8 +244,8 @@ def errors_after_exchange(network: Floats, baseline: Floats, exchanged: NDArray[
 
 def _ranks(score: Floats, fold: NDArray[Any]) -> Floats:
     ranks = np.empty(len(score))
-    for one in np.unique(fold):
-        ranks[fold == one] = rankdata(score[fold == one])
+    for number in np.unique(fold):
+        ranks[fold == number] = rankdata(score[fold == number])
     return ranks
 
 

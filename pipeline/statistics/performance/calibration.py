@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
 from sklearn.metrics import precision_recall_curve
+from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.statistics.arrays import Floats
 
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Edges of the probability bins: narrow at the ends, where most predictions lie."""
@@ -39,21 +38,6 @@ PRECISION_RECALL_TABLE = Table(
 )  # fmt: skip
 
 
-def wilson_interval(share: Floats, n: Floats, confidence: float) -> tuple[Floats, Floats]:
-    """Interval of proportions of n observations each (Wilson 1927, J Am Stat Assoc 22:209-212).
-
-    Examples
-    --------
-    >>> low, high = wilson_interval(np.array([0.0]), np.array([10.0]), 0.95)
-    >>> float(low[0]), round(float(high[0]), 4)
-    (0.0, 0.2775)
-    """
-    z2 = norm.ppf(0.5 + confidence / 2) ** 2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = np.sqrt(share * (1 - share) * z2 / n + z2**2 / (4 * n**2)) / (1 + z2 / n)
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
-
-
 def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFrame:
     """Observed against predicted frequency of the positive class, in bins of probability.
 
@@ -69,9 +53,9 @@ def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFr
     for index, scans in frame.groupby("bin", sort=True):
         people = scans.groupby("participant_id")[["probability", "target"]].mean()
         share, n = people["target"].mean(), len(people)
-        low, high = wilson_interval(np.array([share]), np.array([float(n)]), confidence)
+        low, high = proportion_confint(share * n, n, 1 - confidence, "wilson")
         bounds = (edges[int(str(index))], edges[int(str(index)) + 1])
-        rows.append([*bounds, people["probability"].mean(), share, low[0], high[0], n, len(scans)])
+        rows.append([*bounds, people["probability"].mean(), share, low, high, n, len(scans)])
     return pd.DataFrame(rows, columns=list(CALIBRATION_COLUMNS))
 
 

@@ -19,10 +19,13 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.performance.calibration import calibration_table, precision_recall_table
 from heatlas.pipeline.statistics.performance.intervals import ALL_FOLDS, by_fold, participants_of
-from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.proportions import INTERVAL_OF_PERFORMANCE, with_exact_shares
-from heatlas.pipeline.statistics.resampling.scaled import LOGIT, scaled_intervals
-from heatlas.pipeline.statistics.resampling.weighted import ratio
+from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, ratio
+from heatlas.pipeline.statistics.resampling.scaled import (
+    INTERVAL_OF_PERFORMANCE,
+    LOGIT,
+    scaled_intervals,
+    with_exact_shares,
+)
 
 PERFORMANCE_COLUMNS = {
     "fold": "Test fold, or all: out-of-fold predictions of all folds together",
@@ -63,16 +66,9 @@ LEAVES_OUT_RETRAINING = "the interval leaves out how results vary when networks 
 def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
     """Area under the ROC curve: the probability that a positive scores above a negative, ties counted half.
 
-    Parameters
-    ----------
-    target : array of 0 and 1, shape (scans,)
-    score : array, shape (scans,)
-    weights : array, shape (draws, scans)
+    `target` (scans,) of 0 and 1; `score` (scans,); `weights` (draws, scans).
 
-    Returns
-    -------
-    array, shape (draws,)
-        NaN where a class has no weight.
+    Gives an array (draws,): NaN where a class has no weight.
     """
     return ratio(*_wins(target, score, weights))
 
@@ -203,9 +199,7 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
             "fold": fold,
             "metric": metric,
             "estimate": float(value[0]),
-            "ci_low": intervals.low[i],
-            "ci_high": intervals.high[i],
-            "interval": intervals.method[i],
+            **intervals.row(i),
             "n_participants": len(names),
             "n_scans": len(frame),
             **counts,

@@ -56,12 +56,7 @@ PERFORMANCE_REPEATS_TABLE = Table(
 def corrected_interval(values: Floats, test_to_train: float, confidence: float) -> tuple[float, float]:
     """Interval of the mean of k resampled estimates that share training data (Nadeau & Bengio 2003).
 
-    Parameters
-    ----------
-    values : array, shape (k,)
-        Performance in each test fold.
-    test_to_train : float
-        Test participants over training participants.
+    `values` (k,): performance in each test fold; `test_to_train`: test participants over training participants.
 
     Examples
     --------
@@ -106,9 +101,9 @@ def repeats_table(predictions: pd.DataFrame, task: Task, confidence: float) -> p
 def _of_folds(predictions: pd.DataFrame, task: Task, confidence: float) -> list[dict[str, Any]]:
     """Mean over folds of each metric, with its corrected resampled interval."""
     tested = predictions.groupby("fold")["participant_id"].nunique()
-    per_training = pd.DataFrame([
-        {"fold": fold} | _metrics(frame, task) for (fold, _), frame in predictions.groupby(["fold", "repeat"])
-    ])  # fmt: skip
+    per_training = pd.DataFrame(
+        [{"fold": fold} | _metrics(frame, task) for (fold, _), frame in predictions.groupby(["fold", "repeat"])]
+    )
     rows = []
     for metric, values in per_training.groupby("fold").mean().items():
         row: dict[str, Any] = {"repeat": OF_FOLDS, "metric": metric, "ci_low": np.nan, "ci_high": np.nan, "note": None}
@@ -122,14 +117,11 @@ def _of_folds(predictions: pd.DataFrame, task: Task, confidence: float) -> list[
             row["note"] = "folds do not differ: no interval with retraining"
         else:
             share = float((tested / (tested.sum() - tested)).mean())
-            bounds = np.clip(corrected_interval(values.to_numpy(float), share, confidence), *_limits(str(metric)))
+            limits = LIMITS.get(str(metric), (0.0, 1.0))
+            bounds = np.clip(corrected_interval(values.to_numpy(float), share, confidence), *limits)
             row |= {"ci_low": bounds[0], "ci_high": bounds[1], "interval": CORRECTED}
         rows.append(row)
     return rows
-
-
-def _limits(metric: str) -> tuple[float, float]:
-    return LIMITS.get(metric, (0.0, 1.0))
 
 
 def _metrics(frame: pd.DataFrame, task: Task) -> dict[str, float]:

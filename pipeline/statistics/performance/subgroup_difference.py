@@ -121,9 +121,9 @@ def subgroup_difference(
     if not (moved != inside).any():
         nothing = np.full(len(METRICS), np.nan)
         return Difference(found, nothing, nothing, nothing, 0)
-    null = np.concatenate([
-        _studentised(*answers.differences(moved[at : at + AT_ONCE].astype(float))) for at in range(0, m, AT_ONCE)
-    ])  # fmt: skip
+    null = np.concatenate(
+        [_studentised(*answers.differences(moved[at : at + AT_ONCE].astype(float))) for at in range(0, m, AT_ONCE)]
+    )
     t = _studentised(found, error)
     p = np.where(error > 0, two_sided_p(t, np.nan_to_num(null, nan=np.inf), False), np.nan)
     critical = critical_values(np.abs(np.nan_to_num(null, nan=np.inf)).T, confidence, False)

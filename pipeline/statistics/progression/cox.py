@@ -156,13 +156,15 @@ def _with_shared_models(everything: Sequence[Predictor], formula: str, frame: pd
     """Group predictors with the same participants and covariates, which share one model of the covariates."""
     found: dict[tuple[bytes, tuple[str, ...], bool], list[Predictor]] = {}
     for predictor in everything:
-        own = () if predictor.name == RELEVANCE else tuple(SHORT_NAMES.get(n, n) for n in predictor.name.split("/")[:1])
-        key = (~np.isnan(predictor.values)).tobytes(), own, predictor.network is None
+        own_terms = (
+            () if predictor.name == RELEVANCE else tuple(SHORT_NAMES.get(n, n) for n in predictor.name.split("/")[:1])
+        )
+        key = (~np.isnan(predictor.values)).tobytes(), own_terms, predictor.network is None
         found.setdefault(key, []).append(predictor)
     together: dict[tuple[Any, ...], _Fitted] = {}
-    for (mask, own, pooled), members in found.items():
+    for (mask, own_terms, pooled), members in found.items():
         known = np.frombuffer(mask, bool)
-        covariates = CovariateColumns.of(formula, frame[known], own)
+        covariates = CovariateColumns.of(formula, frame[known], own_terms)
         columns, reasons = covariates.matrix(frame[known])
         used = np.array([reason is None for reason in reasons], bool)
         complete = known.copy()
@@ -172,17 +174,21 @@ def _with_shared_models(everything: Sequence[Predictor], formula: str, frame: pd
         notes += ["compared within participants with the same networks"] if network is not None else []
         names = tuple(name for name in covariates.variables if name not in covariates.dropped)
         shared = complete.tobytes(), covariates.names, tuple(notes), pooled
-        one = _Fitted(members, complete, None if network is None else network[complete], names, columns[used], notes)
-        together[shared] = replace(one, members=[*together[shared].members, *members]) if shared in together else one
+        fitted = _Fitted(members, complete, None if network is None else network[complete], names, columns[used], notes)
+        together[shared] = (
+            replace(fitted, members=[*together[shared].members, *members]) if shared in together else fitted
+        )
     yield from together.values()
 
 
 def _with_family_notes(families: Iterator[_Fitted]) -> list[_Fitted]:
     """Families of regions and maps, each with a note if there are several."""
-    found = list(families)
-    of_relevance = (any(one.name == RELEVANCE for one in family.members) and family.complete.any() for family in found)
+    listed = list(families)
+    of_relevance = (
+        any(member.name == RELEVANCE for member in family.members) and family.complete.any() for family in listed
+    )
     several = sum(of_relevance) > 1
-    return [replace(family, family=PARTIAL_FAMILY if several else None) for family in found]
+    return [replace(family, family=PARTIAL_FAMILY if several else None) for family in listed]
 
 
 def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
@@ -253,9 +259,9 @@ def _tests(
     order = Exchangeability.free(len(time)).in_blocks(network).permutations(settings.permutations, rng)
     if len(order) < 2:
         return nothing, ALONE_WITH_NETWORK
-    x = np.column_stack([together.known(one) for one in together.members])
+    x = np.column_stack([together.known(member) for member in together.members])
     observed, null = score_statistics(residuals, x, together.columns, order.rows)
-    regions = np.array([one.name == RELEVANCE for one in together.members]) & ~np.isnan(observed)
+    regions = np.array([member.name == RELEVANCE for member in together.members]) & ~np.isnan(observed)
     p = two_sided_p(observed, null, order.exact)
     p_fwe = np.full(count, np.nan)
     if regions.any():

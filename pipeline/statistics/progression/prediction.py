@@ -39,9 +39,8 @@ from heatlas.pipeline.statistics.progression.conversion import (
 )
 from heatlas.pipeline.statistics.progression.cox import cox_table
 from heatlas.pipeline.statistics.progression.hazards import CONSTANT
-from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals
-from heatlas.pipeline.statistics.resampling.proportions import INTERVAL_OF_SHARES, with_exact_shares
-from heatlas.pipeline.statistics.resampling.weighted import ratio
+from heatlas.pipeline.statistics.resampling.bootstrap import FLAT, NO_INTERVAL, bootstrap_intervals, ratio
+from heatlas.pipeline.statistics.resampling.scaled import INTERVAL_OF_SHARES, with_exact_shares
 
 CONVERTER, STABLE = "pMCI", "sMCI"
 CONCORDANCE, AUC = "concordance", "auc"
@@ -133,9 +132,7 @@ def _ordering_row(question: _Question, cohort: Conversions, settings: Statistics
     p = two_sided_p(observed[0] - CHANCE, permuted_concordance(values, pairs, order.rows) - CHANCE, order.exact)
     return result | {
         "estimate": float(observed[0]),
-        "ci_low": float(found.low[0]),
-        "ci_high": float(found.high[0]),
-        "interval": str(found.method[0]),
+        **found.row(),
         "p": float(p),
         "n_permutations": len(order),
         "exact": order.exact,
@@ -175,9 +172,7 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
         | {
             "measure": name,
             "estimate": float(estimates[i]),
-            "ci_low": float(found.low[i]),
-            "ci_high": float(found.high[i]),
-            "interval": str(found.method[i]),
+            **found.row(i),
             "note": joined(
                 _one_sided(question) if np.isnan(estimates[i]) else None,
                 FLAT if found.flat[i] and found.method[i] == NO_INTERVAL else None,

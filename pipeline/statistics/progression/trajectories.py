@@ -137,7 +137,7 @@ class _Tests:
         self._found: dict[tuple[tuple[bytes, str], tuple[str, ...]], ChangeTest] = {}
 
     def row(self, response: _Response, groups: tuple[str, ...]) -> dict[str, Any]:
-        """Of change in one group, or of its difference between several."""
+        """Test of change in one group, or of its difference between several."""
         key = _family(response), groups
         together = self._together[key[0]]
         if key not in self._found:

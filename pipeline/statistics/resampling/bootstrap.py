@@ -63,6 +63,10 @@ class Intervals:
         """`FLAT` for numbers with equal draws."""
         return [FLAT if one else None for one in self.flat]
 
+    def row(self, place: int = 0) -> dict[str, float | str]:
+        """Columns ``ci_low``, ``ci_high`` and ``interval`` of one number."""
+        return {"ci_low": self.low[place], "ci_high": self.high[place], "interval": str(self.method[place])}
+
     @classmethod
     def absent(cls, numbers: int) -> Intervals:
         nothing = np.full(numbers, np.nan)
@@ -72,16 +76,9 @@ class Intervals:
 def participant_draws(strata: Sequence[int], count: int, rng: np.random.Generator) -> Floats:
     """How often each participant is drawn.
 
-    Parameters
-    ----------
-    strata : sequence of int
-        Stratum 0..S-1 of each participant; draws are made within strata, so that group sizes do not change.
-    count : int
-    rng : numpy.random.Generator
+    `strata`: stratum 0..S-1 of each participant; draws are made within strata, so that group sizes do not change.
 
-    Returns
-    -------
-    array, shape (count, participants)
+    Gives an array (count, participants).
     """
     members = np.asarray(strata)
     draws = np.zeros((count, len(members)))
@@ -151,28 +148,14 @@ def bootstrap_intervals(
     count: int,
     confidence: float,
     rng: np.random.Generator,
-    size: Floats | float = 0.0,
 ) -> Intervals:
     """Interval of every number that a statistic gives, from the same draws.
 
-    Parameters
-    ----------
-    statistic : callable
-        Function of weights; result of shape (draws,) or (draws, numbers).
-    strata : sequence of int
-        One per participant; all equal if group sizes may vary.
-    count : int
-        Number of draws.
-    confidence : float
-    rng : numpy.random.Generator
-    size : float or array, shape (numbers,)
-        For differences: the largest value involved. Draws that differ only by its rounding error are equal.
+    `statistic`: function of weights; result of shape (draws,) or (draws, numbers). `strata`: one per participant; all
+    equal if group sizes may vary. `count`: number of draws.
 
-    Returns
-    -------
-    Intervals
-        No bounds for fewer than three participants, if the statistic is undefined in more than half of the draws (draws
-        in which it is undefined are left out), or if all draws are equal (`Intervals.flat`).
+    The result has no bounds for fewer than three participants, if the statistic is undefined in more than half of the
+    draws (draws in which it is undefined are left out), or if all draws are equal (`Intervals.flat`).
     """
     n = len(strata)
     estimates = _columns(statistic(np.ones((1, n))))[0]
@@ -189,8 +172,14 @@ def bootstrap_intervals(
     for chosen in (np.flatnonzero(whole), *np.flatnonzero(partly)[:, None]):
         if len(chosen):
             usable_draws = draws[usable[:, chosen[0]]][:, chosen]
-            _enter(result, chosen, usable_draws, estimates[chosen], jackknife[:, chosen], strata, confidence)
-            _leave_out_flat(result, chosen, usable_draws, np.broadcast_to(size, len(estimates))[chosen])
+            low, high = bca_bounds(usable_draws, estimates[chosen], jackknife[:, chosen], strata, confidence)
+            other = np.isnan(low)
+            if other.any():
+                low[other], high[other] = percentile_bounds(usable_draws[:, other], confidence)
+            flat = np.ptp(usable_draws, axis=0) <= SAME * np.abs(usable_draws).max(axis=0)
+            result.low[chosen], result.high[chosen] = (np.where(flat, np.nan, bound) for bound in (low, high))
+            result.method[chosen] = np.where(flat, NO_INTERVAL, np.where(other, "percentile", "BCa"))
+            result.spread[chosen] = np.where(flat, 0.0, usable_draws.std(axis=0, ddof=1))
     return result
 
 
@@ -198,28 +187,34 @@ def _columns(values: Floats) -> Floats:
     return values.reshape(len(values), -1)
 
 
-def _enter(
-    result: Intervals,
-    chosen: NDArray[np.intp],
-    draws: Floats,
-    estimates: Floats,
-    jackknife: Floats,
-    strata: Sequence[int],
-    confidence: float,
-) -> None:
-    """Fill in the intervals of the chosen numbers."""
-    low, high = bca_bounds(draws, estimates, jackknife, strata, confidence)
-    other = np.isnan(low)
-    if other.any():
-        low[other], high[other] = percentile_bounds(draws[:, other], confidence)
-    result.low[chosen], result.high[chosen] = low, high
-    result.method[chosen] = np.where(other, "percentile", "BCa")
-    result.spread[chosen] = draws.std(axis=0, ddof=1)
+def ratio(part: Floats, whole: Floats) -> Floats:
+    """Part of a whole, element by element; NaN where the whole is 0."""
+    result: Floats = np.divide(part, whole, out=np.full(np.shape(part), np.nan), where=whole > 0)
+    return result
 
 
-def _leave_out_flat(result: Intervals, chosen: NDArray[np.intp], draws: Floats, size: Floats) -> None:
-    """Remove the intervals of numbers that are equal in all draws."""
-    flat = chosen[np.ptp(draws, axis=0) <= SAME * np.maximum(np.abs(draws).max(axis=0), size)]
-    result.low[flat] = result.high[flat] = np.nan
-    result.method[flat] = NO_INTERVAL
-    result.spread[flat] = 0.0
+def weighted_mean(values: Floats, weights: Floats) -> Floats:
+    """Mean of values (n,) in each draw of weights (draws, n); NaN where a value is.
+
+    Examples
+    --------
+    >>> weighted_mean(np.array([1.0, 4.0]), np.array([[1.0, 1.0], [2.0, 1.0]])).tolist()
+    [2.5, 2.0]
+    """
+    result: Floats = weights @ values / weights.sum(axis=1)
+    return result
+
+
+def weighted_slope(x: Floats, y: Floats, weights: Floats) -> Floats:
+    """Least-squares slope of y over x (n,) in each draw of weights (draws, n); NaN without a spread of x.
+
+    Examples
+    --------
+    >>> weighted_slope(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]), np.ones((1, 3))).tolist()
+    [2.0]
+    """
+    from_mean = x - weighted_mean(x, weights)[:, None]
+    spread = (weights * from_mean**2).sum(axis=1)
+    covariance = (weights * from_mean * (y - weighted_mean(y, weights)[:, None])).sum(axis=1)
+    result: Floats = np.divide(covariance, spread, out=np.full(len(weights), np.nan), where=spread > 0)
+    return result

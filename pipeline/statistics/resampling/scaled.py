@@ -9,15 +9,22 @@ stratum of few for too small by 1 / n_s. The standard deviation of the draws is 
 transformed back, with f the logit of shares, areas and squared errors of probabilities, Fisher's z of correlations, the
 logarithm of positive numbers, and as many degrees of freedom as participants less strata. BCa intervals of the same
 draws miss two to three times as often with 30 to 60 people (docs/benchmarks/statistics.md).
+
+A share of 0 or 1 has an exact interval instead: if all participants are classified correctly, so is every bootstrap
+sample, and its interval has zero width. The exact binomial interval (Clopper & Pearson 1934, Biometrika 26:404-413) has
+a positive width: 48 to 100 % for five out of five. The participant is the unit: one with several correct scans counts
+once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit, logit
+from scipy.stats import binomtest
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.statistics.arrays import Floats, Indices
@@ -32,7 +39,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
 
 
 @dataclass(frozen=True)
-class Scale:
+class IntervalScale:
     """A scale f: its name, f, its inverse and its slope."""
 
     name: str
@@ -41,11 +48,11 @@ class Scale:
     slope: Callable[[Floats], Floats]
 
 
-LOGIT = Scale("logit", logit, expit, lambda x: 1 / (x * (1 - x)))
-FISHER = Scale("Fisher z", np.arctanh, np.tanh, lambda x: 1 / (1 - x**2))
-LOG = Scale("log", np.log, np.exp, lambda x: 1 / x)
-UNEXPLAINED = Scale("log(1 - r2)", lambda x: np.log1p(-x), lambda x: -np.expm1(x), lambda x: 1 / (x - 1))
-AS_IT_IS = Scale("t", lambda x: x, lambda x: x, np.ones_like)
+LOGIT = IntervalScale("logit", logit, expit, lambda x: 1 / (x * (1 - x)))
+FISHER = IntervalScale("Fisher z", np.arctanh, np.tanh, lambda x: 1 / (1 - x**2))
+LOG = IntervalScale("log", np.log, np.exp, lambda x: 1 / x)
+UNEXPLAINED = IntervalScale("log(1 - r2)", lambda x: np.log1p(-x), lambda x: -np.expm1(x), lambda x: 1 / (x - 1))
+AS_IT_IS = IntervalScale("t", lambda x: x, lambda x: x, np.ones_like)
 INTERVAL_OF_SCALED = (
     "Kind of interval: Student's t on the scale named (logit, log, Fisher z, log(1 - r2); t: as it is), with the "
     "standard error of bootstrap draws of participants within test folds and classes"
@@ -78,12 +85,15 @@ def rescaled_draws(strata: Sequence[int] | Indices, count: int, rng: np.random.G
 def scaled_intervals(
     statistic: Statistic,
     strata: Sequence[int] | Indices,
-    scales: Sequence[Scale],
+    scales: Sequence[IntervalScale],
     count: int,
     confidence: float,
     rng: np.random.Generator,
 ) -> Intervals:
     """Interval of every number that a statistic gives, from the same draws.
+
+    The result has no bounds for fewer than three participants, without a degree of freedom, where the statistic is
+    undefined in more than half of the draws or at the end of its scale, or if all draws are equal (`Intervals.flat`).
 
     Parameters
     ----------
@@ -91,18 +101,10 @@ def scaled_intervals(
         Function of weights (draws, participants); result of shape (draws, numbers).
     strata : sequence of int
         One per participant.
-    scales : sequence of Scale
+    scales : sequence of IntervalScale
         One per number.
     count : int
         Number of draws.
-    confidence : float
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    Intervals
-        No bounds for fewer than three participants, without a degree of freedom, where the statistic is undefined in
-        more than half of the draws or at the end of its scale, or if all draws are equal (`Intervals.flat`).
     """
     n, groups = len(strata), len(np.unique(strata))
     result = Intervals.absent(len(scales))
@@ -126,3 +128,30 @@ def scaled_intervals(
             result.low[place], result.high[place] = ends
             result.method[place] = scale.name
     return Intervals(result.low, result.high, np.where(np.isnan(result.low), NO_INTERVAL, result.method), result.spread)
+
+
+EXACT = "Clopper-Pearson"
+_OF_ENDS = "; Clopper-Pearson (exact, over participants) for a share of 0 or 1; none"
+INTERVAL_OF_SHARES = "Kind of interval: BCa or percentile bootstrap" + _OF_ENDS
+"""Meaning of a column ``interval`` in a table of conversion."""
+INTERVAL_OF_PERFORMANCE = INTERVAL_OF_SCALED + _OF_ENDS
+"""The same in a table of performance."""
+
+
+def with_exact_shares(found: Intervals, shares: Mapping[int, tuple[float, int]], confidence: float) -> Intervals:
+    """Replace the intervals of shares of 0 or 1 by exact ones.
+
+    `shares`: by position in `found`: estimate of a share, and number of participants it is based on.
+
+    Examples
+    --------
+    >>> exact = with_exact_shares(Intervals.absent(1), {0: (1.0, 5)}, 0.95)
+    >>> float(exact.low[0].round(3)), float(exact.high[0]), str(exact.method[0])
+    (0.478, 1.0, 'Clopper-Pearson')
+    """
+    low, high, method = found.low.copy(), found.high.copy(), found.method.astype("<U16")
+    for place, (share, participants) in shares.items():
+        if participants and share in (0.0, 1.0):
+            bounds = binomtest(round(share * participants), participants).proportion_ci(confidence, method="exact")
+            low[place], high[place], method[place] = bounds.low, bounds.high, EXACT
+    return dataclasses.replace(found, low=low, high=high, method=method)

@@ -266,9 +266,7 @@ def _summary(
     per_site = np.bincount(scans.site, scans.weights)
     return {
         "balanced_accuracy": observed,
-        "ci_low": float(found.low[0]),
-        "ci_high": float(found.high[0]),
-        "interval": str(found.method[0]),
+        **found.row(),
         "chance": 1 / scans.n_sites,
         "null_mean": float(null.mean()),
         "accuracy": float(((called == scans.site) * scans.weights).sum() / people),

@@ -20,7 +20,7 @@ COARSE_MM = 4.0
 
 @dataclass(frozen=True, eq=False)
 class ImageFeatures:
-    """Of one scan.
+    """What the baselines see of one scan.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 Floats = NDArray[np.float64]
 PENALTIES = 10.0 ** np.arange(4, -5, -1)
-"""Of standardised columns, per scan of the training part; nine, a factor of ten apart, strongest first."""
+"""Penalties of standardised columns, per scan of the training part; nine, a factor of ten apart, strongest first."""
 INNER_FOLDS = 5
 NO_RANK = 1e-12
 """Eigenvalues of inner products, as shares of the largest, that are rounding."""

@@ -19,7 +19,7 @@ from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.conversion import converted
-from heatlas.pipeline.models.families.bcos.settings import BcosConfig
+from heatlas.pipeline.models.families.bcos.records import BcosConfig
 from heatlas.pipeline.models.families.exchange import from_file
 from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
 from heatlas.pipeline.models.families.probes.body import backbone_files, body_of, knows_labels

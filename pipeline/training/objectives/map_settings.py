@@ -9,7 +9,7 @@ from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.run.config.settings import Config
 
 WEIGHTS: Mapping[str, float] = {"energy": 30.0, "l1": 100.0, "ppce": 1.0, "rrr": 1e4}
-"""Of guidance by loss: those of docs/training_with_explanations.md, with the brain as mask."""
+"""Weight of guidance by its loss: those of docs/training_with_explanations.md, with the brain as mask."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def map_settings(config: Config) -> MapSettings:
 
     Examples
     --------
-    >>> from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+    >>> from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
     >>> from heatlas.pipeline.run.config.objectives import ObjectiveConfig
     >>> taught = ObjectiveConfig(kind="distilled", teacher="run")
     >>> for config in (Config(objective=taught), Config(objective=taught, model=BcosSimpleConfig())):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.models.families.monai import ViTConfig
-from heatlas.pipeline.models.families.vit import Block
+from heatlas.pipeline.models.families.vit import TransformerBlock
 from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 
@@ -46,7 +46,7 @@ class MaskedAutoencoder(nn.Module):
         self.mask = nn.Parameter(0.02 * torch.randn(model.dim))
         self.positions = nn.Parameter(0.02 * torch.randn(patches, model.dim))
         self.decoder = nn.Sequential(
-            Block(model.dim, model.heads, model.dropout),
+            TransformerBlock(model.dim, model.heads, model.dropout),
             nn.LayerNorm(model.dim),
             nn.Linear(model.dim, model.patch**3),
         )

@@ -12,7 +12,7 @@ from heatlas.pipeline.run.config.pretraining import PretrainingConfig, Schedule
 from heatlas.pipeline.run.work.seeds import generator
 
 PERIODS = 4.7
-"""Of a schedule from the first epoch to the last, unless told otherwise: it ends where it is best, at 0.7 of one."""
+"""Usual periods of a schedule from the first epoch to the last: it ends where it is best, at 0.7 of a period."""
 
 
 def temperature_at(schedule: Schedule, lowest: float, highest: float, phase: float) -> float:

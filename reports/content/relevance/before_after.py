@@ -25,9 +25,10 @@ from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, p
 TABLES = ("before_after", "marker_groups")
 COMMANDS = {"before_after": "heatlas evaluate OUT --parts objective"}
 _KINDS = {
-    "guided": "guided into a mask", "distilled": "like those of a teacher",
+    "guided": "guided into a mask",
+    "distilled": "like those of a teacher",
     "readable-gradients": "like those of guided backpropagation",
-}  # fmt: skip
+}
 _MEASURES = {
     "correct": "Accuracy", "epg": "In the mask (EPG)", "iou": "Overlap with the mask (IoU)",
     "on_object_epg": "In the mask, of what lies in its boxes", "agrees": "Same class as the teacher",
@@ -38,7 +39,7 @@ _PLANTED = {
     DIAGNOSIS: "A bright block outside the brain goes with the diagnosis in training, and with nothing when people are "
     "tested, each with a copy of the scan that has it and one that has not.",
     REVERSED: "The same scans, and networks learn to tell copies with the block from those without.",
-}  # fmt: skip
+}
 _SHORTCUTS = {DIAGNOSIS: "the marker", REVERSED: "the diagnosis"}
 _LEARNT = {DIAGNOSIS: "the diagnosis", REVERSED: "the marker"}
 _TRAININGS = {CONTROL: "Without guidance", GUIDED: "With guidance"}

@@ -50,8 +50,8 @@ _LEAD = (
 def rows_of_leader(run: RunRecord) -> pd.DataFrame:
     """Rows of the leading map; of the first map of the table, where the leading one is not in it."""
     table = run.tables[NAME]
-    own = table[table["map"] == run.leading_map]
-    return own if len(own) else table[table["map"] == table["map"].iloc[0]]
+    of_leader = table[table["map"] == run.leading_map]
+    return of_leader if len(of_leader) else table[table["map"] == table["map"].iloc[0]]
 
 
 def sentence(rows: pd.DataFrame) -> str:
@@ -64,22 +64,22 @@ def sentence(rows: pd.DataFrame) -> str:
     >>> sentence(rows)
     '1 region differs and is used: hippocampus. 1 region differs without being used clearly: amygdala. No region is used without differing clearly.'
     """  # noqa: E501
-    said = []
+    sentences = []
     for kind, verb, other, by in (
         (BOTH, "{} and {} used", "differs and is used", "t"),
         (DIFFERS_ONLY, "{} without being used clearly", "differs without being used clearly", "t"),
         (USED_ONLY, "{1} used without differing clearly", "is used without differing clearly", "evidence_t"),
     ):
-        own = rows[rows["verdict"] == kind]
-        if own.empty:
-            said.append(f"No region {other}.")
+        of_kind = rows[rows["verdict"] == kind]
+        if of_kind.empty:
+            sentences.append(f"No region {other}.")
             continue
-        order = own[by].abs().sort_values(ascending=False, kind="stable").index
-        names = [mid_sentence(name) for name in own.loc[order, "group"]]
+        order = of_kind[by].abs().sort_values(ascending=False, kind="stable").index
+        names = [mid_sentence(name) for name in of_kind.loc[order, "group"]]
         more = [f"{number(len(names) - NAMED)} more"] if len(names) > NAMED else []
         forms = ("differs", "is") if len(names) == 1 else ("differ", "are")
-        said.append(f"{count(len(names), 'region')} {verb.format(*forms)}: {listing(names[:NAMED] + more)}.")
-    return " ".join(said)
+        sentences.append(f"{count(len(names), 'region')} {verb.format(*forms)}: {listing(names[:NAMED] + more)}.")
+    return " ".join(sentences)
 
 
 def agreement(run: RunRecord, measure: str, name: str) -> str:
@@ -87,10 +87,10 @@ def agreement(run: RunRecord, measure: str, name: str) -> str:
     if not run.has("image_agreement"):
         return ""
     table = run.tables["image_agreement"]
-    own = table[(table["measure"] == measure) & (table["map"] == name) & table["r"].notna()]
-    if own.empty:
+    of_map = table[(table["measure"] == measure) & (table["map"] == name) & table["r"].notna()]
+    if of_map.empty:
         return ""
-    row = own.iloc[0]
+    row = of_map.iloc[0]
     bounds = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
     return (
         f"Over {count(int(row['n_regions']), 'region')}, the size of the difference in the images and that in the map "
@@ -105,9 +105,9 @@ def verdict(run: RunRecord) -> Verdict | None:
         return None
     rows = rows_of_leader(run)
     measure, name = rows["measure"].iloc[0], rows["map"].iloc[0]
-    own = rows[rows["measure"] == measure]
+    of_measure = rows[rows["measure"] == measure]
     what = f"{worded(measure).capitalize()} of the images; {map_title(name)}."
-    return Verdict(sentence(own), f"{what} {agreement(run, measure, name)}")
+    return Verdict(sentence(of_measure), f"{what} {agreement(run, measure, name)}")
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -121,11 +121,11 @@ def build(material: Material) -> Mapping[str, Any]:
         covariates=covariates_in_words(held.iloc[0]) if len(held) else "nothing",
     )  # fmt: skip
     blocks = []
-    for measure, own in rows.groupby("measure", sort=False):
-        said = f"{sentence(own)} {agreement(run, str(measure), name)}"
+    for measure, of_measure in rows.groupby("measure", sort=False):
+        text = f"{sentence(of_measure)} {agreement(run, str(measure), name)}"
         blocks.append({
-            "title": worded(measure).capitalize(), "said": said, "figure": _figure(material, own),
-            "table": _table(material, own),
+            "title": worded(measure).capitalize(), "said": text, "figure": _figure(material, of_measure),
+            "table": _table(material, of_measure),
         })  # fmt: skip
     return {"lead": lead, "blocks": blocks}
 

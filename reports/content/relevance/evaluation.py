@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, LOCALISED, SEEN
-from heatlas.pipeline.evaluation.bench.table import ALL, COLUMNS
+from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, SEEN
+from heatlas.pipeline.evaluation.bench.table import ALL, EVALUATION_TABLE
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
+from heatlas.pipeline.evaluation.scores.map_scores import MAP_SCORES
 from heatlas.reports.analyses.evaluation_verdict import COHORTS, evaluation, title_of
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
@@ -33,7 +34,7 @@ _BESIDE = (
     numeric("unused_ratio", "Unused change ÷ used one", fixed),
     numeric("rim", "Rim ÷ even", fixed),
     numeric("balanced_accuracy", "Balanced accuracy", fixed, "of the networks over these scans"),
-    numeric("completeness_error", "Completeness error", fixed, COLUMNS["completeness_error"]),
+    numeric("completeness_error", "Completeness error", fixed, EVALUATION_TABLE.meanings["completeness_error"]),
     numeric("seconds", "Seconds per scan", fixed),
 )
 """Columns of the table of maps; those without any value are left out."""
@@ -69,7 +70,9 @@ def _beside(verdicts: pd.DataFrame, scores: pd.DataFrame) -> PageTable:
     """One row per map: its scores, and the same by networks that know nothing of the labels."""
     whole = scores[scores["severity"].astype(str) == ALL]
     real = whole[whole["network"].isin([REAL, NO_NETWORK])].set_index("map")
-    rows = verdicts.assign(title=verdicts["map"].map(title_of), passed=verdicts["passed"].map(_yes_or_no))
+    words = {"true": "yes", "false": "no"}
+    passed = verdicts["passed"].map(lambda value: words.get(str(value).lower()))
+    rows = verdicts.assign(title=verdicts["map"].map(title_of), passed=passed)
     for column in ("balanced_accuracy", "completeness_error", "seconds"):
         rows[column] = rows["map"].map(real[column])
     scans, people = (int(real[name].max()) for name in ("n_scans", "n_participants"))
@@ -78,10 +81,6 @@ def _beside(verdicts: pd.DataFrame, scores: pd.DataFrame) -> PageTable:
         "between the classes. Images without a network have no null. Every score is in evaluation/evaluation.tsv."
     )
     return page_table(rows, _known(rows, _BESIDE), caption)
-
-
-def _yes_or_no(passed: object) -> str | None:
-    return {"true": "yes", "false": "no"}.get(str(passed).lower())
 
 
 def _dose_response(scores: pd.DataFrame) -> PageTable | None:
@@ -100,18 +99,19 @@ def _dose_response(scores: pd.DataFrame) -> PageTable | None:
             at[at["severity"].astype(str) == severity].set_index("map")["auroc_difference"]
         )
     columns = [
-        Column("title", "Map"), numeric("dose_response", "Dose-response", fixed, COLUMNS["dose_response"]),
+        Column("title", "Map"),
+        numeric("dose_response", "Dose-response", fixed, EVALUATION_TABLE.meanings["dose_response"]),
         *(numeric(severity, f"AUROC at severity {severity}", fixed) for severity in severities),
-    ]  # fmt: skip
+    ]
     return page_table(rows, columns, "Dose-response: does the map say more where more was planted?")
 
 
 def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
     """What happens to the network's answer when the regions of a map are removed; None where it was not measured."""
     rows = scores[(scores["severity"].astype(str) == ALL) & (scores["network"] == REAL)]
-    columns = _known(
-        rows, [numeric(name, sentence_case(_spelt(name)), number, COLUMNS[name]) for name in (*FAITHFUL, *LOCALISED)]
-    )
+    titles = {name: sentence_case(name.replace("_", " ")) for name in (*FAITHFUL, *MAP_SCORES)}
+    meanings = EVALUATION_TABLE.meanings
+    columns = _known(rows, [numeric(name, title, number, meanings[name]) for name, title in titles.items()])
     if not columns:
         return None
     rows = rows.assign(title=rows["map"].map(title_of))
@@ -120,13 +120,11 @@ def _faithfulness(scores: pd.DataFrame) -> PageTable | None:
         rows[f"{name}_interval"] = [interval(low, high, 0) for low, high in ends]
         place = next((n for n, column in enumerate(columns) if column.key == name), None)
         if place is not None:
-            columns.insert(place + 1, Column(f"{name}_interval", "95 % of people", hint=COLUMNS[f"{name}_low"]))
+            columns.insert(
+                place + 1, Column(f"{name}_interval", "95 % of people", hint=EVALUATION_TABLE.meanings[f"{name}_low"])
+            )
     return page_table(
         rows,
         [Column("title", "Map"), *columns],
         "Faithfulness to the network, which needs no truth, and overlap with planted regions where these are known.",
     )
-
-
-def _spelt(name: str) -> str:
-    return name.replace("_", " ")

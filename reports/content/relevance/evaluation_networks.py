@@ -34,21 +34,22 @@ _PROBES = {
 def retraining(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
     """Accuracy of networks trained without the regions that each map ranks first, beside random regions."""
     whole = table.loc[table["map"] == NOTHING, "balanced_accuracy"]
-    own = table[~table["map"].isin([NOTHING, AT_RANDOM])]
-    needed = own[own["p_balanced_accuracy"] < ALPHA]
-    found = [f"{title_of(row['map'])} ({percent(row['volume_share'], 0)})" for row in needed.to_dict("records")]
+    judged = table[~table["map"].isin([NOTHING, AT_RANDOM])]
+    needed = judged[judged["p_balanced_accuracy"] < ALPHA]
+    shares = [f"{title_of(row['map'])} ({percent(row['volume_share'], 0)})" for row in needed.to_dict("records")]
     text = (
         "Networks are trained again without the regions that a map ranks first, and without random regions of the same "
         "volume. A larger drop shows that the networks need the regions; none does not show that the map is wrong, "
         "since other regions may carry the same information. "
-        f"Larger than without random regions (p < {ALPHA:g}, not corrected): {listing(found) if found else 'no map'}."
+        f"Larger than without random regions (p < {ALPHA:g}, not corrected): {listing(shares) if shares else 'no map'}."
     )
     if len(whole):
         text += f" Balanced accuracy with all regions: {fixed(whole.iloc[0])}."
-    rows = own.assign(
-        title=own["map"].map(title_of), volume=own["volume_share"].map(lambda share: percent(share, 0)),
-        order=own["balanced_accuracy_drop"].fillna(-1),
-    ).sort_values(["volume_share", "order"], ascending=[True, False], kind="stable")  # fmt: skip
+    rows = judged.assign(
+        title=judged["map"].map(title_of),
+        volume=judged["volume_share"].map(lambda share: percent(share, 0)),
+        order=judged["balanced_accuracy_drop"].fillna(-1),
+    ).sort_values(["volume_share", "order"], ascending=[True, False], kind="stable")
     columns = [
         Column("title", "Map"), Column("volume", "Volume removed"),
         numeric("balanced_accuracy", "Balanced accuracy without", fixed),
@@ -58,8 +59,8 @@ def retraining(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
         numeric("p_balanced_accuracy", "p", p_cell),
     ]  # fmt: skip
     draws = table["n_draws"].max()
-    said = f"{number(draws)} draws of random regions; " if pd.notna(draws) else ""
-    return text, (page_table(rows, columns, f"{said}95 % intervals over participants.", ROWS),)
+    by_draws = f"{number(draws)} draws of random regions; " if pd.notna(draws) else ""
+    return text, (page_table(rows, columns, f"{by_draws}95 % intervals over participants.", ROWS),)
 
 
 def consensus(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -88,22 +89,23 @@ def consensus(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable
         )
     tables = [page_table(rows, columns, "Means over pairs of sets of networks.", ROWS)]
     if run.has("consensus_regions"):
-        said, made = _regions(run.tables["consensus_regions"])
-        text, tables = text + said, [*tables, made]
+        sentence, region_table = _regions(run.tables["consensus_regions"])
+        text, tables = text + sentence, [*tables, region_table]
     return text.rstrip(), tuple(tables)
 
 
 def _regions(table: pd.DataFrame) -> tuple[str, PageTable]:
     """Regions by their mean rank, of the map whose networks agree best on its first one."""
     name = table.sort_values("mean_place", kind="stable")["map"].iloc[0]
-    own = table[table["map"] == name].sort_values("place", kind="stable")
+    of_map = table[table["map"] == name].sort_values("place", kind="stable")
     columns = [
-        Column("group", "Region"), numeric("mean_place", "Mean rank", lambda value: fixed(value, 1)),
+        Column("group", "Region"),
+        numeric("mean_place", "Mean rank", lambda value: fixed(value, 1)),
         numeric("first_share", "Among the first 10 in", lambda share: percent(share, 0), "of the sets of networks"),
-    ]  # fmt: skip
-    networks = number(own["n_networks"].max())
+    ]
+    networks = number(of_map["n_networks"].max())
     caption = f"{title_of(name)}: regions by their mean rank over {networks} sets of networks."
-    return f"First over all: {listing(own['group'].head(3).tolist())}.", page_table(own, columns, caption, ROWS)
+    return f"First over all: {listing(of_map['group'].head(3).tolist())}.", page_table(of_map, columns, caption, ROWS)
 
 
 def invariance(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -128,22 +130,24 @@ def invariance(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTabl
 
 def representations(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
     """What the backbone knows, beside the same network untrained: classes by probes, and the site."""
-    own = table[(table["features"] == BACKBONE) & table["measure"].isin(_PROBES) & table["classes"].isin((ALL, TAIL))]
-    rows = own.assign(title=own["measure"].map(_PROBES), n_participants=own["n_participants"].astype(float))
+    probes = table[
+        (table["features"] == BACKBONE) & table["measure"].isin(_PROBES) & table["classes"].isin((ALL, TAIL))
+    ]
+    rows = probes.assign(title=probes["measure"].map(_PROBES), n_participants=probes["n_participants"].astype(float))
     columns = [
         Column("title", "Told apart"), Column("classes", "Classes"), numeric("estimate", "Share recognised", fixed),
         numeric("ci_low", "From", fixed), numeric("ci_high", "To", fixed), numeric("chance", "By chance", fixed),
         numeric("difference", "More than untrained", signed), numeric("difference_low", "From", signed),
         numeric("difference_high", "To", signed), numeric("n_participants", "Participants"),
     ]  # fmt: skip
-    everyone = own[(own["classes"] == ALL) & own["measure"].isin(PROBES)]
+    everyone = probes[(probes["classes"] == ALL) & probes["measure"].isin(PROBES)]
     better = everyone.loc[everyone["difference_low"] > 0, "measure"].map(_PROBES)
     text = (
         "The backbone learned without labels. Probes on its features learn the classes of some people and are tested "
         "on others whom the backbone has not seen; the same network before any training is the comparison. Clearly "
-        f"better than untrained (interval above 0): {listing([mid_sentence(one) for one in better]) or 'no probe'}."
+        f"better than untrained (interval above 0): {listing([mid_sentence(probe) for probe in better]) or 'no probe'}."
     )
-    site = own[(own["measure"] == SITE) & own["p"].notna()]
+    site = probes[(probes["measure"] == SITE) & probes["p"].notna()]
     if len(site):
         row = site.iloc[0]
         text += (

@@ -16,7 +16,7 @@ from heatlas.pipeline.attribution.titles import map_title, method_title
 from heatlas.pipeline.evaluation import parts as bench_parts
 from heatlas.pipeline.evaluation.bench import part as bench
 from heatlas.pipeline.evaluation.bench.part import Shown
-from heatlas.pipeline.evaluation.bench.request import Request
+from heatlas.pipeline.evaluation.bench.request import BenchRequest
 from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, KIND_OF
 from heatlas.pipeline.evaluation.grids.tables import ALL_METHODS
@@ -41,7 +41,7 @@ NAMED = 4
 
 
 @dataclass(frozen=True)
-class Part:
+class EvaluationPart:
     """One part of the evaluation: what was asked and found, in a few sentences, and its tables."""
 
     title: str
@@ -56,32 +56,40 @@ def shown_of_all() -> Mapping[Shown, bench.Part | None]:
 
 def applies(run: RunRecord) -> bool:
     """Whether the run was evaluated: any part is there, or a file of one that cannot be used."""
-    names = ("verdicts", *(one.table for one in shown_of_all()))
+    names = ("verdicts", *(declared.table for declared in shown_of_all()))
     return any(run.has(name) or name in run.unreadable for name in names)
 
 
 def build(material: Material) -> Mapping[str, Any]:
     """All that is shown, less what the run would refuse."""
     run = material.run
-    shown = {one: part for one, part in shown_of_all().items() if run.has(one.table) or not _refused(part, run)}
-    return {"parts": [_part(run, one, part) for one, part in shown.items()]}
+    shown = {
+        declared: part
+        for declared, part in shown_of_all().items()
+        if run.has(declared.table) or not _refused(part, run)
+    }
+    return {"parts": [_part(run, declared, part) for declared, part in shown.items()]}
 
 
 def _refused(part: bench.Part | None, run: RunRecord) -> bool:
     try:
         if part is not None:
-            part.require(Request(), run.config)
+            part.require(BenchRequest(), run.config)
     except UsageError:
         return True
     return False
 
 
-def _part(run: RunRecord, shown: Shown, part: bench.Part | None = None) -> Part:
+def _part(run: RunRecord, shown: Shown, part: bench.Part | None = None) -> EvaluationPart:
     if not run.has(shown.table):
         asked = shown.command or (f"--parts {part.name}" if part else "")
         command = f"heatlas evaluate OUT {asked}".rstrip()
-        return Part(shown.title, run.why_absent(shown.table, otherwise=f"Not asked: {command} makes this part."))
-    return Part(shown.title, *_VIEWS.get(shown.table, partial(_as_it_is, shown.table))(run, run.tables[shown.table]))
+        return EvaluationPart(
+            shown.title, run.why_absent(shown.table, otherwise=f"Not asked: {command} makes this part.")
+        )
+    return EvaluationPart(
+        shown.title, *_VIEWS.get(shown.table, partial(_as_it_is, shown.table))(run, run.tables[shown.table])
+    )
 
 
 def _named(names: Sequence[str]) -> str:
@@ -92,41 +100,45 @@ def _named(names: Sequence[str]) -> str:
 
 def _distractors(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
     """Maps by distractors, a table for each cohort."""
-    said, tables = [], []
-    for cohort, own in table.groupby("cohort", sort=False):
-        own = own.assign(title=own["map"].map(title_of))
-        limits = dict(own.groupby("distractor", sort=False)["limit"].first())
-        rows = pd.DataFrame({"title": own["title"].unique()})
+    sentences, tables = [], []
+    for cohort, of_cohort in table.groupby("cohort", sort=False):
+        of_cohort = of_cohort.assign(title=of_cohort["map"].map(title_of))
+        limits = dict(of_cohort.groupby("distractor", sort=False)["limit"].first())
+        rows = pd.DataFrame({"title": of_cohort["title"].unique()})
         for name in limits:
-            rows[name] = rows["title"].map(own[own["distractor"] == name].set_index("title")["ratio"])
+            rows[name] = rows["title"].map(of_cohort[of_cohort["distractor"] == name].set_index("title")["ratio"])
         columns = [numeric(str(name), f"{name} (limit {limit:g})", fixed) for name, limit in limits.items()]
         where = COHORTS.get(str(cohort), str(cohort))
         caption = f"False attribution, {where}. A map marks what is above its limit."
         tables.append(page_table(rows, [Column("title", "Map"), *columns], caption, ROWS))
-        marked = own[(own["marked"].astype(str).str.lower() == "true") & (own["network"] == REAL)]
+        marked = of_cohort[(of_cohort["marked"].astype(str).str.lower() == "true") & (of_cohort["network"] == REAL)]
         by = {name: marked.loc[marked["distractor"] == name, "title"].tolist() for name in limits}
-        said.append("; ".join(f"{name}: {_named(found) if found else 'no map'}" for name, found in by.items()))
-        said[-1] = f"Marked in the {where}: {said[-1]}."
+        sentences.append("; ".join(f"{name}: {_named(titles) if titles else 'no map'}" for name, titles in by.items()))
+        sentences[-1] = f"Marked in the {where}: {sentences[-1]}."
     text = (
         "A distractor is in the image but does not tell the classes apart, so no good map marks it. Values are "
         "relative to what the map puts on planted regions, or for the rim to an even map. "
     )
-    return f"{text}{' '.join(said)}", tuple(tables)
+    return f"{text}{' '.join(sentences)}", tuple(tables)
 
 
 def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
     """Regions whose sides hold most, or least, together and not alone."""
     table = table.assign(size=-table["interaction"].abs()).sort_values("size", kind="stable")
     either, both = table[table["ci_low"] > 0], table[table["ci_high"] < 0]
-    said = [
-        f"{what} {_named([mid_sentence(one) for one in rows['group']])}"
+    phrases = [
+        f"{what} {_named([mid_sentence(region) for region in rows['group']])}"
         for what, rows in (("either side suffices:", either), ("it needs both sides:", both))
         if len(rows)
     ]
-    found = f"Where the interval excludes 0, {'; '.join(said)}" if said else "In no region does the interval exclude 0"
+    summary = (
+        f"Where the interval excludes 0, {'; '.join(phrases)}"
+        if phrases
+        else "In no region does the interval exclude 0"
+    )
     people = count(int(table["n_participants"].max()), "participant")
     text = (
-        f"The left side, the right side and both take the tissue of controls. {found} (intervals over {people}, not "
+        f"The left side, the right side and both take the tissue of controls. {summary} (intervals over {people}, not "
         f"corrected for {count(len(table), 'region')})."
     )
     columns = [
@@ -148,17 +160,18 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
     """Where the leading map puts evidence, and what it goes with there."""
     maps = list(dict.fromkeys(table["map"]))
     name = run.leading_map if run.leading_map in maps else maps[0]
-    own = table[table["map"] == name]
-    first = _first_groups(run, name, str(own["cohort"].iloc[0]))
+    of_map = table[table["map"] == name]
+    first = _first_groups(run, name, str(of_map["cohort"].iloc[0]))
     place = {group: number for number, group in enumerate(first)}
-    rows = own.assign(place=own["group"].map(place).fillna(len(place)), size=-own["r2"].fillna(-1))
+    rows = of_map.assign(place=of_map["group"].map(place).fillna(len(place)), size=-of_map["r2"].fillna(-1))
     rows = rows.sort_values(["place", "size"], kind="stable")
     columns = [
         Column("group", "Region"),
         numeric("volume_slope", "With volume", signed, "below 0: more evidence where the region is smaller"),
         numeric("intensity_slope", "With intensity", signed, "below 0: more evidence where the region is darker"),
-        numeric("r2", "Share explained by both", fixed), numeric("n_scans", "Scans"),
-    ]  # fmt: skip
+        numeric("r2", "Share explained by both", fixed),
+        numeric("n_scans", "Scans"),
+    ]
     text = (
         "Evidence in each region is compared with the region's volume (from the registration) and its intensity, "
         "within class and fold: standard deviations of evidence per standard deviation. Descriptive, not tested."
@@ -177,8 +190,8 @@ def _first_groups(run: RunRecord, name: str, cohort: str) -> list[str]:
         return []
     rows = run.tables["evaluation"]
     rows = rows[(rows["map"] == name) & (rows["network"] == REAL) & (rows["cohort"] == cohort)]
-    said = rows.loc[rows["severity"].astype(str) == ALL, "first_groups"].dropna().tolist()
-    return str(said[0]).split("; ") if said else []
+    names = rows.loc[rows["severity"].astype(str) == ALL, "first_groups"].dropna().tolist()
+    return str(names[0]).split("; ") if names else []
 
 
 def _grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -188,10 +201,10 @@ def _grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, .
     rows = pd.DataFrame({"method": known["method"].unique()})
     rows["title"] = rows["method"].map(method_title)
     columns = [Column("title", "Method")]
-    for setting, own in known[known["share"].notna()].groupby("setting", sort=False):
-        chance = fixed(own["chance"].iloc[0])
-        last = own[own["stage"] > 0].sort_values("stage").groupby("method").last()
-        at_input = own[own["stage"] == 0].set_index("method")
+    for setting, of_setting in known[known["share"].notna()].groupby("setting", sort=False):
+        chance = fixed(of_setting["chance"].iloc[0])
+        last = of_setting[of_setting["stage"] > 0].sort_values("stage").groupby("method").last()
+        at_input = of_setting[of_setting["stage"] == 0].set_index("method")
         for key, title, part in (("input", "at the input", at_input), ("last", "at the last stage", last)):
             rows[f"{setting}_{key}"] = rows["method"].map(part["share"])
             columns.append(numeric(f"{setting}_{key}", f"{setting}, {title} (chance {chance})", fixed))
@@ -243,9 +256,9 @@ def _as_it_is(name: str, run: RunRecord, table: pd.DataFrame) -> tuple[str, tupl
     """The first rows of a table without a view of its own."""
     declared = TABLES[name]
     columns = [
-        Column(key, key, hint=one.meaning) if one.is_text else numeric(key, key, hint=one.meaning)
-        for key, one in declared.columns.items()
-    ]  # fmt: skip
+        Column(key, key, hint=meaning.meaning) if meaning.is_text else numeric(key, key, hint=meaning.meaning)
+        for key, meaning in declared.columns.items()
+    ]
     return declared.question, (page_table(table, columns, f"One row per {declared.rows}.", ROWS),)
 
 

@@ -10,12 +10,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import top_groups
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.reports.analyses.evidence import evidence_differences, leading_evidence, sum_error
-from heatlas.reports.analyses.findings import (
-    Leaders,
-    leaders,
-    ranking,
-    voxels_of,
-)
+from heatlas.reports.analyses.findings import Leaders, leaders, ranking, voxels_of
 from heatlas.reports.content.relevance.headline import regions_that_differ
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
@@ -109,6 +104,7 @@ def _table(material: Material, name: str) -> PageTable | None:
         page=rows["group"].map(material.links.region).astype(object), voxels=rows["group"].map(voxels_of(run))
     )
     return page_table(
-        rows, (Column("group", "Region", link="page"), *columns, numeric("voxels", "Voxels")),
+        rows,
+        (Column("group", "Region", link="page"), *columns, numeric("voxels", "Voxels")),
         f"{map_title(name)}. {caption}",
-    )  # fmt: skip
+    )

@@ -10,7 +10,7 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evidence import evidence_differences
 from heatlas.reports.analyses.findings import leaders
-from heatlas.reports.analyses.verdicts import CLEAR, rows_where
+from heatlas.reports.analyses.verdicts import CLEAR, classes_compared
 from heatlas.reports.content.relevance.maps import difference_pictures
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
@@ -32,8 +32,7 @@ def effects(run: RunRecord) -> tuple[pd.DataFrame, str]:
     name = run.leading_map
     if run.leads_with_evidence:
         return evidence_differences(run, name), "evidence"
-    pair = f"{run.positive}/{run.negative}"
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
+    rows = classes_compared(run, map=name, metric="share")
     if rows.empty:
         return pd.DataFrame(), "share of the map"
     rows = rows[rows["hedges_g"].notna()].set_index("group")
@@ -121,10 +120,11 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
         )
     return {
         "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
-        "caption": caption, "null": null, "table": _table(rows, material, f"{title}, all regions."),
-        "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction."
-        f"{not_planted(run, rows)}",
-    }  # fmt: skip
+        "caption": caption,
+        "null": null,
+        "table": _table(rows, material, f"{title}, all regions."),
+        "answer": f"{_number_that_differ(clear, len(rows))} {classes} after correction.{not_planted(run, rows)}",
+    }
 
 
 def not_planted(run: RunRecord, rows: pd.DataFrame) -> str:

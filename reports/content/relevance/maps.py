@@ -14,10 +14,8 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
-from heatlas.reports.figures.mosaic import Tile, draw_mosaic
-from heatlas.reports.figures.portrait import coronal_slice
+from heatlas.reports.figures.portrait import Tile, coronal_slice, draw_mosaic
 from heatlas.reports.figures.slices import (
-    GROUP_PERCENTILES,
     HIPPOCAMPAL_CUTS,
     MAP_CUTS,
     OVERVIEW_CUTS,
@@ -71,9 +69,7 @@ def group_map(material: Material, group: str, name: str) -> GroupMap | None:
     found = {(of, name): material.group_view(of, name) for of in (*run.map_groups, *OUTCOMES)}
     views = {key: view for key, view in found.items() if view is not None}
     classes = run.map_groups
-    rows = [
-        group_rows(views, of, [name], classes, GROUP_PERCENTILES, run.map_unit) for of in (run.map_groups, OUTCOMES)
-    ]
+    rows = [group_rows(views, of, [name], classes, run.map_unit) for of in (run.map_groups, OUTCOMES)]
     row = (rows[0] or rows[1])[0]
     return GroupMap(f"{map_title(name)}, mean of {block_title(material, group)}", image, row.scale, row.unit)
 
@@ -132,24 +128,25 @@ def mosaic(material: Material) -> Picture | None:
     shown = material.shows_people and run.keeps_single_maps and not run.task.is_number
     if not shown or not run.has("predictions", "scans"):
         return None
-    found = run.explained.drop(columns=["participant_id", "session_id"], errors="ignore").merge(
+    scans = run.explained.drop(columns=["participant_id", "session_id"], errors="ignore").merge(
         run.tables["scans"][["scan_id", "participant_id", "session_id"]], on="scan_id"
     )
-    found = found.assign(place=found["label"].map({label: k for k, label in enumerate(run.labels)}))
-    found = found.sort_values(["place", "probability"], ascending=[True, False], kind="stable")
-    found = found.drop_duplicates("participant_id")
-    drawn = found.iloc[np.unique(np.linspace(0, len(found) - 1, min(len(found), MOST_TILES)).round().astype(int))]
+    scans = scans.assign(place=scans["label"].map({label: k for k, label in enumerate(run.labels)}))
+    scans = scans.sort_values(["place", "probability"], ascending=[True, False], kind="stable")
+    scans = scans.drop_duplicates("participant_id")
+    drawn = scans.iloc[np.unique(np.linspace(0, len(scans) - 1, min(len(scans), MOST_TILES)).round().astype(int))]
     tiles = []
     for row in drawn.to_dict("records"):
         portrait = material.picture(run.files_of(row).portrait)
         if portrait is not None:
-            said = (f"{row['label']}, {fixed(row['probability'], 2)}", fitted(str(row["participant_id"]), 150, 11))
-            tiles.append(Tile(said, coronal_slice(portrait)))
+            captions = (f"{row['label']}, {fixed(row['probability'], 2)}", fitted(str(row["participant_id"]), 150, 11))
+            tiles.append(Tile(captions, coronal_slice(portrait)))
     if not tiles:
         return None
-    part = f" of {count(len(found), 'participant')}" if len(tiles) < len(found) else ""
+    part = f" of {count(len(scans), 'participant')}" if len(tiles) < len(scans) else ""
     return material.gallery.add_png(
-        draw_mosaic(tiles), f"individual-maps_{name}",
+        draw_mosaic(tiles),
+        f"individual-maps_{name}",
         f"One coronal slice of the individual maps of {count(len(tiles), 'participant')}.",
         f"The first map of the pages of {count(len(tiles), 'participant')}{part}, on their own brains, one scan each "
         "(that with "
@@ -157,7 +154,7 @@ def mosaic(material: Material) -> Picture | None:
         f"Smoothed with a Gaussian of {SMOOTHED_MM:g} mm for this picture only. Colours run from the 90th to the "
         "99.5th percentile of each scan's own smoothed map, so they show where, not how much. "
         "Numbered outlines are those of the person's page. Left is left.",
-    )  # fmt: skip
+    )
 
 
 def build(material: Material) -> Mapping[str, Any]:
@@ -165,11 +162,11 @@ def build(material: Material) -> Mapping[str, Any]:
     run = material.run
     groups, figures, viewer = [name for name in (*run.map_groups, *OUTCOMES) if name in run.group_sizes], [], None
     if run.keeps_mean_maps and material.group_views:
-        made = [_by_class(material), *_overviews(material), *surface_pictures(material), _by_outcome(material)]
-        figures, viewer = [picture for picture in made if picture is not None], group_viewer(material)
-    asked = f"raises the predicted {run.task.column}" if run.task.is_number else f"speaks for {run.task.explained}"
+        pictures = [_by_class(material), *_overviews(material), *surface_pictures(material), _by_outcome(material)]
+        figures, viewer = [picture for picture in pictures if picture is not None], group_viewer(material)
+    meaning = f"raises the predicted {run.task.column}" if run.task.is_number else f"speaks for {run.task.explained}"
     return {
-        "question": f"Each map answers the same question for every scan: what in this image {asked}?",
+        "question": f"Each map answers the same question for every scan: what in this image {meaning}?",
         "figures": figures,
         "mosaic": mosaic(material),
         "single": run.keeps_single_maps,
@@ -185,7 +182,7 @@ def _grid(
 ) -> Picture | None:
     """A figure of mean maps: a row per method, a block of slices per group; None where there is no map."""
     run, first, methods = material.run, material.run.map_groups[0], listing([map_title(name) for name in names])
-    rows = group_rows(material.group_views, groups, names, run.map_groups, GROUP_PERCENTILES, run.map_unit)
+    rows = group_rows(material.group_views, groups, names, run.map_groups, run.map_unit)
     if not rows:
         return None
     titles = [block_title(material, group, short=len(groups) > 2) for group in groups]
@@ -236,7 +233,7 @@ def _overviews(material: Material) -> list[Picture]:
         if group is None or not material.has_map(group, name):
             continue
         title = f"{map_title(name)}, mean of {block_title(material, group)}"
-        row, *_ = group_rows(material.group_views, [group], [name], run.map_groups, GROUP_PERCENTILES, run.map_unit)
+        row, *_ = group_rows(material.group_views, [group], [name], run.map_groups, run.map_unit)
         pictures.append(
             material.gallery.add(
                 draw_map_grid(

@@ -10,6 +10,7 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.ranking import METRICS, top_groups
 from heatlas.pipeline.regions.tables import ALL
+from heatlas.reports.analyses.catalogue import REGION_MEANS
 from heatlas.reports.analyses.evaluation_verdict import bench_sentence
 from heatlas.reports.analyses.findings import (
     leaders,
@@ -22,6 +23,7 @@ from heatlas.reports.analyses.findings import (
 )
 from heatlas.reports.analyses.verdicts import rows_where
 from heatlas.reports.content.relevance.evidence import evidence_block
+from heatlas.reports.explorer.of_run import region_explorer
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
 from heatlas.reports.frame.material import Material
@@ -189,3 +191,15 @@ def _leading_columns(run: RunRecord) -> tuple[Column, ...]:
         numeric("gain_place", "Place by gain"),
         Column("note", "Note", remark),
     )
+
+
+def build_table(material: Material) -> Mapping[str, Any]:
+    """The explorer; without an atlas at hand, or with more than two classes, the table of means."""
+    explorer = region_explorer(material)
+    if explorer is None:
+        return {"components": [], **REGION_MEANS.build(material)}
+    lead = (
+        "Means over participants (each person's scans averaged first); gain is that of each scan against "
+        f"{material.run.negative} of the same test fold. The table has all maps and groups of scans, and each side."
+    )
+    return {"lead": lead, "components": [explorer]}

@@ -119,7 +119,7 @@ def _figure(material: Material, row: Mapping[Hashable, Any]) -> Picture | None:
         f"t of {title}, where the family-wise p by TFCE is below {CLEAR:g}; people: {people}{held}. Warm colours: "
         f"higher in {run.positive}; by the largest |t| alone, |t| must exceed {fixed(row['critical_t'])}. {SPACES}",
         "png",
-    )  # fmt: skip
+    )
 
 
 def _table(material: Material, source: str) -> PageTable | None:

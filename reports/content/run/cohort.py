@@ -1,4 +1,4 @@
-"""Who is in the run: from every image found to every scan explained."""
+"""Who is in the run: from every image found to every scan explained, and the list of participants."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.people.inclusion import Step, reached, steps
+from heatlas.pipeline.cohort.people.inclusion import InclusionStep, reached, steps
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.analyses.columns import columns_of
+from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import KEYS, RunRecord
 from heatlas.reports.read.written_tables import PREDICTIONS_OF, TABLES
 from heatlas.reports.vector.flowchart import FlowBox, draw_flow
@@ -75,13 +77,13 @@ def flow(run: RunRecord) -> tuple[list[FlowBox], str]:
     return boxes, f"Flow of scans: {', '.join(said)}."
 
 
-def _decided(run: RunRecord, scans: pd.DataFrame) -> list[Step] | None:
+def _decided(run: RunRecord, scans: pd.DataFrame) -> list[InclusionStep] | None:
     """What each part of the rule of inclusion left; None without a rule."""
     include = run.config.cohort.include
     return steps(scans, read_rule(include)) if include else None
 
 
-def _inclusion(run: RunRecord, scans: pd.DataFrame, decided: Sequence[Step], said: list[str]) -> list[FlowBox]:
+def _inclusion(run: RunRecord, scans: pd.DataFrame, decided: Sequence[InclusionStep], said: list[str]) -> list[FlowBox]:
     """A box of the scans on which the rule decided, and one for each of its parts; adds to what is said in words."""
     usable = reached(scans, read_rule(run.config.cohort.include))
     lost = scans.drop(usable.index)
@@ -204,3 +206,39 @@ def _known(row: pd.Series) -> str:
 
 def _grouped(value: float, decimals: int) -> str:
     return f"{value:,.{decimals}f}".replace(",", "\u202f")
+
+
+def build_participants(material: Material) -> Mapping[str, Any]:
+    """One row per participant with a kept scan."""
+    if not material.shows_people:
+        return {"table": None, "left_out": True}
+    run = material.run
+    visits = ParticipantRecords(run).visits
+    rows = []
+    for participant, scans in visits.groupby("participant_id", sort=True):
+        outcomes = [OUTCOME_NAMES[str(name)] for name in dict.fromkeys(scans["outcome"].dropna())]
+        folds = dict.fromkeys(str(fold).removesuffix(".0") for fold in scans["fold"] if not is_missing(fold))
+        rows.append({
+            "participant_id": participant, "page": material.links.participant(participant), "scans": len(scans),
+            "diagnosis": ", ".join(dict.fromkeys(scans["diagnosis"].dropna().astype(str))),
+            "age": scans["age"].iloc[0], "sex": scans["sex"].iloc[0], "site": scans["site"].iloc[0],
+            "fold": ", ".join(folds) or None, "probability": pd.to_numeric(scans["probability"]).mean(),
+            "outcome": ", ".join(outcomes) or None,
+            "predicted": fixed(pd.to_numeric(scans["predicted"]).mean(), 1) if run.task.is_number else None,
+        })  # fmt: skip
+    title, hint = f"Probability of {run.positive}", "mean over scans"
+    probability = [] if run.task.is_number else [numeric("probability", title, lambda x: fixed(x, 3), hint)]
+    columns = (
+        Column("participant_id", "Participant", link="page"),
+        Column("diagnosis", "Diagnosis"),
+        Column("outcome", "Outcome", remark),
+        Column("predicted", f"Predicted {run.task.column}", remark),
+        *probability,
+        Column("fold", "Fold", remark),
+        numeric("scans", "Scans"),
+        numeric("age", "Age, years", lambda x: fixed(x, 0), "at the first kept scan"),
+        Column("sex", "Sex"),
+        Column("site", "Site"),
+    )
+    caption = f"{count(len(rows), 'participant')} with kept scans; each name leads to a page."
+    return {"table": page_table(pd.DataFrame(rows), columns, caption) if rows else None, "left_out": False}

@@ -24,7 +24,7 @@ from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.reports.content.run.methods_statistics import analyses_text
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
-from heatlas.reports.words.references import REFERENCES, Reference
+from heatlas.reports.words.references import REFERENCES, CitedWork
 from heatlas.reports.words.wording import variable_in_words
 
 _CITATION = re.compile(r"\[@(\w+)\]")
@@ -35,7 +35,7 @@ class MethodsText:
     """Paragraphs with numbered citations, and the works cited, in order of first mention."""
 
     paragraphs: tuple[tuple[str, str], ...]
-    references: tuple[Reference, ...]
+    references: tuple[CitedWork, ...]
 
 
 def methods_text(run: RunRecord) -> MethodsText:
@@ -188,9 +188,10 @@ def _task(run: RunRecord) -> str:
 
 
 _LOSSES = {
-    "cross-entropy": "cross-entropy", "binary-cross-entropy": "binary cross-entropy of each class",
+    "cross-entropy": "cross-entropy",
+    "binary-cross-entropy": "binary cross-entropy of each class",
     "off-target": "binary cross-entropy of each class with off-targets [@bcos_vit]",
-}  # fmt: skip
+}
 
 
 def loss_in_words(run: RunRecord) -> str:
@@ -316,11 +317,12 @@ def _explanations(config: Config) -> str:
             f"{weight}) [@readable]."
         )
     named = {
-        "input-x-gradient": "input times gradient", "grad-cam": "Grad-CAM",
+        "input-x-gradient": "input times gradient",
+        "grad-cam": "Grad-CAM",
         "inherent": "contributions of the network's own linear map",
         "dynamic-weights": "the weights of the network's own linear map",
         "evidence": "expected gradients [@expectedgradients] from the mean control",
-    }[maps.map]  # fmt: skip
+    }[maps.map]
     if objective.kind == "distilled":
         return (
             " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the "

@@ -94,8 +94,8 @@ _HOW_PREDICTED = "How good is the prediction?"
 
 def _source(run: RunRecord) -> str:
     kind = "Synthetic cohort" if run.is_synthetic else f"Input: {shortened(run.source.input.name)}"
-    made = str(run.provenance.get("time", ""))[:10]
-    when = f" · run of {made}" if made else ""
+    finished_on = str(run.provenance.get("time", ""))[:10]
+    when = f" · run of {finished_on}" if finished_on else ""
     return f"{kind} · {task_in_words(run)} · seed {run.config.seed}{when}"
 
 
@@ -113,34 +113,34 @@ def _asked(run: RunRecord) -> str:
 
 def _found(run: RunRecord) -> str:
     """Accuracy and the regions that differ, of two classes, and the primary outcome, in a sentence each."""
-    said = []
+    sentences = []
     estimate = None if run.task.kind.name != TWO_CLASSES else performance_estimate(run, "balanced_accuracy")
     if estimate is not None:
-        said.append(
+        sentences.append(
             f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
             f"{fixed(estimate.value)}."
         )
-    said.append(comparison(run))
+    sentences.append(comparison(run))
     if run.task.kind.name == TWO_CLASSES:
-        said.append(regions_that_differ(run))
+        sentences.append(regions_that_differ(run))
     if primary(run) is not None and not is_missing(run.tables["primary"].iloc[0]["p"]):
         row = run.tables["primary"].iloc[0]
         shown = "correlates with" if row["p"] < CLEAR else "shows no clear correlation with"
-        said.append(
+        sentences.append(
             f"{sentence_case(primary_quantity(run))} in the {mid_sentence(row['group'])} {shown} "
             f"{worded(row['biomarker'])} (r\xa0=\xa0{fixed(row['r'])})."
         )
-    return " ".join(filter(None, said))
+    return " ".join(filter(None, sentences))
 
 
 def _trust(run: RunRecord) -> str:
     """What the evaluation says of the leading map, and on synthetic people whether it finds what was planted."""
     if not run.has("relevance_bilateral"):
         return "There are no maps yet."
-    title, found = mid_sentence(map_title(run.leading_map)), planted_leaders(run)
+    title, leaders_of_planting = mid_sentence(map_title(run.leading_map)), planted_leaders(run)
     planted = ""
-    if found is not None:
-        hits, several, top, _ = found
+    if leaders_of_planting is not None:
+        hits, several, top, _ = leaders_of_planting
         others = other_leaders(run)
         planted = f"The map ({title}) has {hits} of {several} regions with planted disease among its first {top}"
         planted += f" ({others}). " if others else ". "
@@ -154,10 +154,10 @@ def _trust(run: RunRecord) -> str:
 
 def _networks_agree(run: RunRecord) -> str:
     """Whether networks trained on different people order regions alike in the leading map; empty if they do."""
-    found = correlation_of_folds(run)
-    if found is None or found >= LARGELY:
+    correlation = correlation_of_folds(run)
+    if correlation is None or correlation >= LARGELY:
         return ""
-    how = "only in part alike" if found >= PARTLY else "very differently"
+    how = "only in part alike" if correlation >= PARTLY else "very differently"
     return f" Networks trained on different people order the regions {how}: do not read much into the order."
 
 
@@ -204,8 +204,8 @@ def _classifier(run: RunRecord) -> Answer:
             return Answer(_HOW_GOOD, "There are predictions, but no balanced accuracy over both classes.")
         return Answer(_HOW_GOOD, "Not known: no network has been trained and tested yet.")
     confidence = run.config.statistics.confidence
-    found = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
-    others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in found.items() if one is not None]
+    estimates = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
+    others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in estimates.items() if one is not None]
     text = (
         f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
         f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
@@ -223,7 +223,11 @@ def _volume(run: RunRecord) -> Answer:
     if estimate is None:
         return Answer(_ATROPHY, "Not known: there are no true positives with a hippocampal volume, or too few of them.")
     guided = volume_estimate(run, "gb")
-    known = [(map_title(one), found) for one, found in ((name, estimate), ("gb", guided)) if found is not None]
+    known = [
+        (map_title(one), estimate_of_map)
+        for one, estimate_of_map in ((name, estimate), ("gb", guided))
+        if estimate_of_map is not None
+    ]
     what = "evidence" if run.leads_with_evidence else "relevance"
     adjusted = ", divided by intracranial volume," if primary_volume(run) == ADJUSTED else ""
     source = hippocampal_source(run)
@@ -266,22 +270,24 @@ def _not_grown(run: RunRecord, name: str) -> str:
 
 def interval_against_p(known: Sequence[tuple[str, Estimate]]) -> str:
     """Which intervals and corrected p values of the same r seem to contradict each other."""
-    without = [title for title, one in known if (one.low > 0 or one.high < 0) and one.p_fdr >= CLEAR]
-    around = [title for title, one in known if one.low <= 0 <= one.high and one.p_fdr < CLEAR]
-    said = [
+    without = [
+        title for title, estimate in known if (estimate.low > 0 or estimate.high < 0) and estimate.p_fdr >= CLEAR
+    ]
+    around = [title for title, estimate in known if estimate.low <= 0 <= estimate.high and estimate.p_fdr < CLEAR]
+    remarks = [
         f"{listing(titles)} {'has an interval' if len(titles) == 1 else 'have intervals'} {word} 0 but a corrected p "
         f"{side} 0.05"
         for titles, word, side in ((without, "without", "not below"), (around, "with", "below"))
         if titles
     ]
-    if not said:
+    if not remarks:
         return ""
-    return f"{listing(said)}: intervals are not corrected; the conclusion rests on the corrected p. "
+    return f"{listing(remarks)}: intervals are not corrected; the conclusion rests on the corrected p. "
 
 
 def _verdict(estimates: Sequence[Estimate]) -> str:
     """The answer in short, from the correlations that survive correction; the headline map comes first."""
-    signs = {one.value < 0 for one in estimates if one.p_fdr < CLEAR}
+    signs = {estimate.value < 0 for estimate in estimates if estimate.p_fdr < CLEAR}
     if not signs:
         return "No clear correlation."
     if len(signs) == 2:

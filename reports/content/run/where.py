@@ -17,7 +17,7 @@ from heatlas.reports.analyses.findings import (
     small_regions,
     summary_means,
 )
-from heatlas.reports.analyses.verdicts import CLEAR, g_in_words, rows_where
+from heatlas.reports.analyses.verdicts import CLEAR, classes_compared, g_in_words
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, mid_sentence, number, signed
 
@@ -119,8 +119,7 @@ def smaller_shares(run: RunRecord, name: str, regions: Sequence[str]) -> str:
 
     If such a region is denser there, this is only because the whole map is stronger.
     """
-    pair = f"{run.positive}/{run.negative}"
-    rows = rows_where(run, "group_comparisons", comparison=pair, map=name, metric="share")
+    rows = classes_compared(run, map=name, metric="share")
     if rows.empty:
         return ""
     rows = rows[(rows["p_fwe"] < CLEAR) & (rows["difference"] < 0)].set_index("group")

@@ -19,7 +19,7 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.norms import DynamicNorm
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import head, normalisation, normalised, staged
-from heatlas.pipeline.models.families.bcos.settings import BcosConfig
+from heatlas.pipeline.models.families.bcos.records import BcosConfig
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.run.errors import UsageError
 

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import ENCODED, Residual, head, normalisation, normalised, staged
-from heatlas.pipeline.models.families.bcos.settings import BcosConvNeXtConfig
+from heatlas.pipeline.models.families.bcos.records import BcosConvNeXtConfig
 from heatlas.pipeline.models.families.family import Shape
 
 STEM = 4
 WIDTHS = (96, 192, 384, 768)
 KERNEL, EXPANSION = 7, 4
 LAYER_SCALE = 1e-6
-"""Of each channel of a block at first, so that blocks begin as nothing."""
+"""First factor of each channel of a block, so small that blocks begin as nothing."""
 
 
 class LayerScale(nn.Module):

@@ -26,7 +26,7 @@ LEAST_COSINE = 1e-6
 """Smaller |cos| count as this one: the power has an infinite slope at 0 for B < 2."""
 
 VOXELS_AT_ONCE = 2**14
-"""Of larger grids channels are added one by one, without a tensor for the summands."""
+"""Largest grid whose channels are added at once; on larger ones one by one, without a tensor for all."""
 
 Sides3 = tuple[int, int, int]
 Sides = int | Sides3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.conversion import converted
-from heatlas.pipeline.models.families.bcos.settings import BcosDenseNetConfig, BcosResNetConfig, BcosResNeXtConfig
+from heatlas.pipeline.models.families.bcos.records import BcosDenseNetConfig, BcosResNetConfig, BcosResNeXtConfig
 from heatlas.pipeline.models.families.family import Shape
 from heatlas.pipeline.models.families.monai import DenseNetConfig, ResNetConfig, densenet, resnet, stages_of_resnet
 

@@ -13,7 +13,7 @@ from heatlas.pipeline.models.dynamic.encoding import InputEncoding
 from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
 from heatlas.pipeline.models.dynamic.norms import DynamicNorm
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d, Sides
-from heatlas.pipeline.models.families.bcos.settings import BcosConfig
+from heatlas.pipeline.models.families.bcos.records import BcosConfig
 from heatlas.pipeline.models.families.family import Architecture, Shape
 
 ENCODED = 2

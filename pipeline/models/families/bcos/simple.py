@@ -12,7 +12,7 @@ from torch import nn
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import ENCODED, head, normalised, staged
-from heatlas.pipeline.models.families.bcos.settings import BcosSimpleConfig
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.family import Shape
 
 KERNEL = 3

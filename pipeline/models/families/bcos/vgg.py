@@ -11,7 +11,7 @@ from torch import nn
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import ENCODED, head, normalised, staged
-from heatlas.pipeline.models.families.bcos.settings import BcosVggConfig
+from heatlas.pipeline.models.families.bcos.records import BcosVggConfig
 from heatlas.pipeline.models.families.family import Shape
 
 GROUPS = ((64,), (128,), (256, 256), (512, 512), (512, 512))

@@ -21,7 +21,7 @@ from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
 from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.bcos.parts import ENCODED, Residual, normalisation, normalised, staged
-from heatlas.pipeline.models.families.bcos.settings import BcosViTConfig
+from heatlas.pipeline.models.families.bcos.records import BcosViTConfig
 from heatlas.pipeline.models.families.family import Shape
 
 EXPANSION = 4
@@ -59,7 +59,7 @@ class Positions(nn.Module):
         return x + sines_of_places(x.shape[1], (d, h, w), x)
 
 
-class Attention(DynamicLinear):
+class BcosAttention(DynamicLinear):
     """``A v`` of tokens (B, C, d, h, w), with ``A = softmax(q k / sqrt(C / heads))`` held in explanation mode."""
 
     def __init__(self, channels: int, heads: int) -> None:
@@ -105,7 +105,7 @@ def _tokeniser(settings: BcosViTConfig) -> list[nn.Module]:
 
 def _block(settings: BcosViTConfig) -> nn.Module:
     dim, b = settings.dim, settings.b
-    attention = [normalisation(dim, settings), Attention(dim, settings.heads), BcosConv3d(dim, dim, 1, b=b)]
+    attention = [normalisation(dim, settings), BcosAttention(dim, settings.heads), BcosConv3d(dim, dim, 1, b=b)]
     wide = EXPANSION * dim
     perceptron = [normalisation(dim, settings), BcosConv3d(dim, wide, 1, b=b), BcosConv3d(wide, dim, 1, b=b)]
     return nn.Sequential(Residual(nn.Sequential(*attention)), Residual(nn.Sequential(*perceptron)))

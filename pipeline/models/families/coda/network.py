@@ -18,7 +18,7 @@ from heatlas.pipeline.models.dynamic.encoding import InputEncoding
 from heatlas.pipeline.models.dynamic.logits import LogitLayer, bias_of_chance
 from heatlas.pipeline.models.families.coda.dau import Bound, CodaConv3d
 from heatlas.pipeline.models.families.coda.embedding import PatchEmbedding
-from heatlas.pipeline.models.families.coda.settings import CodaConfig
+from heatlas.pipeline.models.families.coda.records import CodaConfig
 from heatlas.pipeline.models.families.family import Architecture, Shape
 
 ENCODED = 2

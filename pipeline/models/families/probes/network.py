@@ -27,7 +27,7 @@ from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 INITIAL_LOGITS = 0.5
 """Root mean square of the logits of dynamic heads before training."""
 CODA_RANKS, CODA_KERNELS = (8, 8), (3, 1)
-"""Of the two layers of a CoDA head."""
+"""Ranks and kernels of the two layers of a CoDA head."""
 
 
 class UnitProjection(nn.Module):

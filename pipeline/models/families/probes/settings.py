@@ -30,7 +30,7 @@ class ProbeConfig(ModelConfig):
     b: Annotated[float, between(1, 8)] = 2.0
     """Exponent of B-cos heads."""
     hidden_channels: Annotated[int, between(0, 4096)] = 0
-    """Of the hidden layers; 0 for as many as the backbone has."""
+    """Channels of the hidden layers; 0 for as many as the backbone has."""
     stages: Annotated[int, between(0, 64)] = 0
     """Stages of the backbone that are kept; 0 for all that have voxels."""
     logit_bias: bool = False

@@ -1,4 +1,4 @@
-"""How far the ranking of regions depends on beta (figure 6 of the founding study)."""
+"""LRP alone: how far rankings depend on beta (figure 6 of the founding study), and whether its relevance adds up."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from heatlas.pipeline.regions.ranking import METRICS
 from heatlas.pipeline.run.layout.map_names import beta_of
 from heatlas.reports.analyses.findings import volume_estimate
 from heatlas.reports.analyses.verdicts import CLEAR, rows_where
+from heatlas.reports.cautions.conserved import LOSSES, shares
 from heatlas.reports.figures.charts import draw_overlap
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import fixed, number, percent
 
@@ -27,7 +29,7 @@ def matrices(overlap: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return result
 
 
-def build(material: Material) -> Mapping[str, Any]:
+def build_beta(material: Material) -> Mapping[str, Any]:
     """One matrix per metric that is known."""
     overlap = material.run.tables["beta_overlap"]
     notes = sorted(set(overlap["note"].dropna())) if "note" in overlap else []
@@ -85,6 +87,26 @@ def _known_gains(run: RunRecord) -> str:
         return ""
     said = [
         f"β = {beta_of(name):g}, {number(known.get(name, 0))} of {number(filled[name])}"
-        for name in run.lrp_names if name in filled
-    ]  # fmt: skip
+        for name in run.lrp_names
+        if name in filled
+    ]
     return f" Regions in which the gain of at least one participant is known: {'; '.join(said)}."
+
+
+_COLUMNS = (
+    Column("title", "Map"),
+    numeric("scans", "Scans"),
+    numeric("negative_start", "Start value below 0", hint="scans whose explained output is negative"),
+    numeric("in_map", "In the map", percent, "median share of the start value"),
+    *(
+        numeric(name, title, percent, "median share of the start value, in absolute value")
+        for name, title in zip(LOSSES, ("Absorbed by biases", "Lost, no contribution", "Stabiliser"), strict=True)
+    ),
+    numeric("residual", "Largest residual", number, "relative to the start value: rounding error"),
+)
+
+
+def build_conservation(material: Material) -> Mapping[str, Any]:
+    """One row per LRP map."""
+    table = shares(material.run.tables["conservation"])
+    return {"table": page_table(table, _COLUMNS, "Where the relevance went, per LRP map.")}
