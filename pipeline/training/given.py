@@ -25,10 +25,11 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.training.baselines.ridge import Floats
 from heatlas.pipeline.training.checkpoints import EpochRecord
-from heatlas.pipeline.training.exact import Floats, measured
+from heatlas.pipeline.training.exact import measured
 from heatlas.pipeline.training.objectives.records import Objective
-from heatlas.pipeline.training.selection import Selection
+from heatlas.pipeline.training.selection import BestEpoch
 from heatlas.pipeline.training.trainer import Trained
 
 AS_THEY_WERE = "not trained here"
@@ -110,5 +111,5 @@ def as_trained(
     """A network as the result of a training of no steps, with its losses on the training and validation part."""
     own, held_out = (measured(one, wanted, objective) for one, wanted in zip(outputs, targets, strict=True))
     record = EpochRecord(1, own.loss, own.score, held_out.loss, held_out.score)
-    selection = Selection(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
+    selection = BestEpoch(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
     return Trained(selection, (record,), network.state_dict())

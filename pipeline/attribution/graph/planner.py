@@ -284,7 +284,7 @@ def boundary_value(model: nn.Module, program: Program, stage: int | str) -> str:
     name = stage
     if isinstance(stage, int):
         name = split_layers(model, stage)[0][-1][0]
-    found = [operation.value for operation in program.operations if is_in(operation, name)]
+    found = [operation.value for operation in program.operations if is_in(operation, str(name))]
     if not found:
         names = ", ".join(operation.name for operation in program.operations)
         raise UsageError(f"stage {stage!r}: no such layer; the model has {names}.")

@@ -177,9 +177,9 @@ def _centred(module: nn.Module, x: Tensor) -> Tensor:
     return together - together.mean(-1, keepdim=True)
 
 
-def _with_weights(module: nn.Module, x: Tensor) -> Tensor:
+def _with_weights(module: Any, x: Tensor) -> Tensor:
     weight, bias = module.weight, module.bias
     if not isinstance(module, nn.LayerNorm):
-        weight, bias = (None if w is None else w.view(-1, *[1] * (x.dim() - 2)) for w in (weight, bias))  # type: ignore[operator]
+        weight, bias = (None if one is None else one.view(-1, *[1] * (x.dim() - 2)) for one in (weight, bias))
     scaled = x if weight is None else x * weight
     return scaled if bias is None else scaled + bias

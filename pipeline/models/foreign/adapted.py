@@ -89,7 +89,7 @@ def adapted(
         raise BadInputError(f"network ({type(network).__name__}): cannot be copied ({_said(error)}).") from error
     for module in copied.modules():
         if getattr(module, "inplace", False):
-            module.inplace = False
+            module.inplace = False  # type: ignore[assignment]
     given = _asked(copied, volume)
     item = _item_of(given, answer.item)
     first = given if item is None else given[item]
