@@ -70,7 +70,7 @@ NUMBER_PERFORMANCE = AnalysisSection(
     "How well is the number predicted?",
     "Performance",
     chapters.PERFORMANCE,
-    "Each scan was predicted by a network that had seen neither the scan nor any other scan of the same participant. "
+    "{predicted} "
     "A network should do better than the mean of the target. The gap (predicted minus true) falls with the target "
     "wherever prediction is imperfect; the corrected gap is the gap minus this trend, a line fitted to the other folds "
     "(de Lange & Cole 2020). It uses the true value, so it describes a person and does not measure the prediction.",
@@ -84,7 +84,7 @@ NUMBER_PERFORMANCE = AnalysisSection(
 )
 CLASSES_PERFORMANCE = AnalysisSection(
     "classes-performance", "How well are the classes distinguished?", "Performance", chapters.PERFORMANCE,
-    "Each scan was predicted by a network that had seen neither the scan nor any other scan of the same participant. "
+    "{predicted} "
     "The balanced accuracy is the mean over classes of the share of their scans that are recognised.",
     (
         View("performance_classes", "Predictions of all folds together.", _MEASURED, where={"fold": ["all"]}),

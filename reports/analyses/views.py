@@ -246,7 +246,9 @@ class AnalysisSection:
         shown = [table for view in self.views if (table := show_view(view, material)) is not None]
         horizon = number(run.config.cohort.mci_horizon_months)
         start = run.config.attribution.start_value
-        lead = self.lead.format(positive=run.positive, negative=run.negative, start=start, horizon=horizon)
+        lead = self.lead.format(
+            positive=run.positive, negative=run.negative, start=start, horizon=horizon, predicted=run.predicted
+        )
         verdict = None if self.verdict is None else self.verdict(run)
         return {"lead": lead, "verdict": verdict, "views": shown, "undone": self.undone(run)}
 

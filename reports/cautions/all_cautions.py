@@ -297,6 +297,18 @@ def _not_converged(run: RunRecord) -> Caution | None:
     )
 
 
+def _in_sample(run: RunRecord) -> Caution | None:
+    if not run.may_have_seen:
+        return None
+    return Caution(
+        "serious",
+        "Accuracy and maps may be in sample.",
+        "The network was trained elsewhere, and it is not known with whom. If these people were among them, accuracy "
+        "is too good and maps show what was learned by heart. If you know that they were not, set unseen = true in "
+        "[model]; name those who were in a table for cohort.without.",
+    )
+
+
 def _not_learned(run: RunRecord) -> Caution | None:
     accuracies = {fold: model.get("validation_balanced_accuracy") for fold, model in run.models.items()}
     folds = [fold for fold, value in accuracies.items() if value is not None and value <= 1 / len(run.task.outputs)]
@@ -304,10 +316,10 @@ def _not_learned(run: RunRecord) -> Caution | None:
         return None
     return Caution(
         "serious",
-        "A network did not learn.",
+        "A network does no better than guessing." if run.is_given else "A network did not learn.",
         f"In {count(len(folds), 'fold')} of {number(len(run.models))} ({listing([f'fold {fold}' for fold in folds])}) "
-        "even the best epoch is no better than guessing on the validation participants. Heatmaps of such a network "
-        "mean nothing.",
+        f"{'it' if run.is_given else 'even the best epoch'} is no better than guessing on the validation participants. "
+        "Heatmaps of such a network mean nothing.",
         "training",
     )
 
@@ -375,7 +387,8 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 CHECKS: Sequence[Check] = (
     Check(sums_of_evidence, ("evidence", "relevance_bilateral")),
-    Check(_synthetic), Check(_shuffled), Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
+    Check(_in_sample), Check(_synthetic), Check(_shuffled),
+    Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
     Check(_same_images), Check(_few, ("scans",)), Check(_chance),
     Check(_not_better, ("baselines",)), Check(_mirrored, ("registration",)),
     Check(_registration, ("registration",)),

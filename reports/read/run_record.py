@@ -20,6 +20,7 @@ import pandas as pd
 from heatlas.pipeline.cohort.people.tasks import KindName, Task, task_of
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.evaluation.planted import read_planted
+from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.config.settings import Config
@@ -84,6 +85,29 @@ class RunRecord:
     @property
     def task(self) -> Task:
         return task_of(self.config.cohort)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether its networks were used as they are."""
+        return is_given(self.config)
+
+    @property
+    def may_have_seen(self) -> bool:
+        """Whether a network of the user's own may have been trained with these people."""
+        return not getattr(self.config.model, "unseen", True)
+
+    @property
+    def in_whom(self) -> str:
+        """Words for the people who were predicted."""
+        return "who may have been in its training" if self.may_have_seen else "they had not seen"
+
+    @property
+    def predicted(self) -> str:
+        """A sentence on whose networks predicted each scan."""
+        if self.may_have_seen:
+            return "Each scan was predicted by a network that was trained elsewhere, perhaps with the same people."
+        neither = "had seen neither the scan nor any other scan of the same participant"
+        return f"Each scan counted here was predicted by a network that {neither}."
 
     @property
     def negative(self) -> str:

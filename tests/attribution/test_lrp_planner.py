@@ -78,16 +78,19 @@ class Free(nn.Module):
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
-    "unknown layer": (lambda: with_layer(11, nn.GELU()), ["layer 11", "GELU", "ReLU"]),
+    "unknown layer": (lambda: with_layer(11, nn.Softmin(1)), ["layer 11", "Softmin", "ReLU"]),
     "nested unknown layer": (
-        lambda: StagedModel([nn.Sequential(nn.Conv3d(1, 2, 3), nn.Sequential(nn.Softplus()))]).eval(),
-        ["layer stages.0.1.0", "Softplus"],
+        lambda: StagedModel([nn.Sequential(nn.Conv3d(1, 2, 3), nn.Sequential(nn.Softsign()))]).eval(),
+        ["layer stages.0.1.0", "Softsign"],
     ),
-    "instance normalisation": (lambda: with_layer(1, nn.InstanceNorm3d(4)), ["layer 1", "InstanceNorm3d"]),
+    "local response normalisation": (
+        lambda: with_layer(1, nn.LocalResponseNorm(3)),
+        ["layer 1", "LocalResponseNorm", "expected-gradients"],
+    ),
     "layer of one's own": (lambda: with_layer(2, TwiceReLU()), ["layer 2", "TwiceReLU"]),
     "block of one's own": (
         lambda: nn.Sequential(Squared(nn.ReLU()), *toy_network()).eval(),
-        ["layer 0.mul (mul)", "not supported"],
+        ["layer 0.mul (Product)", "has no rule in this method"],
     ),
     "model of one's own": (lambda: OwnForward([staged(toy_network())]).eval(), ["layer neg (neg)"]),
     "a hook that changes what a layer gives": (lambda: hooked(toy_network()), ["layer 2 (ReLU)", "forward hook"]),
@@ -106,7 +109,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     ),
     "window as large as the volume": (
         lambda: nn.Sequential(Block(lambda _, a: F.avg_pool3d(a, a.shape[2:])), nn.Flatten(), nn.Linear(2, 2)).eval(),
-        ["layer 0.avg_pool3d (avg_pool3d)", "not supported"],
+        ["layer 0.avg_pool3d (avg_pool3d)", "has no rule in this method"],
     ),
     "gate in training mode": (
         lambda: nn.Sequential(

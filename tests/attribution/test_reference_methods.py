@@ -31,8 +31,8 @@ from heatlas.pipeline.attribution.reference.expected_gradients import (
 )
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
-from heatlas.pipeline.attribution.reference.rescale import ACTIVATIONS
 from heatlas.pipeline.attribution.targets import start_values
+from heatlas.pipeline.models.graph.tracing import ACTIVATIONS
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 BY_VOXEL: list[Any] = [
@@ -377,10 +377,8 @@ class Product(Squeeze):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Squeeze(), r"mul.*multiplies two activations"),
-        (Product(), r"mul.*not supported"),
-        (nn.Sequential(nn.Conv3d(1, 2, 3), nn.Softmax(1), nn.Flatten(), nn.Linear(1120, 2)), "Softmax.*not supported"),
-        (nn.Sequential(nn.Conv3d(1, 2, 3), nn.PReLU(), nn.Flatten(), nn.Linear(1120, 2)), "PReLU.*not supported"),
+        (nn.Sequential(nn.Conv3d(1, 2, 3), nn.Softmax(1), nn.Flatten(), nn.Linear(1120, 2)), "Softmax.*has no rule"),
+        (nn.Sequential(nn.Conv3d(1, 2, 3), nn.Softsign(), nn.Flatten(), nn.Linear(1120, 2)), "Softsign.*has no rule"),
         (nn.Sequential(nn.Conv3d(1, 2, 3), nn.SiLU(inplace=True)), "in place"),
     ],
 )
@@ -390,6 +388,12 @@ def test_deeplift_refuses_by_name_what_the_rule_is_not_defined_for(model: nn.Mod
         attribute(model.double().eval(), volumes(), 0, method)
     with pytest.raises(UsageError, match=words):
         require_defined(model, (9, 12, 10), method, 0, "evidence")
+
+
+@pytest.mark.parametrize("model", [Squeeze(), Product()])
+def test_deeplift_goes_through_products_completely(model: nn.Module) -> None:
+    answer = attribute(model.double().eval(), volumes(), 0, given_to(DeepLift()))
+    torch.testing.assert_close(answer.values.flatten(1).sum(1), answer.start_value - answer.reference_value)
 
 
 def test_deeplift_refuses_the_probability_and_lrp_the_evidence() -> None:

@@ -28,7 +28,7 @@ from heatlas.pipeline.models.families.monai import (
     ViTConfig,
 )
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
-from heatlas.pipeline.models.families.registry import FAMILIES, build_network
+from heatlas.pipeline.models.families.registry import BUILT, FAMILIES, build_network
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import load_model, require_family, save_model
 from heatlas.pipeline.run.errors import BadInputError
@@ -149,7 +149,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", BUILT)
 def test_every_family_is_stored_and_read(name, tmp_path):
     settings, whole = SETTINGS[name], NetworkInput(3.0, None)
     torch.manual_seed(3)

@@ -25,10 +25,6 @@ SWISH = (
     "its activation is Swish, which is negative for some inputs; the rules here are proven for ReLU networks only. "
     "Use gradient, integrated-gradients or grad-cam"
 )
-SQUEEZE = (
-    "squeeze and excitation multiplies two activations, and the rescale rule has no chord for a product. Use "
-    "expected-gradients"
-)
 NEGATIVE = "the features of its last stage may be negative{}, and the formula needs amounts. Use grad-cam"
 ATTENTION = (
     "its attention multiplies two activations, and GELU is negative for some inputs; the rules here are proven for "
@@ -215,13 +211,12 @@ MONAI_FAMILIES: Sequence[Family] = (
         "seresnet50", SEResNetConfig, _seresnet, lambda _: 35,
         "was an SE-ResNet-50, a residual network [@resnet] with squeeze and excitation [@senet], in three dimensions, "
         "as in MONAI [@monai]",
-        refused={"deeplift": SQUEEZE},
     ),
     padded_family(
         "efficientnet-b0", EfficientNetConfig, _efficientnet, lambda _: 64,
         "was an EfficientNet-B0 [@efficientnet] in three dimensions, as in MONAI [@monai]",
         refused={
-            "lrp": SWISH, "guided-backpropagation": SWISH, "deeplift": SQUEEZE,
+            "guided-backpropagation": SWISH,
             **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), NEGATIVE.format(" (Swish)")),
         },
     ),

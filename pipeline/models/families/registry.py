@@ -45,11 +45,14 @@ def is_solved(settings: ModelConfig) -> bool:
 
 
 OWN = (
-    FOUNDING, LINEAR, FOREIGN, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES,
+    FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES,
 )  # fmt: skip
 for _family in OWN:
     add_family(_family)
 add_family(usual_probe(family_of))  # which stands on one of the others
+BUILT = tuple(FAMILIES)
+"""Names of the families that are built and trained here."""
+add_family(FOREIGN)
 
 
 def is_given(config: Config) -> bool:

@@ -144,7 +144,7 @@ def _asked(network: nn.Module, volume: Tensor) -> Any:
                 raise BadInputError(
                     f"network {weights} ({_said(error)}). Check channels, grid and spacing of the images."
                 ) from error
-            if not torch.equal(before, volume):
+            if not _same(before, volume):
                 raise UsageError(
                     f"network {type(network).__name__}: changes its input in place; let it work on a copy (x.clone())."
                 )

@@ -7,8 +7,10 @@ a residual block, which the skip connection passes by, is none.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, fx, nn
@@ -34,7 +36,7 @@ def split_at(model: nn.Module, name: str) -> tuple[Layers, Layers]:
     UsageError
         If the network cannot be traced, there is no such layer, it is the output, or a connection passes it by.
     """
-    program = trace(model)
+    program = _needed(trace(model))
     places = [place for place, operation in enumerate(program.operations) if is_in(operation, name)]
     if not places:
         raise UsageError(f"stage {name!r}: no such layer; the model has {', '.join(o.name for o in crossed(program))}.")
@@ -94,7 +96,7 @@ def last_with_voxels(model: nn.Module, volume: Tensor) -> str | None:
     UsageError
         If the network cannot be traced.
     """
-    program = trace(model)
+    program = _needed(trace(model))
     shapes = _shapes(program, volume)
     for operation in reversed(crossed(program)):
         shape = shapes.get(operation.value, ())
@@ -110,7 +112,7 @@ def crossed(program: Program) -> list[Operation]:
     reads: dict[str, int] = {}
     for number, operation in enumerate(program.operations):
         for node in operation.node.all_input_nodes:
-            if node.op != "get_attr":
+            if node.op != "get_attr" and not _is_batch_size(operation.node):
                 reads[node.name] = number
     for number, operation in enumerate(program.operations[:-1]):
         before = program.source if number == 0 else program.operations[number - 1].value
@@ -118,6 +120,17 @@ def crossed(program: Program) -> list[Operation]:
         if furthest <= number and operation.node.op != "get_attr" and place[operation.value] == number:
             found.append(operation)
     return found
+
+
+def _needed(program: Program) -> Program:
+    """The operations that the output depends on, and those that change a value in place."""
+    wanted, kept = {program.result}, []
+    for operation in reversed(program.operations):
+        name = str(getattr(operation.node.target, "__name__", operation.node.target))
+        if operation.value in wanted or (name.endswith("_") and operation.node.op != "get_attr"):
+            wanted |= {node.name for node in operation.node.all_input_nodes}
+            kept.append(operation)
+    return replace(program, operations=tuple(reversed(kept)))
 
 
 def is_in(operation: Operation, name: str) -> bool:
@@ -150,7 +163,7 @@ def _layers(program: Program, start: int, stop: int) -> Layers:
     for operation in part:
         if operation.node.target == "size" and all(_flattens(user) for user in operation.node.users):
             continue  # view(x.size(0), -1)
-        if operation.node.all_input_nodes[:1] != [n for n in operation.node.all_input_nodes if n.name == value]:
+        if [node.name for node in operation.node.all_input_nodes if node.target != "size"] != [value]:
             module = None
         else:
             module = nn.Flatten() if _flattens(operation.node) else operation.module
@@ -159,6 +172,14 @@ def _layers(program: Program, start: int, stop: int) -> Layers:
         chain.append((operation.name, module))
         value = operation.value
     return tuple(chain)
+
+
+def _is_batch_size(node: fx.Node) -> bool:
+    """Whether an operation reads how many volumes there are: ``x.size(0)`` or ``x.shape``, of which 0 is taken."""
+    if node.target == "size":
+        return node.args[1:] == (0,)
+    takes = [user.target is operator.getitem and user.args[1] == 0 for user in node.users]
+    return node.target is getattr and node.args[1:] == ("shape",) and all(takes)
 
 
 def _flattens(node: fx.Node) -> bool:
@@ -179,6 +200,8 @@ def _cut_out(program: Program, part: Sequence[Operation], before: str) -> fx.Gra
         if node.name == before:
             known[node] = source
     for operation in part:
+        if _is_batch_size(operation.node):  # which all values have in common
+            known.setdefault(operation.node.all_input_nodes[0], source)
         known[operation.node] = graph.node_copy(operation.node, lambda node: known[node])
     graph.output(known[part[-1].node])
     return fx.GraphModule(program.graph, graph)

@@ -267,6 +267,16 @@ def _training(run: RunRecord) -> str:
 def _fitting(run: RunRecord) -> str:
     """How weights were found."""
     training = run.config.training
+    if training.networks_of:
+        others = len(next(iter(run.models.values())).get("participants", {}).get("train", ()))
+        return (
+            f" Its weights are those of the networks of all folds of a run on another cohort ({others} people), whose "
+            "logits were averaged. Nothing was trained on the present cohort but the simple predictors, whose folds "
+            "are those of this run."
+        )
+    if run.is_given:
+        known = "may" if run.may_have_seen else "did not"
+        return f" Its training was not part of this study; the people of this study {known} take part in it."
     if is_solved(run.config.model):
         weighted = ", weighted by class" if training.balance_classes and not run.task.is_number else ""
         return (
@@ -349,6 +359,8 @@ def _attribution(run: RunRecord) -> str:
     norm = "folded into the convolutions" if folded else "passed through unchanged"
     of_whom = " for scans of both classes" if len(run.task.outputs) == 2 else ""
     text = "Every scan was explained by the network that had not seen its participant"
+    if run.is_given:
+        text = "Every scan was explained by the same network" + "s" * bool(run.config.training.networks_of)
     if run.lrp_names:
         betas = listing([f"{beta:g}" for beta in settings.betas])
         text += (

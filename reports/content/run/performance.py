@@ -49,6 +49,7 @@ def build(material: Material) -> Mapping[str, Any]:
     """Measures with intervals, confusion table, curves, folds."""
     run = material.run
     content: dict[str, Any] = {
+        "predicted": run.predicted,
         "confusion": _confusion(material),
         "curves": _curves(material),
         "table": None,

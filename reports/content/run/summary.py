@@ -105,6 +105,16 @@ def _asked(run: RunRecord) -> str:
     names = [_SPELLED.get(name, name) for name in reversed(task.outputs)]
     goal = f"predict {task.column}" if task.is_number else f"tell {listing(names)} apart"
     whose = " of synthetic people" if run.is_synthetic else ""
+    if run.config.training.networks_of:
+        return (
+            f"Networks that were trained on another cohort to {goal} were applied to T1-weighted brain MRI{whose}. "
+            "Heatmaps show which parts of the brain their answer rests on."
+        )
+    if run.is_given:
+        return (
+            f"A network that was trained elsewhere to {goal} was applied to T1-weighted brain MRI{whose}. Heatmaps "
+            "show which parts of the brain its answer rests on."
+        )
     return (
         f"A convolutional network was trained to {goal} in T1-weighted brain MRI{whose}. Heatmaps show which parts of "
         "the brain its answer rests on."
@@ -117,7 +127,7 @@ def _found(run: RunRecord) -> str:
     estimate = None if run.task.kind.name != TWO_CLASSES else performance_estimate(run, "balanced_accuracy")
     if estimate is not None:
         sentences.append(
-            f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
+            f"Networks told {run.positive} from {run.negative} in people {run.in_whom} with a balanced accuracy of "
             f"{fixed(estimate.value)}."
         )
     sentences.append(comparison(run))
@@ -155,7 +165,7 @@ def _trust(run: RunRecord) -> str:
 def _networks_agree(run: RunRecord) -> str:
     """Whether networks trained on different people order regions alike in the leading map; empty if they do."""
     correlation = correlation_of_folds(run)
-    if correlation is None or correlation >= LARGELY:
+    if run.is_given or correlation is None or correlation >= LARGELY:  # one network has nothing to agree with
         return ""
     how = "only in part alike" if correlation >= PARTLY else "very differently"
     return f" Networks trained on different people order the regions {how}: do not read much into the order."
@@ -182,14 +192,14 @@ def _other_task(run: RunRecord) -> Answer:
     people = f"This rests on {count(int(str(best['n_participants'])), 'participant')}."
     if run.task.is_number:
         text = (
-            f"Networks predicted {run.task.column} of people they had not seen with a mean absolute error of "
+            f"Networks predicted {run.task.column} of people {run.in_whom} with a mean absolute error of "
             f"{fixed(best['estimate'])} ({span}), where predicting the mean of all gives "
             f"{fixed(rows.loc['mae_of_mean', 'estimate'])}; the correlation of predicted with true values is "
             f"{fixed(rows.loc['r', 'estimate'])}. {people} {comparison(run)}"
         ).strip()
         return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "mean absolute error")
     text = (
-        f"Networks told {listing(list(run.task.outputs))} apart in people they had not seen with a balanced accuracy "
+        f"Networks told {listing(list(run.task.outputs))} apart in people {run.in_whom} with a balanced accuracy "
         f"of {fixed(best['estimate'])} ({span}), where {fixed(1 / len(run.task.outputs))} is guessing. {people}"
     )
     return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "balanced accuracy over all classes")
@@ -207,7 +217,7 @@ def _classifier(run: RunRecord) -> Answer:
     estimates = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
     others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in estimates.items() if one is not None]
     text = (
-        f"Networks told {run.positive} from {run.negative} in people they had not seen with a balanced accuracy of "
+        f"Networks told {run.positive} from {run.negative} in people {run.in_whom} with a balanced accuracy of "
         f"{fixed(estimate.value)} ({interval(estimate.low, estimate.high, 2, confidence)}), where 0.50 is guessing; "
         f"{listing(others)}. This rests on {count(estimate.scans, 'scan')} of "
         f"{count(estimate.participants, 'participant')}. {comparison(run)}"

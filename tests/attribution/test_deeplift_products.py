@@ -1,0 +1,116 @@
+"""DeepLIFT through products: squeeze and excitation, and normalisations by the spread of the values themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.reference.deeplift import deeplift
+from heatlas.pipeline.attribution.reference.rescale import Multiplied, normalised
+from heatlas.pipeline.run.errors import UsageError
+
+DRAWS = torch.Generator().manual_seed(5)
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=DRAWS, dtype=torch.float64)
+
+
+def test_each_factor_of_a_product_gets_its_shapley_value():
+    a, b, a_r, b_r = (drawn(2, 3, 4) for _ in range(4))
+    a.requires_grad_(), b.requires_grad_()
+    Multiplied.apply(a, b, a_r, b_r).sum().backward()
+    first, second = a * b_r - a_r * b_r, a * b - a_r * b  # what a adds when it changes first, and second
+    torch.testing.assert_close(a.grad * (a - a_r), ((first + second) / 2).detach())
+    torch.testing.assert_close((a.grad * (a - a_r) + b.grad * (b - b_r)).detach(), (a * b - a_r * b_r).detach())
+
+
+def test_a_factor_that_is_broadcast_gets_the_sum():
+    a, gate, a_r, gate_r = drawn(1, 3, 2, 2, 2), drawn(1, 3, 1, 1, 1), drawn(1, 3, 2, 2, 2), drawn(1, 3, 1, 1, 1)
+    a.requires_grad_(), gate.requires_grad_()
+    Multiplied.apply(a, gate, a_r, gate_r).sum().backward()
+    assert gate.grad.shape == gate.shape
+    total = (a.grad * (a - a_r)).sum() + (gate.grad * (gate - gate_r)).sum()
+    torch.testing.assert_close(total, (a * gate - a_r * gate_r).sum())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.InstanceNorm3d(4, affine=True), nn.InstanceNorm3d(4), nn.GroupNorm(2, 4), nn.LayerNorm([2, 3, 5]),
+     nn.LayerNorm(5, elementwise_affine=False)],
+)  # fmt: skip
+def test_a_normalisation_computes_what_torch_does_and_adds_up(module):
+    module = module.double()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, generator=DRAWS)
+    x, r, weights = drawn(2, 4, 2, 3, 5), drawn(1, 4, 2, 3, 5), drawn(2, 4, 2, 3, 5)
+    x.requires_grad_()
+    value, of_reference = normalised(module, x, r)
+    torch.testing.assert_close(value, module(x))
+    torch.testing.assert_close(of_reference, module(r))
+    (weights * value).sum().backward()
+    torch.testing.assert_close(
+        (x.grad * (x - r)).flatten(1).sum(1).detach(), (weights * (value - of_reference)).flatten(1).sum(1).detach()
+    )
+
+
+def test_near_the_reference_the_multipliers_of_a_normalisation_are_its_gradient():
+    module, r, weights = nn.GroupNorm(2, 4).double(), drawn(1, 4, 2, 3, 5), drawn(1, 4, 2, 3, 5)
+    x = (r + 1e-6 * drawn(1, 4, 2, 3, 5)).requires_grad_()
+    (multiplier,) = torch.autograd.grad((weights * normalised(module, x, r)[0]).sum(), x)
+    (gradient,) = torch.autograd.grad((weights * module(x)).sum(), x)
+    torch.testing.assert_close(multiplier, gradient, rtol=1e-4, atol=1e-5)
+
+
+class SqueezeExcite(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv3d(1, 4, 3), nn.InstanceNorm3d(4, affine=True)
+        self.gate = nn.Sequential(
+            nn.AdaptiveAvgPool3d(1), nn.Conv3d(4, 2, 1), nn.ReLU(), nn.Conv3d(2, 4, 1), nn.Sigmoid()
+        )
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.leaky_relu(self.norm(self.conv(x)), 0.1)
+        x = x * self.gate(x)
+        x = x * x.mean(dim=(2, 3, 4), keepdim=True)
+        return self.head(nn.functional.silu(x).mean((2, 3, 4)))
+
+
+def test_a_network_of_products_is_explained_completely():
+    torch.manual_seed(2)
+    network = SqueezeExcite().double().eval()
+    volume, reference = drawn(2, 1, 6, 5, 7), drawn(1, 1, 6, 5, 7)
+    found, value, of_reference = deeplift(network, volume, reference, 1)
+    torch.testing.assert_close(found.flatten(1).sum(1), value - of_reference)
+
+
+def test_an_operation_without_a_rule_is_refused_even_in_a_gate():
+    class Odd(SqueezeExcite):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.conv(x)
+            return self.head((x * torch.sigmoid(x.exp())).mean((2, 3, 4)))
+
+    with pytest.raises(UsageError, match=r"exp.*has no rule in this method"):
+        deeplift(Odd().double().eval(), drawn(1, 1, 6, 5, 7), drawn(1, 1, 6, 5, 7), 1)
+
+
+@pytest.mark.parametrize("activation", [nn.LeakyReLU(0.1), nn.ELU(), nn.SiLU(), nn.GELU(), nn.InstanceNorm3d(3)])
+def test_lrp_passes_activations_and_normalisations_unchanged(activation):
+    torch.manual_seed(1)
+    network = nn.Sequential(
+        nn.ConstantPad3d((1, 2, 0, 1, 1, 0), 0.0), nn.Conv3d(1, 3, 3, bias=False), activation, nn.Flatten(),
+        nn.Linear(3 * 6 * 4 * 8, 2, bias=False),
+    ).double().eval()  # fmt: skip
+    volume = drawn(1, 1, 7, 5, 7).abs()
+    assert network(volume).shape == (1, 2)
+    found = attribute(network, volume, 1, Lrp(beta=1.0))
+    assert found.values.shape == volume.shape
+    units = network[2](network[1](network[0](volume))).flatten()  # by hand: relevance of the units, then of the input
+    positive, negative = (network[4].weight[1] * units).clamp(min=0), (network[4].weight[1] * units).clamp(max=0)
+    of_units = found.start_value * (2 * positive / positive.sum() - negative / negative.sum())
+    torch.testing.assert_close(found.values.sum(), of_units.sum(), rtol=1e-6, atol=1e-9)

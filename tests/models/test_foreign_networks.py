@@ -1,0 +1,237 @@
+"""Networks of others: what they answer becomes logits, and what cannot be explained is refused before any work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from heatlas.pipeline.models.families.foreign import FOREIGN, ForeignConfig, made, with_weights
+from heatlas.pipeline.models.foreign.adapted import Answer, adapted
+from heatlas.pipeline.models.graph.boundary import split_at, staged
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+
+VOLUME = torch.rand((1, 1, 8, 9, 10), generator=torch.Generator().manual_seed(1))
+
+
+class Net(nn.Module):
+    """Logits by a convolution, a residual block, pooling and a linear layer; `last` is applied to them."""
+
+    def __init__(self, outputs: int = 3, last: nn.Module | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Sequential(nn.Conv3d(1, 4, 3), nn.ReLU(inplace=True))
+        self.block = nn.Conv3d(4, 4, 3, padding=1)
+        self.pool, self.head = nn.AdaptiveAvgPool3d(1), nn.Linear(4, outputs)
+        self.last = last or nn.Identity()
+
+    def logits(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = torch.relu(self.block(x) + x)
+        return self.head(self.pool(x).view(x.size(0), -1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.logits(x))
+
+
+class Outside(Net):
+    """The same, with what it does at the end given as a function."""
+
+    def __init__(self, end, outputs: int = 3) -> None:
+        super().__init__(outputs)
+        self.end = end
+
+    def forward(self, x: Tensor):
+        return self.end(self.logits(x))
+
+
+@pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)])
+def test_a_softmax_at_the_end_is_taken_off(last):
+    network = Net(last=last).eval()
+    with torch.no_grad():
+        assert torch.equal(adapted(network, VOLUME)(VOLUME), network.logits(VOLUME))
+
+
+@pytest.mark.parametrize(
+    "end", [lambda z: torch.softmax(z, 1), lambda z: z.log_softmax(dim=1), lambda z: torch.softmax(z, 1).flatten(1)]
+)
+def test_a_softmax_called_as_a_function_is_taken_off(end):
+    network = Outside(end).eval()
+    with torch.no_grad():
+        assert torch.equal(adapted(network, VOLUME)(VOLUME), network.logits(VOLUME))
+
+
+def test_probabilities_of_a_network_that_cannot_be_traced_become_logits_up_to_a_constant():
+    def end(z: Tensor) -> Tensor:
+        return torch.softmax(z, 1) if float(z.sum()) > -1e9 else z  # control flow on values
+
+    network = Outside(end).eval()
+    with torch.no_grad():
+        given, logits = adapted(network, VOLUME)(VOLUME), network.logits(VOLUME)
+    torch.testing.assert_close(given - given.mean(), logits - logits.mean())
+
+
+def test_a_sigmoid_is_taken_off_where_it_is_named_and_never_guessed():
+    network = Net(1, nn.Sigmoid()).eval()
+    with torch.no_grad():
+        assert torch.equal(adapted(network, VOLUME)(VOLUME), network(VOLUME))
+        found = adapted(network, VOLUME, outputs=2, answer=Answer("sigmoid"))(VOLUME)
+        torch.testing.assert_close(found, torch.cat([torch.zeros(1, 1), network.logits(VOLUME)], 1))
+        torch.testing.assert_close(torch.softmax(found, 1)[:, 1:], network(VOLUME))
+
+
+def test_the_expected_value_of_bins_is_the_output():
+    network = Net(last=nn.LogSoftmax(1)).eval()
+    with torch.no_grad():
+        found = adapted(network, VOLUME, answer=Answer(bins=(60.0, 70.0, 90.0)))(VOLUME)
+        wanted = (torch.softmax(network.logits(VOLUME), 1) * torch.tensor([60.0, 70.0, 90.0])).sum(1, keepdim=True)
+    torch.testing.assert_close(found, wanted)
+    with pytest.raises(UsageError, match="2 centres, but the network has 3 outputs"):
+        adapted(network, VOLUME, answer=Answer(bins=(60.0, 70.0)))
+
+
+@pytest.mark.parametrize(
+    ("end", "item"),
+    [(lambda z: (z.sum(), z), "1"), (lambda z: {"features": z.sum(), "logits": z}, "logits"),
+     (lambda z: {"logits": z[:, :, None, None, None]}, "logits")],
+)  # fmt: skip
+def test_of_several_answers_one_is_named(end, item):
+    network = Outside(end).eval()
+    with torch.no_grad():
+        found = adapted(network, VOLUME, answer=Answer(item=item))(VOLUME)
+        torch.testing.assert_close(found, network.logits(VOLUME))
+    with pytest.raises(UsageError, match=r"say which is the answer, as output_item = "):
+        adapted(network, VOLUME)
+
+
+def test_the_network_itself_is_not_changed():
+    network = Net(last=nn.Softmax(1)).train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    adapted(network, VOLUME)
+    assert network.training
+    assert network.stem[1].inplace
+    assert all(parameter.requires_grad for parameter in network.parameters())
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
+class _Random(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(x) + torch.rand(1)
+
+
+class _Overwriting(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        x -= x.mean()
+        return self.logits(x)
+
+
+@pytest.mark.parametrize(
+    ("network", "volume", "message"),
+    [
+        (_Random(), VOLUME, "answers differently to the same volume"),
+        (_Overwriting(), VOLUME, "changes its input in place"),
+        (Net(), VOLUME.expand(1, 2, -1, -1, -1), "does not take a volume of"),
+        (Net(), VOLUME * float("nan"), "not finite"),
+        (Outside(lambda z: z[:, :, None].expand(-1, -1, 2).mean()), VOLUME, "it must be one row of numbers"),
+        (Outside(lambda _: "AD"), VOLUME, "gives a str"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(network, volume, message):
+    with pytest.raises((UsageError, BadInputError), match=message):
+        adapted(network, volume.clone())
+
+
+def test_the_number_of_outputs_must_be_that_of_the_classes():
+    with pytest.raises(UsageError, match="has 3 outputs, and 2 are wanted"):
+        adapted(Net(), VOLUME, outputs=2)
+
+
+def test_both_parts_of_a_split_network_compute_the_network():
+    network = Net().eval()
+    for stage in ("stem", "stem.0", "pool"):
+        before, after = split_at(network, stage)
+        x = VOLUME
+        for _, layer in (*before, *after):
+            x = layer(x)
+        torch.testing.assert_close(x, network(VOLUME))
+    first, second = staged(network, VOLUME)
+    torch.testing.assert_close(second(first(VOLUME)), network(VOLUME))
+    assert first(VOLUME).shape == (1, 4, 6, 7, 8)  # after the sum, before the pooling
+
+
+def test_a_layer_that_a_skip_connection_passes_by_is_no_boundary():
+    with pytest.raises(UsageError, match=r"a connection passes this layer by.*as add"):
+        split_at(Net().eval(), "block")
+    with pytest.raises(UsageError, match="no such layer"):
+        split_at(Net().eval(), "layer4")
+    with pytest.raises(UsageError, match="is the output itself"):
+        split_at(nn.Sequential(Net()).eval()[0], "last")
+
+
+CODE = """
+from torch import nn
+
+def small(outputs=2):
+    return nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(inplace=True), nn.AdaptiveAvgPool3d(1), nn.Flatten(),
+                         nn.Linear(2, outputs))
+
+def broken():
+    raise RuntimeError("no licence")
+
+def text():
+    return "network"
+"""
+
+
+@pytest.fixture
+def description(tmp_path) -> ForeignConfig:
+    (tmp_path / "nets.py").write_text(CODE)
+    config = ForeignConfig(network=f"{tmp_path}/nets.py:small", weights=str(tmp_path / "w.safetensors"))
+    torch.manual_seed(4)
+    safetensors.torch.save_file(made(config).state_dict(), config.weights)
+    return config
+
+
+def test_a_description_gives_the_network_with_its_weights(description):
+    model = FOREIGN.build((8, 9, 10), description, 2)
+    wanted = with_weights(made(description), Path(description.weights)).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(VOLUME), wanted(VOLUME))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"network": "nowhere.py:small"}, "No such file"),
+        ({"network": "no_such_module:small"}, "No module named"),
+        ({"network": "small"}, "write FILE.py:NAME"),
+        ({"network": "{place}/nets.py:large"}, "has no large"),
+        ({"network": "{place}/nets.py:broken"}, "RuntimeError: no licence"),
+        ({"network": "{place}/nets.py:text"}, "gives a str, no torch.nn.Module"),
+        ({"arguments": '{"depth": 3}'}, "TypeError"),
+        ({"arguments": '{"outputs": 3}'}, r"another shape: 4.weight \(2, 2\), not \(3, 2\)"),
+    ],
+)
+def test_a_wrong_description_is_refused_with_the_reason(description, change, message):
+    place = Path(description.weights).parent
+    values = {name: value.replace("{place}", str(place)) for name, value in change.items()}
+    config = ForeignConfig(**{"network": description.network, "weights": description.weights, **values})
+    with pytest.raises((UsageError, BadInputError), match=message):
+        FOREIGN.build((8, 9, 10), config, 2)
+
+
+def test_weights_that_differ_are_listed(description, tmp_path):
+    state = safetensors.torch.load_file(description.weights)
+    state["5.weight"] = state.pop("0.weight")
+    safetensors.torch.save_file(state, tmp_path / "other.safetensors")
+    with pytest.raises(BadInputError, match=r"missing: 0\.weight; unexpected: 5\.weight"):
+        with_weights(made(description), tmp_path / "other.safetensors")
+
+
+def test_a_pickle_that_executes_is_not_read(description, tmp_path):
+    torch.save(Net(), tmp_path / "whole.pt")
+    with pytest.raises(BadInputError, match="no weights that can be read safely"):
+        with_weights(made(description), tmp_path / "whole.pt")
