@@ -1,0 +1,137 @@
+"""``heatlas.explain``: any network, any image."""
+
+from __future__ import annotations
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import heatlas
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
+from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.run.config.networks import NETWORKS
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+
+GRID = template_grid(8.0)
+
+
+class Residual(nn.Module):
+    """Works in place, has a skip connection, and answers with probabilities in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.block, self.head = nn.Conv3d(1, 3, 3, 2), nn.Conv3d(3, 3, 3, padding=1), nn.Linear(3, 2)
+        self.relu = nn.ReLU(inplace=True)
+
+    def logits(self, x: Tensor) -> Tensor:
+        x = self.relu(self.stem(x))
+        x = self.relu(self.block(x) + x)
+        return self.head(x.mean((2, 3, 4)))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"probabilities": torch.softmax(self.logits(x), 1), "volume": x}
+
+
+def image(seed: int) -> nib.nifti1.Nifti1Image:
+    values = np.random.default_rng(seed).random(GRID.shape).astype(np.float32)
+    return nib.nifti1.Nifti1Image(values, GRID.affine)
+
+
+def test_a_map_lies_on_the_grid_of_the_image_and_adds_up():
+    network, person, controls = Residual(), image(1), [image(2), image(3)]
+    found = heatlas.explain(
+        network, person, "deeplift", target=1, reference=controls, output_item="probabilities",
+    )  # fmt: skip
+    volumes = [torch.from_numpy(one.get_fdata(dtype=np.float32))[None, None] for one in (person, *controls)]
+    with torch.no_grad():
+        evidence = [float(z[1] - z[0]) for z in (network.eval().logits(v)[0] for v in volumes)]
+        of_mean = network.logits((volumes[1] + volumes[2]) / 2)[0]
+    assert found.value == pytest.approx(evidence[0], abs=1e-5)
+    assert found.reference_value == pytest.approx(float(of_mean[1] - of_mean[0]), abs=1e-5)
+    assert found.missing == pytest.approx(0, abs=1e-5)
+    np.testing.assert_array_equal(found.map.affine, GRID.affine)
+    assert float(np.asarray(found.map.dataobj).sum(dtype=np.float64)) == pytest.approx(
+        found.value - found.reference_value, abs=1e-5
+    )
+
+
+def test_regions_are_sums_of_the_map_over_the_labels():
+    found = heatlas.explain(Residual(), image(1), "input-x-gradient", output_item="probabilities")
+    table = found.regions().set_index("region")
+    values, labels = np.asarray(found.map.dataobj), load_atlas("neuromorphometrics-cat12", GRID).labels
+    for region in (48, 47, 45):
+        assert table.loc[region, "sum"] == pytest.approx(values[labels == region].sum(dtype=np.float64), abs=1e-9)
+        assert table.loc[region, "n_voxels"] == (labels == region).sum()
+    assert table["sum"].sum() == pytest.approx(values.sum(dtype=np.float64), abs=1e-6)
+    with pytest.raises(UsageError, match="Give an image"):
+        heatlas.explain(Residual(), image(1).get_fdata(), "gradient", output_item="probabilities").regions()
+
+
+def test_a_layer_is_named_as_in_the_network_and_the_last_one_is_found():
+    network, person = Residual(), image(1)
+    asked = {"target": 1, "output_item": "probabilities"}
+    found = heatlas.explain(network, person, "grad-cam", **asked)
+    at_sum = heatlas.explain(network, person, "grad-cam", stage="relu", **asked)  # its last call, after the sum
+    np.testing.assert_array_equal(found.map.dataobj, at_sum.map.dataobj)
+    features = network.eval().relu(network.stem(torch.from_numpy(person.get_fdata(dtype=np.float32))[None, None]))
+    features = (features + network.block(features)).relu()
+    by_hand = (network.head.weight[1][:, None, None, None] / features[0, 0].numel() * features[0]).sum(0).relu()
+    answer = heatlas.explain(network, person, "hires-cam", **asked).attribution
+    assert float(by_hand.sum()) > 0
+    centre = np.asarray(found.map.dataobj)[1 : 2 * by_hand.shape[0] : 2, 1 : 2 * by_hand.shape[1] : 2,
+                                           1 : 2 * by_hand.shape[2] : 2]  # fmt: skip
+    np.testing.assert_allclose(centre, by_hand.detach().numpy(), rtol=1e-4, atol=1e-7)
+    assert answer.values.shape[2:] == GRID.shape
+    with pytest.raises(UsageError, match="a connection passes this layer by"):
+        heatlas.explain(network, person, "grad-cam", stage="block", **asked)
+
+
+def test_a_network_of_a_family_is_explained_as_in_a_run():
+    settings = NETWORKS["resnet10"]("resnet10", width=0.125)
+    torch.manual_seed(1)
+    network = build_network(settings, (34, 37, 35), 2).eval()
+    volume = torch.rand((34, 37, 35), generator=torch.Generator().manual_seed(2))
+    for method, record in (("input-x-gradient", InputTimesGradient()), ("grad-cam", GradCam())):
+        found = heatlas.explain(network, volume, method, target=1)
+        stage = 0 if method == "input-x-gradient" else found.attribution.parameters["stage"]
+        wanted = attribute(network, volume[None, None], 1, record, stage)
+        np.testing.assert_allclose(found.map.dataobj, wanted.values[0, 0].numpy(), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "deep-lift"}, "method deep-lift: unknown"),
+        ({"method": "deeplift"}, "was given none; set its reference"),
+        ({"method": "gradient", "target": 2}, "target 2 does not exist"),
+        ({"method": "gradient", "stage": "layer4"}, "no such layer"),
+        ({"method": "gradient", "settings": {"samples": 3}}, "has no setting 'samples'"),
+        ({"method": "gradient", "output_item": ""}, "say which is the answer"),
+        ({"method": "deeplift", "reference": [np.zeros((4, 4, 4))]}, "the reference volumes have the grid"),
+        ({"method": "rollout"}, "attention"),
+    ],
+)
+def test_what_cannot_be_done_is_said(settings, message):
+    with pytest.raises((UsageError, BadInputError), match=message):
+        heatlas.explain(Residual(), image(1), **{"output_item": "probabilities", **settings})
+
+
+def test_images_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "scan.nii").write_text("no image")
+    with pytest.raises(BadInputError, match=r"scan\.nii: no image that can be read"):
+        heatlas.explain(Residual(), tmp_path / "scan.nii", "gradient")
+    with pytest.raises(BadInputError, match="has 2 axes"):
+        heatlas.explain(Residual(), np.zeros((4, 4)), "gradient")
+
+
+def test_public_names_are_there():
+    assert all(getattr(heatlas, name) is not None for name in heatlas.__all__)
+    assert set(heatlas.methods()["method"]) >= {"lrp", "deeplift", "expected-gradients"}
+    assert "resnet10" in set(heatlas.networks()["network"])
