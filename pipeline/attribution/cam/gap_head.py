@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.models.graph.tracing import SpatialMean
 from heatlas.pipeline.run.errors import UsageError
 
 TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Flatten)
@@ -44,6 +45,8 @@ def class_weights(view: NetworkView, method: str) -> Tensor:
 
 
 def _pools_all(layer: nn.Module, grid: Sequence[int]) -> bool:
+    if isinstance(layer, SpatialMean):
+        return True
     if isinstance(layer, nn.AdaptiveAvgPool3d):
         sizes = layer.output_size
         return sizes == 1 or tuple(sizes if isinstance(sizes, tuple | list) else ()) == (1, 1, 1)

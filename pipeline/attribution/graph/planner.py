@@ -231,7 +231,7 @@ def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: boo
     operations = tuple(chain if pool is None else chain[:-1])
     norm = _norm_to_fold(chain) if batch_norm == "fold" else None
     inputs = head.inputs[:1] if isinstance(head.module, Gate) else head.inputs
-    shares = isinstance(head.module, nn.Conv3d | nn.Linear | Sum | Concatenate | nn.AvgPool3d | nn.AdaptiveAvgPool3d)
+    shares = isinstance(head.module, (nn.Conv3d, nn.Linear, Sum, Concatenate, *POOLINGS))
     return PlannedStep(
         name=head.name if shares else last.name,
         operations=operations,

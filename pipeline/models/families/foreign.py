@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from heatlas.pipeline.models.families.family import NO_ATTENTION, NOT_INHERENT, Family, Shape
 from heatlas.pipeline.run.config.networks import ModelConfig
+from heatlas.pipeline.run.config.ranges import at_least
 from heatlas.pipeline.run.documents import json_object
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
@@ -42,23 +44,25 @@ class ForeignConfig(ModelConfig):
     them is taken off."""
     output_item: str = ""
     """Of a network that answers with a tuple or a dict: the place or the key of what counts."""
-    bins: tuple[float, ...] = ()
+    bins: Annotated[tuple[float, ...], at_least(0)] = ()
     """Of a network with an output for each bin of a number: the centres of the bins. Their mean under the softmax is
     the prediction."""
-    grid: tuple[int, ...] = ()
+    grid: Annotated[tuple[int, ...], at_least(1)] = ()
     """Voxels of its input along each axis, cut out around the middle of the brain; empty for what `field_of_view`
     gives."""
     unseen: bool = False
     """Whether you know that the network was trained with none of these people. If not, the report says that accuracy
     and maps may be in sample."""
 
+    @property
+    def usual(self) -> Mapping[str, Mapping[str, Any]]:
+        """Methods that take any network; others refuse what they have no rule for, and can be added."""
+        return {"attribution": {"methods": ("expected-gradients", "grad-cam")}}
+
     def checks(self) -> list[tuple[bool, str]]:
         return [
             (_is_object(self.arguments), 'model.arguments must be a JSON object, as {"num_classes": 2}'),
-            (
-                len(self.grid) in (0, 3) and all(side > 0 for side in self.grid),
-                "model.grid must be three sides above 0",
-            ),
+            (len(self.grid) in (0, 3), "model.grid must be three numbers of voxels"),
         ]
 
 
@@ -195,5 +199,6 @@ FOREIGN = Family(
     fixed_grid=lambda settings: settings.grid,
     fitted_by="nothing",
     refused={**NO_ATTENTION, **NOT_INHERENT},
+    needs={"lrp": {"batch_norm": "identity"}},  # whether normalisations follow convolutions is not known
     stored=lambda settings: replace(settings, weights=""),
 )

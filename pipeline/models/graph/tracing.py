@@ -21,7 +21,19 @@ from heatlas.pipeline.models.dynamic.explanation_mode import DynamicLinear
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.run.errors import UsageError
 
-POOLINGS = (nn.AvgPool3d, nn.AdaptiveAvgPool3d)
+
+class SpatialMean(nn.Module):
+    """``x.mean((2, 3, 4))``, with or without the axes that are averaged over."""
+
+    def __init__(self, keepdim: bool) -> None:
+        super().__init__()
+        self.keepdim = keepdim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3, 4), keepdim=self.keepdim)
+
+
+POOLINGS = (nn.AvgPool3d, nn.AdaptiveAvgPool3d, SpatialMean)
 PASSED = (nn.ReLU, nn.Dropout, nn.Dropout3d, nn.Identity, nn.Flatten)
 """Modules that relevance passes unchanged (a flattening only changes its shape)."""
 GATES = (nn.Sigmoid, nn.Softmax, nn.Hardsigmoid)
@@ -220,6 +232,12 @@ def _function(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
         return nn.ConstantPad3d(tuple(sides), 0.0) if plain else None  # type: ignore[arg-type]
     if target in ("view", "reshape", "flatten", "contiguous", "squeeze", torch.flatten, torch.reshape, torch.squeeze):
         return Reshape()
+    if target in ("mean", torch.mean):
+        axes, *keeps = [*node.args[1:], *(node.kwargs[name] for name in ("dim", "keepdim") if name in node.kwargs)] or [
+            0
+        ]
+        spatial = isinstance(axes, Sequence) and {axis % 5 for axis in axes if isinstance(axis, int)} == {2, 3, 4}
+        return SpatialMean(bool(keeps and keeps[0])) if spatial else None
     return _pooling_function(node)
 
 
