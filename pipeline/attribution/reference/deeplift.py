@@ -31,7 +31,7 @@ from heatlas.pipeline.attribution.targets import StartValue, require_explainable
 from heatlas.pipeline.models.graph.tracing import ACTIVATIONS, NORMALISATIONS, Gate, Operation, Product, Program
 from heatlas.pipeline.run.errors import UsageError
 
-OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, nn.ConstantPad3d, nn.Upsample)
+OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, nn.ConstantPad3d, nn.ConvTranspose3d, nn.Upsample)
 """Modules that DeepLIFT has a rule for, besides those that all methods know."""
 
 
