@@ -165,6 +165,10 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         require_start(config, split)
     if "attribution" in stages:
         _require_methods(config)
+        if config.training.networks_of:
+            from heatlas.pipeline.explaining.controls import note_on_mean  # as above
+
+            notes += [said] if (said := note_on_mean(config)) else []
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
     return Ready(split, tuple(notes), split_balance(split, cohort.table, config.cohort, config.seed))
