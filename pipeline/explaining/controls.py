@@ -155,8 +155,8 @@ def note_on_mean(config: Config) -> str:
     if bundle is None:
         return ""
     return (
-        f"maps relative to controls compare each scan with the mean image of {mean_controls(bundle).count} controls: an "
-        "exported run holds no single scan"
+        f"maps relative to controls compare each scan with the mean image of {mean_controls(bundle).count} controls: "
+        "an exported run holds no single scan"
     )
 
 

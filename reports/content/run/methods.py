@@ -360,10 +360,14 @@ def _attribution(run: RunRecord) -> str:
     if GUIDED_MAP in run.map_names:
         text += f" Guided backpropagation [@guided], in absolute value, explains the {start} of {run.task.explained}."
     if run.evidence_maps:
+        means = {model["mean_of_controls"] for model in run.models.values() if "mean_of_controls" in model}
+        whom = f"up to {number(settings.reference_size)} controls of the training part of its network"
+        for size in means:
+            whom = f"the mean image of {number(size)} controls that the networks were trained with, the only reference "
+            whom += "that an exported run holds"
         text += (
             f" {listing([map_title(name) for name in run.evidence_maps])} {_verb(len(run.evidence_maps))} each scan "
-            f"with up to {number(settings.reference_size)} controls of the training part of its network; the values of "
-            f"such a map are evidence in {run.evidence_unit} and add up to the evidence of the scan"
+            f"with {whom}; the values of such a map are evidence in {run.evidence_unit} and add up to the evidence of the scan"
             f"{'' if run.task.is_number else ' (the difference of the logits)'} less that of these controls, up to an "
             "error that is reported."
         )
