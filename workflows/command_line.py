@@ -244,9 +244,7 @@ def _add_apply(commands: Any) -> None:
         "all folds together, compare with the controls that these were trained with, and write the report. People of "
         "the run are left out. Nothing is trained but the baselines.",
     )  # fmt: skip
-    apply.add_argument(
-        "run", type=_path, metavar="RUN", help="finished run, or folder of heatlas export; only read"
-    )
+    apply.add_argument("run", type=_path, metavar="RUN", help="finished run, or folder of heatlas export; only read")
     apply.add_argument("input", type=_path, metavar="NEW", help="ADNI or OASIS download or BIDS dataset; only read")
     apply.add_argument("out", type=_path, metavar="OUT", help="folder for the results")
     apply.add_argument("--include", metavar="RULE", help="who takes part (default: as in the run)")
@@ -259,8 +257,8 @@ def _add_apply(commands: Any) -> None:
 def _add_export(commands: Any) -> None:
     export = commands.add_parser(
         "export", help="share the networks of a finished run without scans: a folder that heatlas apply takes",
-        description="Write a folder in the layout of a MONAI bundle: networks, settings, the mean of training controls, "
-        "their mean and spread by region, and a model card; no image of a single person, no name, no path.",
+        description="Write a folder in the layout of a MONAI bundle: networks, settings, the mean of training "
+        "controls, their mean and spread by region, and a model card; no image of a single person, no name, no path.",
         epilog="What the folder holds, and what it does not hide: docs/export.md.",
     )  # fmt: skip
     export.add_argument("run", type=_path, metavar="RUN", help="finished run; only read")

@@ -19,9 +19,10 @@ from typing import Any
 import pandas as pd
 
 import heatlas
+from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.cohort.people.persons import hidden_name
-from heatlas.pipeline.cohort.people.splits import PARTS, Split
+from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.cohort.records import ScanTable
@@ -61,7 +62,7 @@ def export_command(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
         made = BundleLayout(Path(scratch) / "export")
         bundle = write_bundle(run, config, networks, made)
-        require_nameless(made.root, ScanTable.read(run))
+        require_nameless(made.root, run)
         if folder.is_dir():
             folder.rmdir()
         shutil.move(made.root, folder)
@@ -83,7 +84,12 @@ def _exportable(run: RunLayout) -> tuple[Config, Mapping[int, LoadedModel]]:
             f"{run.root}: its networks need a file outside the run (model.architecture = "
             f'"{config.model.architecture}"), and a folder of heatlas export stands alone. Share the run itself.'
         )
-    if not (run.root / "splits.tsv").is_file():
+    if not find_atlas(config.regions.atlas).carried:
+        raise UsageError(
+            f"{run.root}: its atlas {config.regions.atlas} is a file of your own, and a folder of heatlas export "
+            "stands alone. Run it again with an atlas that heatlas carries (docs/atlases.md)."
+        )
+    if not SPLITS_TABLE.path(run).is_file():
         raise UsageError(f"{run.root}: has no trained networks. Finish the run with heatlas run.")
     files = {fold.index: run.fold(fold.index) for fold in Split.read(run).folds}
     lacking = [index for index, one in files.items() if not one.description.is_file()]
@@ -118,8 +124,8 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
     controls = pool.by_fold[first][: pool.size]
     if len(controls) < FEWEST_CONTROLS:
         raise BadInputError(
-            f"{run.root}: {len(controls)} registered scans of {pool.wanted} were trained with, and the mean of fewer than "
-            f"{FEWEST_CONTROLS} shows too much of each. Export a run with more of them."
+            f"{run.root}: {len(controls)} registered scans of {pool.wanted} were trained with, and the mean of fewer "
+            f"than {FEWEST_CONTROLS} shows too much of each. Export a run with more of them."
         )
     for path in (made.metadata, made.card, made.mean_controls, *(made.fold(one).weights for one in networks)):
         path.parent.mkdir(parents=True)
@@ -133,9 +139,7 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
     scans = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls]
     title = f"mean of {len(scans)} training controls as networks see them"
     write_template_image(made.mean_controls, from_network(mean_volume(scans, spec), spec), spec.template_grid, title)
-    bundle = Bundle(
-        made, read_run_input(run).preset, tuple(networks), len(scans), file_digest(made.mean_controls)
-    )
+    bundle = Bundle(made, read_run_input(run).preset, tuple(networks), len(scans), file_digest(made.mean_controls))
     logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
     write_json(made.metadata, metadata(bundle, networks[first], spec, task, logits))
     write_json(made.inference, inference(tuple(networks)))
@@ -161,7 +165,7 @@ def _people_of_class(run: RunLayout, task: Task) -> Iterable[str]:
 
 
 def nameless(description: Mapping[str, Any], where: str, salt: str) -> dict[str, Any]:
-    """The description of a network with digests in place of people, and counts in place of scans.
+    """The description of a network with digests in place of people, counts in place of scans, and no path.
 
     Raises
     ------
@@ -170,7 +174,9 @@ def nameless(description: Mapping[str, Any], where: str, salt: str) -> dict[str,
     """
     people = {part: sorted(hidden_name(name, salt) for name in people_of(description, where, part)) for part in PARTS}
     scans = {part: len(names) for part, names in description.get("scans", {}).items()}
-    return {**description, "participants": people, "scans": scans}
+    goal = {name: value for name, value in description["objective"].items() if not isinstance(value, dict)}
+    training = {**description["training"], "from_run": ""}
+    return {**description, "participants": people, "scans": scans, "objective": goal, "training": training}
 
 
 def shared_settings(config: Config) -> Config:
@@ -200,8 +206,8 @@ def metadata(
         **{key: importlib.metadata.version(name) for key, name in PACKAGES.items()},
         "required_packages_version": {"heatlas": heatlas.__version__},
         "task": f"{said} from a T1-weighted MRI of the brain",
-        "description": f"{len(bundle.folds)} networks ({network.family.name}) of one run of Heatlas, one per fold; their "
-        "mean logits answer.",
+        "description": f"{len(bundle.folds)} networks ({network.family.name}) of one run of Heatlas, one per fold; "
+        "their mean logits answer.",
         "intended_use": "Research only; no medical device.",
         "network_data_format": {
             "inputs": {
@@ -247,16 +253,18 @@ def inference(folds: Iterable[int]) -> dict[str, Any]:
     }
 
 
-def require_nameless(folder: Path, scans: ScanTable) -> None:
-    """Refuse a folder in which a participant or scan is named.
+def require_nameless(folder: Path, run: RunLayout) -> None:
+    """Refuse a folder in which a participant or scan, or the place of the run, is named.
 
     Raises
     ------
     BadInputError
         Naming the file and what to change.
     """
-    names = {name for scan in scans.scans for name in (scan.participant_id, scan.name)}
-    names |= {scan.scan_id for scan in scans.scans if len(scan.scan_id) > 5}  # shorter ones are in any weights by chance
+    scans = ScanTable.read(run).scans
+    names = {name for scan in scans for name in (scan.participant_id, scan.name)}
+    names |= {scan.scan_id for scan in scans if len(scan.scan_id) > 5}  # shorter ones are in any weights by chance
+    names |= {str(run.root), str(Path.home())} - {"/"}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()
         found = [name for name in sorted(names) if name.encode() in content]
@@ -265,5 +273,3 @@ def require_nameless(folder: Path, scans: ScanTable) -> None:
                 f"{path.relative_to(folder)} would name {found[0]}. Take it out of the settings of the run (such as "
                 "cohort.include or report.title) and run heatlas run again."
             )
-
-

@@ -21,13 +21,13 @@ _SHOWN = {
     "r", "r2",
 }  # fmt: skip
 _LIMITS = (
-    "Trained on the people above, on their scanners and with their way of registration; elsewhere it may be wrong, which "
-    "`heatlas apply` on a cohort of your own with labels will show.",
+    "Trained on the people above, on their scanners and with their way of registration; elsewhere it may be wrong, "
+    "which `heatlas apply` on a cohort of your own with labels will show.",
     "Probabilities are not calibrated for other proportions of the classes.",
     "A map says what the network used, not where disease is.",
     "Maps relative to controls compare with one mean image, without the spread of single controls.",
-    "People are listed as salted digests, so that they are recognised and left out. Whoever knows an identifier can ask "
-    "whether it is among them, and identifiers of few digits can all be tried.",
+    "People are listed as salted digests, so that they are recognised and left out. Whoever knows an identifier can "
+    "ask whether it is among them, and identifiers of few digits can all be tried.",
     "For research; not a medical device.",
 )
 
@@ -43,14 +43,15 @@ def model_card(run: RunRecord, controls: int) -> str:
     """
     config, task = run.config, run.task
     shape = configured_input(config).shape
+    parameters = parameter_count(config.model, shape, len(task.outputs))
     told = task.column if task.is_number else listing(list(task.outputs))
     return "\n".join([
         f"# {told} from T1-weighted MRI",
         "",
-        f"{len(run.models)} networks `{config.model.architecture}` ({parameter_count(config.model, shape, len(task.outputs)):,} "
-        f"parameters each), one per fold of one run of Heatlas {heatlas.__version__}, seed {config.seed}. Input: brain in "
-        f"MNI152NLin2009cAsym at {config.registration.resolution_mm:g} mm, {' × '.join(map(str, shape))} voxels, scaled to "
-        "0–1 in the brain. Nothing here is the image of a single person.",
+        f"{len(run.models)} networks `{config.model.architecture}` ({parameters:,} parameters each), one per fold of one "
+        f"run of Heatlas {heatlas.__version__}, seed {config.seed}. Input: brain in MNI152NLin2009cAsym at "
+        f"{config.registration.resolution_mm:g} mm, {' × '.join(map(str, shape))} voxels, scaled to 0–1 in the brain. "
+        "Nothing here is the image of a single person.",
         "",
         "    heatlas apply THIS_FOLDER NEW OUT",
         "",
@@ -125,7 +126,7 @@ def _performance(run: RunRecord) -> list[str]:
     rows = rows[(rows["fold"].astype(str) == "all") & rows["metric"].isin(_SHOWN)]
     level = f"{run.config.statistics.confidence:.0%} interval"
     return _table(
-        rows.assign(interval=[f"{_cell(low)} to {_cell(high)}" for low, high in zip(rows["ci_low"], rows["ci_high"])]),
+        rows.assign(interval=rows["ci_low"].map(_cell) + " to " + rows["ci_high"].map(_cell)),
         {"metric": "metric", "estimate": "estimate", "interval": level, "n_participants": "people"},
     )
 
@@ -149,8 +150,8 @@ def _credit(run: RunRecord) -> Iterator[str]:
     atlas = run.provenance.get("sources", {}).get("atlas", {})
     yield f"- Atlas {atlas.get('title', run.config.regions.atlas)}: {atlas.get('credit', 'see its authors')}"
     yield (
-        "- Template MNI152NLin2009cAsym (ICBM152 2009c nonlinear asymmetric): Fonov et al. 2011, NeuroImage 54:313-327. "
-        "Copyright 1993–2009 Louis Collins, McConnell Brain Imaging Centre, Montreal Neurological Institute, McGill "
+        "- Template MNI152NLin2009cAsym (ICBM152 2009c nonlinear asymmetric): Fonov et al. 2011, NeuroImage 54:313-"
+        "327. Copyright 1993–2009 Louis Collins, McConnell Brain Imaging Centre, Montreal Neurological Institute, McGill "
         "University."
     )
     yield "- The networks: under the terms of the data that they were trained on; ask whoever gave you this folder."
