@@ -48,8 +48,8 @@ def model_card(run: RunRecord, controls: int) -> str:
     return "\n".join([
         f"# {told} from T1-weighted MRI",
         "",
-        f"{len(run.models)} networks `{config.model.architecture}` ({parameters:,} parameters each), one per fold of one "
-        f"run of Heatlas {heatlas.__version__}, seed {config.seed}. Input: brain in MNI152NLin2009cAsym at "
+        f"{len(run.models)} networks `{config.model.architecture}` ({parameters:,} parameters each), one per fold of "
+        f"one run of Heatlas {heatlas.__version__}, seed {config.seed}. Input: brain in MNI152NLin2009cAsym at "
         f"{config.registration.resolution_mm:g} mm, {' × '.join(map(str, shape))} voxels, scaled to 0–1 in the brain. "
         "Nothing here is the image of a single person.",
         "",
@@ -151,7 +151,7 @@ def _credit(run: RunRecord) -> Iterator[str]:
     yield f"- Atlas {atlas.get('title', run.config.regions.atlas)}: {atlas.get('credit', 'see its authors')}"
     yield (
         "- Template MNI152NLin2009cAsym (ICBM152 2009c nonlinear asymmetric): Fonov et al. 2011, NeuroImage 54:313-"
-        "327. Copyright 1993–2009 Louis Collins, McConnell Brain Imaging Centre, Montreal Neurological Institute, McGill "
-        "University."
+        "327. Copyright 1993–2009 Louis Collins, McConnell Brain Imaging Centre, Montreal Neurological Institute, "
+        "McGill University."
     )
     yield "- The networks: under the terms of the data that they were trained on; ask whoever gave you this folder."
