@@ -32,6 +32,7 @@ from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.cohort.people.balance import balance_sentence
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.sharing.manifest import write_comparison
+from heatlas.pipeline.explaining.controls import mean_controls
 from heatlas.pipeline.run.config.files import load_config, read_config, usual_sentence
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
@@ -203,6 +204,7 @@ def apply_command(arguments: argparse.Namespace) -> int:
     """``heatlas apply``: the networks of a finished run, or of its export, on another cohort."""
     run = RunLayout(arguments.run.resolve())
     if bundle := open_bundle(run.root):
+        mean_controls(bundle)  # refused before anything is written
         config, preset, people = read_config(bundle.layout.config), bundle.preset, bundle.layout.people
     elif run.config.is_file():
         config, preset, people = read_run_config(run), read_run_input(run).preset, SPLITS_TABLE.path(run)
@@ -213,7 +215,7 @@ def apply_command(arguments: argparse.Namespace) -> int:
         )
     networks_of_run(str(run.root))  # refuses an unfinished run before anything is written
     training = replace(config.training, networks_of=str(run.root), from_run="", ensemble=1, repeats=1, participants=1.0)
-    cohort = replace(config.cohort, without=str(people), start_at="auto")
+    cohort = replace(config.cohort, without=str(people), start_at=arguments.start_at)
     if arguments.include is not None:
         cohort = replace(cohort, include=arguments.include)
     config = replace(config, training=training, cohort=cohort, objective=ObjectiveConfig())

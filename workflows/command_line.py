@@ -249,6 +249,10 @@ def _add_apply(commands: Any) -> None:
     apply.add_argument("out", type=_path, metavar="OUT", help="folder for the results")
     apply.add_argument("--include", metavar="RULE", help="who takes part (default: as in the run)")
     apply.add_argument(
+        "--start-at", choices=("auto", "scan", "brain", "template"), default="auto",
+        help="what images are: recognised individually (auto, default), scans, brains, or brains in template space",
+    )  # fmt: skip
+    apply.add_argument(
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, e.g. sub-01, 01 or 002_S_0295"
     )
     _add_run_options(apply)

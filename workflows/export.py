@@ -244,12 +244,16 @@ def inference(folds: Iterable[int]) -> dict[str, Any]:
         }
         for index in folds
     }
-    members = " + ".join(f"heatlas.pipeline.models.ensembles.members_of(@{name}.model)" for name in loaded)
+    members = " + ".join(f"members_of(@{name}.model)" for name in loaded)
     return {
-        "imports": ["$import pathlib", "$import heatlas.pipeline.models.ensembles"],
+        "imports": [
+            "$import pathlib",
+            "$from heatlas.pipeline.models.ensembles import ensemble_of",
+            "$from heatlas.pipeline.models.ensembles import members_of",
+        ],
         "bundle_root": ".",
         **loaded,
-        "network_def": f"$heatlas.pipeline.models.ensembles.ensemble_of({members}).eval()",
+        "network_def": f"$ensemble_of({members}).eval()",
     }
 
 

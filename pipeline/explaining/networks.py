@@ -114,12 +114,14 @@ class Network:
                 "reference for it. Train the fold again with the present split."
             )
         volumes = torch.cat([_volume(one, loaded.input) for one in self.controls]).to(device)
-        count = len(members_of(loaded.model))
+        count, stands_for = len(members_of(loaded.model)), max(one.count for one in self.controls)
         members = [
-            Reference(volumes, people, self._answers(device)[:, number], _memory(self, device, number))
+            Reference(volumes, people, self._answers(device)[:, number], _memory(self, device, number), (), stands_for)
             for number in range(count if count > 1 else 0)
         ]
-        return Reference(volumes, people, self.control_logits(device), _memory(self, device), tuple(members))
+        return Reference(
+            volumes, people, self.control_logits(device), _memory(self, device), tuple(members), stands_for
+        )
 
     def control_logits(self, device: torch.device) -> Tensor:
         """What the network answers to its controls, (R, K)."""
