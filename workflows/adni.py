@@ -32,10 +32,12 @@ from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.cohort.people.balance import balance_sentence
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.sharing.manifest import write_comparison
-from heatlas.pipeline.run.config.files import load_config, usual_sentence
+from heatlas.pipeline.explaining.controls import mean_controls
+from heatlas.pipeline.run.config.files import load_config, read_config, usual_sentence
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
+from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.folder import (
     RunInput,
     prepare_run_folder,
@@ -199,16 +201,25 @@ def pretrain_command(arguments: argparse.Namespace) -> int:
 
 
 def apply_command(arguments: argparse.Namespace) -> int:
-    """``heatlas apply``: the networks of a finished run on another cohort."""
+    """``heatlas apply``: the networks of a finished run, or of its export, on another cohort."""
     run = RunLayout(arguments.run.resolve())
-    config, source = read_run_config(run), read_run_input(run)
+    if bundle := open_bundle(run.root):
+        mean_controls(bundle)  # refused before anything is written
+        config, preset, people = read_config(bundle.layout.config), bundle.preset, bundle.layout.people
+    elif run.config.is_file():
+        config, preset, people = read_run_config(run), read_run_input(run).preset, SPLITS_TABLE.path(run)
+    else:
+        raise UsageError(
+            f"{arguments.run}: neither a finished run nor a folder of heatlas export. Give the OUT of `heatlas run` or "
+            "the FOLDER of `heatlas export`."
+        )
     networks_of_run(str(run.root))  # refuses an unfinished run before anything is written
     training = replace(config.training, networks_of=str(run.root), from_run="", ensemble=1, repeats=1, participants=1.0)
-    cohort = replace(config.cohort, without=str(SPLITS_TABLE.path(run)), start_at="auto")
+    cohort = replace(config.cohort, without=str(people), start_at=arguments.start_at)
     if arguments.include is not None:
         cohort = replace(cohort, include=arguments.include)
     config = replace(config, training=training, cohort=cohort, objective=ObjectiveConfig())
-    return run_pipeline(RunInput(arguments.input, source.preset), arguments.out, config, arguments)
+    return run_pipeline(RunInput(arguments.input, preset), arguments.out, config, arguments)
 
 
 def demo_command(arguments: argparse.Namespace) -> int:

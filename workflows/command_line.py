@@ -29,7 +29,7 @@ from heatlas.pipeline.run.plain_text import PlainStream, plain
 from heatlas.pipeline.run.work.disk import FULL_BYTES, size_limit, too_large, why_unwritten
 from heatlas.pipeline.run.work.executors import import_ahead
 
-_HOMES = ("check", "compare", "manifest", "figures", "models", "evaluate")
+_HOMES = ("check", "export", "compare", "manifest", "figures", "models", "evaluate")
 """Commands whose own module runs them: they need neither networks nor ANTs, and start fast without these libraries."""
 WORKER_MODULES = (
     "heatlas.pipeline.cohort.demo.cohort",
@@ -131,6 +131,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_pretrain(commands)
     _add_apply(commands)
+    _add_export(commands)
     _add_explain(commands)
     _add_evaluate(commands)
 
@@ -243,14 +244,29 @@ def _add_apply(commands: Any) -> None:
         "all folds together, compare with the controls that these were trained with, and write the report. People of "
         "the run are left out. Nothing is trained but the baselines.",
     )  # fmt: skip
-    apply.add_argument("run", type=_path, metavar="RUN", help="finished run; only read")
+    apply.add_argument("run", type=_path, metavar="RUN", help="finished run, or folder of heatlas export; only read")
     apply.add_argument("input", type=_path, metavar="NEW", help="ADNI or OASIS download or BIDS dataset; only read")
     apply.add_argument("out", type=_path, metavar="OUT", help="folder for the results")
     apply.add_argument("--include", metavar="RULE", help="who takes part (default: as in the run)")
     apply.add_argument(
+        "--start-at", choices=("auto", "scan", "brain", "template"), default="auto",
+        help="what images are: recognised individually (auto, default), scans, brains, or brains in template space",
+    )  # fmt: skip
+    apply.add_argument(
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, e.g. sub-01, 01 or 002_S_0295"
     )
     _add_run_options(apply)
+
+
+def _add_export(commands: Any) -> None:
+    export = commands.add_parser(
+        "export", help="share the networks of a finished run without scans: a folder that heatlas apply takes",
+        description="Write a folder in the layout of a MONAI bundle: networks, settings, the mean of training "
+        "controls, their mean and spread by region, and a model card; no image of a single person, no name, no path.",
+        epilog="What the folder holds, and what it does not hide: docs/export.md.",
+    )  # fmt: skip
+    export.add_argument("run", type=_path, metavar="RUN", help="finished run; only read")
+    export.add_argument("folder", type=_path, metavar="FOLDER", help="new or empty folder")
 
 
 def _add_explain(commands: Any) -> None:

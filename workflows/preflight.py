@@ -165,9 +165,19 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         require_start(config, split)
     if "attribution" in stages:
         _require_methods(config)
+        notes += _reference_notes(config)
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
     return Ready(split, tuple(notes), split_balance(split, cohort.table, config.cohort, config.seed))
+
+
+def _reference_notes(config: Config) -> list[str]:
+    """A note where networks of an exported run compare with the mean of their controls."""
+    if not config.training.networks_of:
+        return []
+    from heatlas.pipeline.explaining.controls import note_on_mean  # torch takes a second
+
+    return [said] if (said := note_on_mean(config)) else []
 
 
 def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:

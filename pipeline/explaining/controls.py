@@ -15,9 +15,12 @@ from heatlas.pipeline.cohort.people.persons import same_person
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.explaining.networks import Control, MeanControls, ReferenceScan
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.bundle_layout import EXPORT_AGAIN, Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache, file_digest
 from heatlas.pipeline.run.work.seeds import derived_seed
 
 
@@ -37,6 +40,8 @@ class ReferencePool:
         Whom a reference is made of, for messages.
     layout : RunLayout or None
         Where their images are; None for the run itself.
+    mean : MeanControls or None
+        The only reference, where there are no scans of single controls (networks of an exported run).
     """
 
     by_fold: Mapping[int, tuple[Scan, ...]]
@@ -44,6 +49,19 @@ class ReferencePool:
     match: tuple[str, ...]
     wanted: str
     layout: RunLayout | None = None
+    mean: MeanControls | None = None
+
+    def references(
+        self, fold: int, scan: Scan, own: RunLayout, resolution_mm: float, digests: DigestCache
+    ) -> tuple[Control, ...]:
+        """The reference of a scan of the run `own` with its files; raises as `of`."""
+        if self.mean is not None:
+            return (self.mean,)
+        found = []
+        for control in self.of(fold, scan):
+            files = (self.layout or own).scan(control.participant_id, control.session_id, resolution_mm)
+            found.append(ReferenceScan(files, f"{digests.digest(files.t1w)} {digests.digest(files.brain_mask)}"))
+        return tuple(found)
 
     def of(self, fold: int, scan: Scan) -> tuple[Scan, ...]:
         """The reference of a scan that the network of a fold explains, at most `size` scans, none of the same person.
@@ -92,10 +110,16 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
     split : Split
     config : Config
     """
-    task, other = task_of(config.cohort), None
+    task, other, attribution = task_of(config.cohort), None, config.attribution
     if config.training.networks_of:  # of another cohort, whose controls these networks know
+        if bundle := open_bundle(Path(config.training.networks_of)):
+            nobody: dict[int, tuple[Scan, ...]] = {fold.index: () for fold in split.folds}
+            return ReferencePool(nobody, 1, (), _wanted(task), mean=mean_controls(bundle))
         other = RunLayout(Path(config.training.networks_of))
-        scans = _registered_in(other, config.registration.resolution_mm)
+        trained = {person for fold in Split.read(other).folds for person in fold.train}
+        scans = [
+            one for one in _registered_in(other, config.registration.resolution_mm) if one.participant_id in trained
+        ]
     labelled = [scan for scan in scans if scan.label is not None]
     firsts = []
     for person, names in same_person(scan.participant_id for scan in labelled).items():
@@ -108,8 +132,32 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
         fold.index: tuple(scan for _, scan in firsts if other or scan.participant_id in set(fold.train))
         for fold in split.folds
     }
-    attribution = config.attribution
     return ReferencePool(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task), other)
+
+
+def mean_controls(bundle: Bundle) -> MeanControls:
+    """The reference of an exported run.
+
+    Raises
+    ------
+    BadInputError
+        If its file is missing or altered.
+    """
+    path = bundle.layout.mean_controls
+    if not path.is_file() or file_digest(path) != bundle.mean_digest:
+        raise BadInputError(f"{path}: missing, or not the one that was exported (SHA-256 differs). {EXPORT_AGAIN}")
+    return MeanControls(path, bundle.mean_digest, bundle.controls)
+
+
+def note_on_mean(config: Config) -> str:
+    """What is said of maps of networks of an exported run; empty for others."""
+    bundle = open_bundle(Path(config.training.networks_of)) if config.training.networks_of else None
+    if bundle is None:
+        return ""
+    return (
+        f"maps relative to controls compare each scan with the mean image of {mean_controls(bundle).count} controls: "
+        "an exported run holds no single scan"
+    )
 
 
 def _registered_in(layout: RunLayout, resolution_mm: float) -> list[Scan]:

@@ -241,10 +241,10 @@ def _evidence_account(answer: Attribution, task: ScanToExplain) -> dict[str, flo
     distance = float((evidence - of_controls.double()).abs().mean())
     error = total - (evidence - reference)
     drawn = None if answer.sampling_error is None else float(answer.sampling_error[0])
-    controls = {one.files.name for network in task.networks for one in network.controls}
+    controls = {one.name: one.count for network in task.networks for one in network.controls}
     values = (
         evidence, reference, total, error, share(error, distance), drawn,
-        None if drawn is None else share(drawn, distance), len(controls),
+        None if drawn is None else share(drawn, distance), sum(controls.values()),
     )  # fmt: skip
     return dict(zip(EVIDENCE_ACCOUNT, values, strict=True))
 
@@ -274,7 +274,7 @@ def _compared(answer: Attribution, task: ScanToExplain) -> dict[str, Any]:
     """Facts of the sidecar about the reference; none for a map without one."""
     if answer.reference_value is None:
         return {}
-    people = sorted({one.files.participant_id for network in task.networks for one in network.controls})
+    people = sorted({one.name for network in task.networks for one in network.controls})
     return {"ReferenceValue": float(answer.reference_value[0]), "ReferenceParticipants": people}
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heatlas.pipeline.attribution.numerics import exact_float32
@@ -14,6 +18,7 @@ from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
@@ -25,6 +30,45 @@ class ReferenceScan:
 
     files: ScanFiles
     digest: str
+    count: ClassVar[int] = 1
+
+    @property
+    def name(self) -> str:
+        return self.files.participant_id
+
+    def seen(self, spec: NetworkInput) -> NDArray[np.float32]:
+        """What a network sees of it."""
+        return read_network_volume(self.files, spec)
+
+
+@dataclass(frozen=True)
+class MeanControls:
+    """The mean of controls as networks see them, where no scan of a single one is at hand.
+
+    Parameters
+    ----------
+    path : Path
+        On the template grid.
+    digest : str
+        Of the file.
+    count : int
+        Control scans, one per person.
+    """
+
+    path: Path
+    digest: str
+    count: int
+
+    @property
+    def name(self) -> str:
+        return f"mean of {self.count} controls"
+
+    def seen(self, spec: NetworkInput) -> NDArray[np.float32]:
+        values = read_map(self.path, spec.template_grid)
+        return values if spec.box is None else np.ascontiguousarray(spec.box.crop(values))
+
+
+Control = ReferenceScan | MeanControls
 
 
 @dataclass(frozen=True)
@@ -37,14 +81,14 @@ class Network:
     files : FoldFiles
     weights_digest : str
         Digest of its weights.
-    controls : tuple of ReferenceScan
+    controls : tuple of ReferenceScan or MeanControls
         Empty where nothing that is asked compares with controls.
     """
 
     fold: int
     files: FoldFiles
     weights_digest: str
-    controls: tuple[ReferenceScan, ...] = ()
+    controls: tuple[Control, ...] = ()
 
     def load(self, device: torch.device) -> LoadedModel:
         """The network on a device; raises as `load_model`."""
@@ -60,21 +104,24 @@ class Network:
         """
         if not self.controls:
             return None
-        loaded, people = self.load(device), tuple(one.files.participant_id for one in self.controls)
+        loaded, people = self.load(device), tuple(one.name for one in self.controls)
         trained = people_of(loaded.description, str(self.files.description), "train")
-        strangers = sorted(set(people) - set(trained))
+        single = {one.name for one in self.controls if isinstance(one, ReferenceScan)}
+        strangers = sorted(single - set(trained))
         if strangers:
             raise BadInputError(
                 f"{self.files.description}: the network was not trained with {strangers[0]}, who must not be a "
                 "reference for it. Train the fold again with the present split."
             )
-        volumes = torch.cat([_volume(one.files, one.digest, loaded.input) for one in self.controls]).to(device)
-        count = len(members_of(loaded.model))
+        volumes = torch.cat([_volume(one, loaded.input) for one in self.controls]).to(device)
+        count, stands_for = len(members_of(loaded.model)), max(one.count for one in self.controls)
         members = [
-            Reference(volumes, people, self._answers(device)[:, number], _memory(self, device, number))
+            Reference(volumes, people, self._answers(device)[:, number], _memory(self, device, number), (), stands_for)
             for number in range(count if count > 1 else 0)
         ]
-        return Reference(volumes, people, self.control_logits(device), _memory(self, device), tuple(members))
+        return Reference(
+            volumes, people, self.control_logits(device), _memory(self, device), tuple(members), stands_for
+        )
 
     def control_logits(self, device: torch.device) -> Tensor:
         """What the network answers to its controls, (R, K)."""
@@ -92,9 +139,9 @@ def _model(files: FoldFiles, weights_digest: str, device: torch.device) -> Loade
 
 
 @functools.lru_cache(maxsize=32)
-def _volume(files: ScanFiles, digest: str, spec: NetworkInput) -> Tensor:
+def _volume(control: Control, spec: NetworkInput) -> Tensor:
     """(1, 1, D, H, W); kept by a process, half a gigabyte at most at 1 mm, since folds share most controls."""
-    return torch.from_numpy(read_network_volume(files, spec))[None, None]
+    return torch.from_numpy(control.seen(spec))[None, None]
 
 
 @functools.lru_cache(maxsize=32)
@@ -104,9 +151,9 @@ def _memory(network: Network, device: torch.device, member: int = -1) -> Memory:
 
 
 @functools.lru_cache(maxsize=4096)
-def _logits(network: Network, control: ReferenceScan, device: torch.device) -> Tensor:
+def _logits(network: Network, control: Control, device: torch.device) -> Tensor:
     """(1, members, K)."""
     loaded = network.load(device)
-    volume = _volume(control.files, control.digest, loaded.input).to(device)
+    volume = _volume(control, loaded.input).to(device)
     with torch.no_grad(), exact_float32(device):
         return torch.stack([member(volume) for member in members_of(loaded.model)], dim=1)

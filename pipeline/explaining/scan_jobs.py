@@ -14,7 +14,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.controls import ReferencePool
 from heatlas.pipeline.explaining.explained_scan import ScanToExplain, explain_scan
 from heatlas.pipeline.explaining.explanation import Explanation
-from heatlas.pipeline.explaining.networks import Network, ReferenceScan
+from heatlas.pipeline.explaining.networks import Control, Network
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config
@@ -72,16 +72,10 @@ class JobMaker:
         task = ScanToExplain(scan, files, tuple(networks), explanations, self.config.training, self.atlas)
         return Job(self.stage, unit, key, outputs, explain_scan, (task,), on_gpu=True)
 
-    def _controls(self, fold: int, scan: Scan, explanations: Sequence[Explanation]) -> tuple[ReferenceScan, ...]:
+    def _controls(self, fold: int, scan: Scan, explanations: Sequence[Explanation]) -> tuple[Control, ...]:
         if not any(asked.entry.needs_reference for asked in explanations):
             return ()
-        found = []
-        for control in self.controls.of(fold, scan):
-            layout = self.controls.layout or self.layout
-            files = layout.scan(control.participant_id, control.session_id, self.config.registration.resolution_mm)
-            digest = f"{self.digests.digest(files.t1w)} {self.digests.digest(files.brain_mask)}"
-            found.append(ReferenceScan(files, digest))
-        return tuple(found)
+        return self.controls.references(fold, scan, self.layout, self.config.registration.resolution_mm, self.digests)
 
 
 def require_all_defined(

@@ -23,6 +23,7 @@ from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.training.baselines.ridge import Floats
@@ -56,7 +57,7 @@ def require_usable(config: Config) -> None:
 
 
 def networks_of_run(folder: str) -> list[LoadedModel]:
-    """The networks of all folds of a finished run.
+    """The networks of all folds of a finished run, or of its export.
 
     Raises
     ------
@@ -65,12 +66,12 @@ def networks_of_run(folder: str) -> list[LoadedModel]:
     BadInputError
         If one cannot be read.
     """
-    layout = RunLayout(Path(folder))
-    files = [layout.fold(fold.index) for fold in Split.read(layout).folds]
+    layout, bundle = RunLayout(Path(folder)), open_bundle(Path(folder))
+    files = bundle.networks if bundle else [layout.fold(fold.index) for fold in Split.read(layout).folds]
     there = [one for one in files if one.description.is_file()]
     if not there:
         raise UsageError(f"{folder}: has no trained networks. Finish the run, or give the folder of one that is.")
-    return [load_model(one) for one in there]
+    return [load_model(one) for one in (files if bundle else there)]
 
 
 def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[list[StagedModel], list[str]]:

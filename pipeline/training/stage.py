@@ -29,6 +29,7 @@ from heatlas.pipeline.run.cells import REMEDY
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
@@ -361,6 +362,8 @@ def _given(
     if task.config.training.networks_of:
         networks, trained_with = members_to_apply(task.config, task.task, task.spec)
         people = {"participants": {"train": trained_with, "validation": [], "test": sorted(task.fold.test)}}
+        if bundle := open_bundle(Path(task.config.training.networks_of)):
+            people["mean_of_controls"] = bundle.controls
     else:
         networks = [build_network(task.config.model, task.spec.shape, len(task.task.outputs))]
     model = ensemble_of([network.to(device).eval() for network in networks])

@@ -190,7 +190,7 @@ class ExpectedGradients(CheckedSettings):
             wanted = float(own.double() - of_reference.double())
             more = 1
             while True:
-                points = stratified_alphas(len(reference.people), more * self.alphas, self.seed)
+                points = stratified_alphas(len(reference.people), more * self.alphas * reference.controls, self.seed)
                 sample = sample_paths(view.score, volume, baselines, points, self.batch)
                 if not self.control_variate or sample.stands_for(wanted) or more >= MOST:
                     break

@@ -36,6 +36,8 @@ class Reference:
         (R, K), what the network answers to them, where that is known; saves R forward passes per volume explained.
     memory : dict
         Of `remembered`; may be shared by references to the same volumes.
+    controls : int
+        That each volume stands for: above 1 where it is a mean of controls.
     members : tuple of Reference
         Of an ensemble, the same volumes with what each of its members answers.
 
@@ -50,6 +52,7 @@ class Reference:
     logits: Tensor | None = field(default=None, repr=False)
     memory: Memory = field(default_factory=dict, repr=False)
     members: tuple[Reference, ...] = field(default=(), repr=False)
+    controls: int = 1
 
     def __post_init__(self) -> None:
         if self.volumes.dim() != 5 or not len(self.volumes):
@@ -83,7 +86,7 @@ class Reference:
 
     def of_member(self, number: int) -> Reference:
         """The same volumes for one member of an ensemble, whose answers may not be known."""
-        return self.members[number] if self.members else Reference(self.volumes, self.people)
+        return self.members[number] if self.members else Reference(self.volumes, self.people, controls=self.controls)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -114,6 +117,7 @@ def fitting(reference: Reference | None, volumes: Tensor, method: str) -> Refere
         reference.volumes.to(volumes),
         reference.people,
         None if reference.logits is None else reference.logits.to(volumes),
+        controls=reference.controls,
     )
 
 

@@ -7,6 +7,7 @@ ADNI download is read by RID. A BIDS dataset made from one may have both names, 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -16,6 +17,8 @@ from heatlas.pipeline.run.plain_text import counted, listed
 ADULT = 18.0
 ELDERLY = 40.0
 
+HIDDEN = "sha256:"
+"""What a name that is given as a digest begins with."""
 _ADNI = re.compile(r"sub-ADNI\d{3}S(\d{4,})")
 
 
@@ -27,9 +30,29 @@ def same_person(participants: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """
     by_person: dict[str, list[str]] = {}
     for name in sorted(set(participants)):
-        match = _ADNI.fullmatch(name)
-        by_person.setdefault(f"RID {int(match[1])}" if match else name, []).append(name)
+        by_person.setdefault(_person(name), []).append(name)
     return {names[0]: tuple(names) for names in by_person.values()}
+
+
+def _person(name: str) -> str:
+    """What all names of a person have in common."""
+    match = _ADNI.fullmatch(name)
+    return f"RID {int(match[1])}" if match else name
+
+
+def hidden_name(participant: str, salt: str) -> str:
+    """A name as a salted digest, the same for every name of a person, by which `known_among` recognises them.
+
+    It hides a name from those who read it, not from those who try out all names that there can be.
+
+    Examples
+    --------
+    >>> hidden_name("sub-01", "salt")
+    'sha256:salt:577636181fdd13034b20c1c64cc476d2'
+    >>> hidden_name("sub-ADNI002S0295", "salt") == hidden_name("sub-ADNI131S0295", "salt")
+    True
+    """
+    return f"{HIDDEN}{salt}:{hashlib.sha256(f'{salt} {_person(participant)}'.encode()).hexdigest()[:32]}"
 
 
 def name_of_person(participants: Iterable[str]) -> dict[str, str]:
@@ -44,17 +67,23 @@ def name_of_person(participants: Iterable[str]) -> dict[str, str]:
 
 
 def known_among(participants: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Those of the participants who are known, under any of their names; sorted.
+    """Those of the participants who are known, under any of their names or as a `hidden_name`; sorted.
 
     Examples
     --------
     >>> known_among(["sub-ADNI131S0295", "sub-01"], ["sub-ADNI002S0295"])
     ['sub-ADNI131S0295']
+    >>> known_among(["sub-ADNI131S0295", "sub-01"], [hidden_name("sub-ADNI002S0295", "salt")])
+    ['sub-ADNI131S0295']
     """
-    asked, others = set(participants), set(known)
-    person = name_of_person(asked | others)
-    theirs = {person[name] for name in others}
-    return sorted(name for name in asked if person[name] in theirs)
+    others = set(known)
+    salts = {name.split(":")[1] for name in others if name.startswith(HIDDEN)}
+    theirs = {_person(name) for name in others}
+    return sorted(
+        name
+        for name in set(participants)
+        if _person(name) in theirs or any(hidden_name(name, salt) in others for salt in salts)
+    )
 
 
 def roll_over_notes(participants: Iterable[str]) -> list[str]:

@@ -26,7 +26,7 @@ from heatlas.pipeline.evaluation.nulls.networks import (
 )
 from heatlas.pipeline.explaining.controls import ReferencePool, controls_of
 from heatlas.pipeline.explaining.explanation import Explanation
-from heatlas.pipeline.explaining.networks import Network, ReferenceScan
+from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
@@ -97,7 +97,8 @@ class Judge:
         """
         if self.extent.controls or any(asked.entry.needs_reference for asked in self.explanations):
             for scan in self.cohort.scans:
-                self._controls.of(self.cohort.fold_of(scan), scan)
+                if self._controls.mean is None:
+                    self._controls.of(self.cohort.fold_of(scan), scan)
 
     def jobs(self) -> list[Job]:
         """One unit per scan; raises as `require_controls`."""
@@ -157,12 +158,10 @@ class Judge:
         """With its controls, where it has some: image maps and faithfulness use them, but can do without."""
         fold = self.cohort.fold_of(scan)
         files = networks_of(self.cohort, name).fold(fold)
-        controls = []
-        for control in self._controls.of(fold, scan) if self._controls.by_fold.get(fold) else ():
-            own = self._files(control)
-            digest = f"{self.digests.digest(own.t1w)} {self.digests.digest(own.brain_mask)}"
-            controls.append(ReferenceScan(own, digest))
-        return Network(fold, files, self.digests.digest(files.weights), tuple(controls))
+        pool, resolution = self._controls, self.cohort.config.registration.resolution_mm
+        some = pool.mean is not None or pool.by_fold.get(fold)
+        controls = pool.references(fold, scan, self.cohort.layout, resolution, self.digests) if some else ()
+        return Network(fold, files, self.digests.digest(files.weights), controls)
 
 
 def judged_rows(

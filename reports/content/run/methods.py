@@ -374,8 +374,8 @@ def _attribution(run: RunRecord) -> str:
     if run.evidence_maps:
         text += (
             f" {listing([map_title(name) for name in run.evidence_maps])} {_verb(len(run.evidence_maps))} each scan "
-            f"with up to {number(settings.reference_size)} controls of the training part of its network; the values of "
-            f"such a map are evidence in {run.evidence_unit} and add up to the evidence of the scan"
+            f"with {_reference(run)}; the values of such a map are evidence in {run.evidence_unit} and add up to the "
+            "evidence of the scan"
             f"{'' if run.task.is_number else ' (the difference of the logits)'} less that of these controls, up to an "
             "error that is reported."
         )
@@ -389,6 +389,17 @@ def _attribution(run: RunRecord) -> str:
     if others:
         text += f" {'Further maps' if run.lrp_names else 'Maps'} of {run.task.explained}: {listing(others)}."
     return text
+
+
+def _reference(run: RunRecord) -> str:
+    """What maps relative to controls compare a scan with."""
+    for model in run.models.values():
+        if "mean_of_controls" in model:
+            return (
+                f"the mean image of {number(model['mean_of_controls'])} controls that the networks were trained with, "
+                "the only reference that an exported run holds"
+            )
+    return f"up to {number(run.config.attribution.reference_size)} controls of the training part of its network"
 
 
 def _verb(maps: int) -> str:

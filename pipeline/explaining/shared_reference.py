@@ -1,0 +1,59 @@
+"""What an exported run gives of its controls in place of their scans: means, and spreads by region."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+
+STEPS = 2**16
+"""Steps between 0 and 1 that a mean image is rounded to: finer than its noise, and the file is half as large."""
+
+
+def mean_volume(scans: Sequence[ScanFiles], spec: NetworkInput) -> NDArray[np.float32]:
+    """Mean of what networks see of some scans, float32 in `STEPS`, shape of the network's input."""
+    total = np.zeros(spec.shape)
+    for scan in scans:
+        total += read_network_volume(scan, spec)
+    return (np.round(total / len(scans) * STEPS) / STEPS).astype(np.float32)
+
+
+def mean_logits(network: nn.Module, scans: Sequence[ScanFiles], spec: NetworkInput) -> list[float]:
+    """Mean over some scans of each output of a network, rounded."""
+    with torch.no_grad():
+        rows = [network(torch.from_numpy(read_network_volume(one, spec))[None, None])[0].double() for one in scans]
+    return [round(float(value), 5) for value in torch.stack(rows).mean(0)]
+
+
+def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: int) -> pd.DataFrame:
+    """Mean and spread over controls of the density of each map in each bilateral group, by map and group.
+
+    Parameters
+    ----------
+    bilateral : DataFrame
+        ``relevance_bilateral.tsv``.
+    controls : sequence of str
+        Each counts once, by the mean of their scans.
+    fewest : int
+        Groups with fewer of them have no row.
+
+    Examples
+    --------
+    >>> rows = [("sub-1", 1.0), ("sub-1", 3.0), ("sub-2", 4.0), ("sub-3", 9.0)]
+    >>> table = pd.DataFrame([(who, "lrp", "Amygdala", value) for who, value in rows],
+    ...                      columns=["participant_id", "map", "group", "density"])
+    >>> norms_of_controls(table, ["sub-1", "sub-2"], 2).values.tolist()
+    [['lrp', 'Amygdala', 2, 3.0, 1.4142135623730951]]
+    """
+    own = bilateral[bilateral["participant_id"].isin(list(controls))]
+    people = own.groupby(["map", "group", "participant_id"], sort=False)["density"].mean()
+    table = people.groupby(["map", "group"], sort=False).agg(["count", "mean", "std"]).reset_index()
+    table.columns = ["map", "group", "n_controls", "mean", "sd"]
+    return table[table["n_controls"] >= fewest].reset_index(drop=True)

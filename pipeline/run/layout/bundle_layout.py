@@ -1,0 +1,120 @@
+"""Paths and facts of a folder that ``heatlas export`` wrote: the layout of a MONAI bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
+
+FORMAT = 1
+"""Version of the folder."""
+SECTION = "heatlas"
+"""Key of ``metadata.json`` for what MONAI has no key for."""
+EXPORT_AGAIN = "Export the run again (heatlas export RUN FOLDER)."
+
+
+@dataclass(frozen=True)
+class BundleLayout:
+    """Paths of one folder."""
+
+    root: Path
+
+    @property
+    def metadata(self) -> Path:
+        return self.root / "configs" / "metadata.json"
+
+    @property
+    def inference(self) -> Path:
+        """How MONAI builds the network."""
+        return self.root / "configs" / "inference.json"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "configs" / "config.toml"
+
+    def fold(self, index: int) -> FoldFiles:
+        return FoldFiles(self.root / "models" / f"fold-{index}")
+
+    @property
+    def people(self) -> Path:
+        """Digests of all people of the run, as a table that ``cohort.without`` takes."""
+        return self.root / "models" / "people.tsv"
+
+    @property
+    def mean_controls(self) -> Path:
+        return self.root / "reference" / "mean_controls.nii.gz"
+
+    @property
+    def norms(self) -> Path:
+        return self.root / "reference" / "norms.tsv"
+
+    @property
+    def card(self) -> Path:
+        return self.root / "docs" / "README.md"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An exported run.
+
+    Parameters
+    ----------
+    layout : BundleLayout
+    preset : str
+        Named settings that the run began with.
+    folds : tuple of int
+    controls : int
+        Control scans in the mean, one per person.
+    mean_digest : str
+        SHA-256 of the file of the mean.
+    """
+
+    layout: BundleLayout
+    preset: str
+    folds: tuple[int, ...]
+    controls: int
+    mean_digest: str
+
+    @property
+    def networks(self) -> Sequence[FoldFiles]:
+        return [self.layout.fold(index) for index in self.folds]
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The section of ``metadata.json`` that `open_bundle` reads."""
+        own = {"preset": self.preset, "folds": list(self.folds)}
+        return {"format": FORMAT, **own, "reference": {"controls": self.controls, "sha256": self.mean_digest}}
+
+
+def open_bundle(folder: Path) -> Bundle | None:
+    """The exported run in a folder; None if it is none at all.
+
+    Raises
+    ------
+    BadInputError
+        If it is a bundle of another program, or of a newer version, or cannot be read.
+    """
+    layout = BundleLayout(folder)
+    if not layout.metadata.is_file():
+        return None
+    facts = read_json(layout.metadata, EXPORT_AGAIN).get(SECTION)
+    if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
+        raise BadInputError(
+            f"{folder}: a MONAI bundle, but not one of heatlas export. Describe its network with model.network instead."
+        )
+    if facts["format"] > FORMAT:
+        raise BadInputError(
+            f"{folder}: was exported by a newer Heatlas (format {facts['format']}; this one reads {FORMAT}). Install "
+            "that version, or export the run again with this one."
+        )
+    try:
+        reference, folds = facts["reference"], tuple(int(index) for index in facts["folds"])
+        found = Bundle(layout, str(facts["preset"]), folds, int(reference["controls"]), str(reference["sha256"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInputError(f"{layout.metadata}: its section {SECTION} is damaged. {EXPORT_AGAIN}") from error
+    return found

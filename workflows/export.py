@@ -1,0 +1,279 @@
+"""``heatlas export``: the networks of a finished run as a folder without scans, in the layout of a MONAI bundle.
+
+Nothing in it names a person: lists of people are salted digests, by which ``heatlas apply`` recognises those that the
+networks were trained with. Equal runs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import importlib.metadata
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import heatlas
+from heatlas.atlases.catalogue import find_atlas
+from heatlas.atlases.images import write_template_image
+from heatlas.pipeline.cohort.people.persons import hidden_name
+from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
+from heatlas.pipeline.cohort.people.tasks import Task, task_of
+from heatlas.pipeline.cohort.people.unseen import people_of
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.explaining.controls import controls_of
+from heatlas.pipeline.explaining.shared_reference import mean_logits, mean_volume, norms_of_controls
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
+from heatlas.pipeline.models.families.registry import is_given
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
+from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
+from heatlas.pipeline.run.config.files import config_to_toml
+from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.config.settings import ClusterConfig, Config, PretrainingConfig, PrivacyConfig
+from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
+from heatlas.pipeline.run.layout.bundle_layout import SECTION, Bundle, BundleLayout
+from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import write_json, write_table, write_text
+from heatlas.pipeline.run.work.digests import file_digest
+from heatlas.reports.content.run.model_card import model_card
+from heatlas.reports.read.run_record import read_run
+
+FEWEST_CONTROLS = 5
+"""Controls of whom a mean is given away; that of fewer shows too much of each."""
+PACKAGES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_version": "numpy"}
+
+
+def export_command(arguments: argparse.Namespace) -> int:
+    """``heatlas export``."""
+    run, folder = RunLayout(arguments.run.resolve()), arguments.folder.resolve()
+    if folder == run.root or run.root in folder.parents:
+        raise UsageError(f"{arguments.folder}: lies in the run. Choose a folder elsewhere.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{arguments.folder}: is not empty. Choose a new or empty folder.")
+    config, networks = _exportable(run)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        made = BundleLayout(Path(scratch) / "export")
+        bundle = write_bundle(run, config, networks, made)
+        require_nameless(made.root, run)
+        if folder.is_dir():
+            folder.rmdir()
+        shutil.move(made.root, folder)
+    print(
+        f"{arguments.folder}: {len(networks)} networks, settings, the mean of {bundle.controls} controls and a model "
+        "card. Read docs/README.md before you give it away."
+    )
+    return EXIT_OK
+
+
+def _exportable(run: RunLayout) -> tuple[Config, Mapping[int, LoadedModel]]:
+    """Settings and networks of a run, by fold; refuses a run that cannot be exported, before any work."""
+    read_run_input(run)
+    config = read_run_config(run)
+    if config.training.networks_of:
+        raise UsageError(f"{run.root}: has the networks of another run. Export that one.")
+    if is_given(config) or isinstance(config.model, ProbeConfig):
+        raise UsageError(
+            f"{run.root}: its networks need a file outside the run (model.architecture = "
+            f'"{config.model.architecture}"), and a folder of heatlas export stands alone. Share the run itself.'
+        )
+    if not find_atlas(config.regions.atlas).carried:
+        raise UsageError(
+            f"{run.root}: its atlas {config.regions.atlas} is a file of your own, and a folder of heatlas export "
+            "stands alone. Run it again with an atlas that heatlas carries (docs/atlases.md)."
+        )
+    if not SPLITS_TABLE.path(run).is_file():
+        raise UsageError(f"{run.root}: has no trained networks. Finish the run with heatlas run.")
+    files = {fold.index: run.fold(fold.index) for fold in Split.read(run).folds}
+    lacking = [index for index, one in files.items() if not one.description.is_file()]
+    if lacking or not files:
+        named = f"fold {lacking[0]} has no network" if lacking else "it has no folds"
+        raise UsageError(f"{run.root}: is not finished ({named}). Finish it with heatlas run.")
+    return config, {index: load_model(one) for index, one in files.items()}
+
+
+def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedModel], made: BundleLayout) -> Bundle:
+    """Write the folder of a run.
+
+    Parameters
+    ----------
+    run : RunLayout
+    config : Config
+        Of the run.
+    networks : mapping of int to LoadedModel
+        By fold.
+    made : BundleLayout
+        Does not exist yet.
+
+    Raises
+    ------
+    BadInputError
+        If the run has too few controls, or one of its files is missing.
+    """
+    spec, task, split = configured_input(config), task_of(config.cohort), Split.read(run)
+    of_run = dataclasses.replace(config.training, networks_of=str(run.root))
+    pool = controls_of((), split, dataclasses.replace(config, training=of_run))
+    first = split.folds[0].index
+    controls = pool.by_fold[first][: pool.size]
+    if len(controls) < FEWEST_CONTROLS:
+        raise BadInputError(
+            f"{run.root}: {len(controls)} registered scans of {pool.wanted} were trained with, and the mean of fewer "
+            f"than {FEWEST_CONTROLS} shows too much of each. Export a run with more of them."
+        )
+    for path in (made.metadata, made.card, made.mean_controls, *(made.fold(one).weights for one in networks)):
+        path.parent.mkdir(parents=True)
+    salt = _salt(networks)
+    for index, loaded in networks.items():
+        shutil.copyfile(run.fold(index).weights, made.fold(index).weights)
+        write_json(made.fold(index).description, nameless(loaded.description, str(run.fold(index).description), salt))
+    everyone = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
+    write_table(made.people, pd.DataFrame({"participant_id": sorted(hidden_name(name, salt) for name in everyone)}))
+    write_text(made.config, config_to_toml(shared_settings(config)))
+    scans = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls]
+    title = f"mean of {len(scans)} training controls as networks see them"
+    write_template_image(made.mean_controls, from_network(mean_volume(scans, spec), spec), spec.template_grid, title)
+    bundle = Bundle(made, read_run_input(run).preset, tuple(networks), len(scans), file_digest(made.mean_controls))
+    logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
+    write_json(made.metadata, metadata(bundle, networks[first], spec, task, logits))
+    write_json(made.inference, inference(tuple(networks)))
+    if RELEVANCE_BILATERAL_TABLE.path(run).is_file():
+        norms = norms_of_controls(RELEVANCE_BILATERAL_TABLE.read(run), [*_people_of_class(run, task)], FEWEST_CONTROLS)
+        if len(norms):
+            write_table(made.norms, norms)
+    write_text(made.card, model_card(read_run(run), len(scans)))
+    return bundle
+
+
+def _salt(networks: Mapping[int, LoadedModel]) -> str:
+    """From the weights, so that two exports of a run are alike and those of two runs are not."""
+    digests = " ".join(str(one.description["weights"]["sha256"]) for one in networks.values())
+    return hashlib.sha256(digests.encode()).hexdigest()[:16]
+
+
+def _people_of_class(run: RunLayout, task: Task) -> Iterable[str]:
+    """Those whose scans all have the first class; everyone with a label, where a number is predicted."""
+    scans = ScanTable.read(run).labelled
+    others = set() if task.is_number else {scan.participant_id for scan in scans if scan.label != task.outputs[0]}
+    return sorted({scan.participant_id for scan in scans} - others)
+
+
+def nameless(description: Mapping[str, Any], where: str, salt: str) -> dict[str, Any]:
+    """The description of a network with digests in place of people, counts in place of scans, and no path.
+
+    Raises
+    ------
+    BadInputError
+        If it does not say whom the network was trained with.
+    """
+    people = {part: sorted(hidden_name(name, salt) for name in people_of(description, where, part)) for part in PARTS}
+    scans = {part: len(names) for part, names in description.get("scans", {}).items()}
+    goal = {name: value for name, value in description["objective"].items() if not isinstance(value, dict)}
+    training = {**description["training"], "from_run": ""}
+    return {**description, "participants": people, "scans": scans, "objective": goal, "training": training}
+
+
+def shared_settings(config: Config) -> Config:
+    """Settings without paths, and without those that only training and the own machines had use for."""
+    replace = dataclasses.replace
+    return replace(
+        config,
+        cohort=replace(config.cohort, without="", freesurfer_folder=""),
+        training=replace(config.training, from_run=""),
+        registration=replace(config.registration, synthstrip_model=""),
+        privacy=PrivacyConfig(),
+        objective=ObjectiveConfig(),
+        pretraining=PretrainingConfig(),
+        cluster=ClusterConfig(),
+    )
+
+
+def metadata(
+    bundle: Bundle, network: LoadedModel, spec: NetworkInput, task: Task, logits: Mapping[str, Any]
+) -> dict[str, Any]:
+    """``metadata.json``: the keys that MONAI asks for, and the section of Heatlas."""
+    said = f"{task.column}" if task.is_number else f"{' or '.join(task.outputs)}"
+    facts = dict(bundle.facts)
+    facts["reference"] = {**facts["reference"], "mean_logits": dict(logits)}
+    return {
+        "version": heatlas.__version__,
+        **{key: importlib.metadata.version(name) for key, name in PACKAGES.items()},
+        "required_packages_version": {"heatlas": heatlas.__version__},
+        "task": f"{said} from a T1-weighted MRI of the brain",
+        "description": f"{len(bundle.folds)} networks ({network.family.name}) of one run of Heatlas, one per fold; "
+        "their mean logits answer.",
+        "intended_use": "Research only; no medical device.",
+        "network_data_format": {
+            "inputs": {
+                "image": {
+                    "type": "image", "format": "magnitude", "modality": "MR", "num_channels": 1,
+                    "spatial_shape": list(spec.shape), "dtype": "float32", "value_range": [0, 1],
+                    "is_patch_data": False, "channel_def": {"0": "image"},
+                    "space": "MNI152NLin2009cAsym", "resolution_mm": spec.resolution_mm,
+                    "affine": spec.grid.affine.tolist(), "normalisation": spec.normalisation,
+                }
+            },
+            "outputs": {
+                "pred": {
+                    "type": "number" if task.is_number else "logits", "format": "classes",
+                    "num_channels": len(task.outputs), "spatial_shape": [], "dtype": "float32", "value_range": [],
+                    "is_patch_data": False,
+                    "channel_def": {str(place): name for place, name in enumerate(task.outputs)},
+                }
+            },
+        },
+        SECTION: facts,
+    }  # fmt: skip
+
+
+def inference(folds: Iterable[int]) -> dict[str, Any]:
+    """``inference.json``: a MONAI config that builds the network of all folds (``network_def``) with its weights."""
+    loaded = {
+        f"fold_{index}": {
+            "_target_": "heatlas.pipeline.models.storage.load_model",
+            "files": {
+                "_target_": "heatlas.pipeline.run.layout.run_layout.FoldFiles",
+                "folder": f"$pathlib.Path(@bundle_root) / 'models' / 'fold-{index}'",
+            },
+        }
+        for index in folds
+    }
+    members = " + ".join(f"members_of(@{name}.model)" for name in loaded)
+    return {
+        "imports": [
+            "$import pathlib",
+            "$from heatlas.pipeline.models.ensembles import ensemble_of",
+            "$from heatlas.pipeline.models.ensembles import members_of",
+        ],
+        "bundle_root": ".",
+        **loaded,
+        "network_def": f"$ensemble_of({members}).eval()",
+    }
+
+
+def require_nameless(folder: Path, run: RunLayout) -> None:
+    """Refuse a folder in which a participant or scan, or the place of the run, is named.
+
+    Raises
+    ------
+    BadInputError
+        Naming the file and what to change.
+    """
+    scans = ScanTable.read(run).scans
+    names = {name for scan in scans for name in (scan.participant_id, scan.name)}
+    names |= {scan.scan_id for scan in scans if len(scan.scan_id) > 5}  # shorter ones are in any weights by chance
+    names |= {str(run.root), str(Path.home())} - {"/"}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        found = [name for name in sorted(names) if name.encode() in content]
+        if found:
+            raise BadInputError(
+                f"{path.relative_to(folder)} would name {found[0]}. Take it out of the settings of the run (such as "
+                "cohort.include or report.title) and run heatlas run again."
+            )
