@@ -33,9 +33,11 @@ from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
+from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.files import config_to_toml
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
-from heatlas.pipeline.run.config.settings import ClusterConfig, Config, PretrainingConfig, PrivacyConfig
+from heatlas.pipeline.run.config.pretraining import PretrainingConfig
+from heatlas.pipeline.run.config.settings import Config, PrivacyConfig
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import SECTION, Bundle, BundleLayout
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
