@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
 import pandas as pd
 
-import heatlas
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
 from heatlas.pipeline.models.families.registry import parameter_count
 from heatlas.pipeline.models.inputs import configured_input
@@ -49,7 +49,7 @@ def model_card(run: RunRecord, controls: int) -> str:
         f"# {told} from T1-weighted MRI",
         "",
         f"{len(run.models)} networks `{config.model.architecture}` ({parameters:,} parameters each), one per fold of "
-        f"one run of Heatlas {heatlas.__version__}, seed {config.seed}. Input: brain in MNI152NLin2009cAsym at "
+        f"one run of Heatlas {version('heatlas')}, seed {config.seed}. Input: brain in MNI152NLin2009cAsym at "
         f"{config.registration.resolution_mm:g} mm, {' × '.join(map(str, shape))} voxels, scaled to 0–1 in the brain. "
         "Nothing here is the image of a single person.",
         "",
