@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 import heatlas
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.images import write_template_image
@@ -27,7 +25,13 @@ from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.explaining.controls import controls_of
-from heatlas.pipeline.explaining.shared_reference import mean_logits, mean_volume, norms_of_controls
+from heatlas.pipeline.explaining.shared_reference import (
+    NORMS_TABLE,
+    PEOPLE_TABLE,
+    mean_logits,
+    mean_volume,
+    norms_of_controls,
+)
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
@@ -42,7 +46,7 @@ from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import SECTION, Bundle, BundleLayout
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import write_json, write_table, write_text
+from heatlas.pipeline.run.tables import write_json, write_text
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.reports.content.run.model_card import model_card
 from heatlas.reports.read.run_record import read_run
@@ -136,7 +140,7 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
         shutil.copyfile(run.fold(index).weights, made.fold(index).weights)
         write_json(made.fold(index).description, nameless(loaded.description, str(run.fold(index).description), salt))
     everyone = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
-    write_table(made.people, pd.DataFrame({"participant_id": sorted(hidden_name(name, salt) for name in everyone)}))
+    PEOPLE_TABLE.write(made.people, [(name,) for name in sorted(hidden_name(name, salt) for name in everyone)])
     write_text(made.config, config_to_toml(shared_settings(config)))
     scans = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls]
     title = f"mean of {len(scans)} training controls as networks see them"
@@ -148,7 +152,7 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
     if RELEVANCE_BILATERAL_TABLE.path(run).is_file():
         norms = norms_of_controls(RELEVANCE_BILATERAL_TABLE.read(run), [*_people_of_class(run, task)], FEWEST_CONTROLS)
         if len(norms):
-            write_table(made.norms, norms)
+            NORMS_TABLE.write(made.norms, norms)
     write_text(made.card, model_card(read_run(run), len(scans)))
     return bundle
 

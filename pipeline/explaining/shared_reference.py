@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
 STEPS = 2**16
@@ -30,6 +32,21 @@ def mean_logits(network: nn.Module, scans: Sequence[ScanFiles], spec: NetworkInp
     with torch.no_grad():
         rows = [network(torch.from_numpy(read_network_volume(one, spec))[None, None])[0].double() for one in scans]
     return [round(float(value), 5) for value in torch.stack(rows).mean(0)]
+
+
+PEOPLE_TABLE = Table(
+    "people", {"participant_id": "Digest of a participant of the run and a salt, which cannot be read back"}, "person",
+    "Who took part in the run, and is left out of what its networks are applied to?", stage="export",
+    file="models/people.tsv",
+)  # fmt: skip
+NORMS_TABLE = Table(
+    "norms",
+    {
+        **described("map", "group"), "n_controls": "Controls with a value", "mean": "Mean of their densities",
+        "sd": "Standard deviation of their densities",
+    },
+    "map and bilateral group", "What is usual in controls?", stage="export", file="reference/norms.tsv",
+)  # fmt: skip
 
 
 def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: int) -> pd.DataFrame:
@@ -55,5 +72,5 @@ def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: 
     own = bilateral[bilateral["participant_id"].isin(list(controls))]
     people = own.groupby(["map", "group", "participant_id"], sort=False)["density"].mean()
     table = people.groupby(["map", "group"], sort=False).agg(["count", "mean", "std"]).reset_index()
-    table.columns = ["map", "group", "n_controls", "mean", "sd"]
+    table.columns = list(NORMS_TABLE.meanings)
     return table[table["n_controls"] >= fewest].reset_index(drop=True)

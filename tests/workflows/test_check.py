@@ -213,7 +213,10 @@ OTHER_SETTINGS = [
         "49x58x49 voxels is too small for resnet10: its last stage needs two voxels along each axis, so each side must "
         "have at least 65. Choose a finer resolution",
     ),
-    ('[model]\narchitecture = "efficientnet-b0"\n', "lrp is not defined for networks of the family efficientnet-b0"),
+    (
+        '[model]\narchitecture = "efficientnet-b0"\n',
+        "guided-backpropagation is not defined for networks of the family efficientnet-b0",
+    ),
     *(
         (
             f'[model]\narchitecture = "{name}"\n[attribution]\nmethods = ["lrp"]\n',
