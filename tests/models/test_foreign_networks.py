@@ -235,3 +235,22 @@ def test_a_pickle_that_executes_is_not_read(description, tmp_path):
     torch.save(Net(), tmp_path / "whole.pt")
     with pytest.raises(BadInputError, match="no weights that can be read safely"):
         with_weights(made(description), tmp_path / "whole.pt")
+
+
+class _ReadsWhatWasOverwritten(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.block(self.stem[0](x))
+        y = self.stem[1](x)  # in place: x is changed too
+        return self.head((self.block(y) + x).mean((2, 3, 4)))
+
+
+def test_a_network_that_is_another_without_in_place_operations_is_refused():
+    with pytest.raises(UsageError, match="without its in-place operations"):
+        adapted(_ReadsWhatWasOverwritten(), VOLUME)
+
+
+def test_a_hook_that_changes_the_answer_is_refused():
+    network = Net()
+    network.register_forward_hook(lambda _module, _input, output: output * 10)
+    with pytest.raises(UsageError, match="taken apart it answers differently"):
+        adapted(network, VOLUME)

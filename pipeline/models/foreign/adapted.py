@@ -87,10 +87,16 @@ def adapted(
         copied = copy.deepcopy(network).eval().requires_grad_(False)
     except Exception as error:  # the code of others can raise anything
         raise BadInputError(f"network ({type(network).__name__}): cannot be copied ({_said(error)}).") from error
+    untouched = _asked(copy.deepcopy(copied), volume)
     for module in copied.modules():
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
     given = _asked(copied, volume)
+    if not _same(given, untouched):
+        raise UsageError(
+            f"network {type(network).__name__}: answers differently without its in-place operations, since a later "
+            "layer reads a value that one of them changed; create that layer with inplace=False and train again."
+        )
     item = _item_of(given, answer.item)
     first = given if item is None else given[item]
     if item is not None or first.dim() != 2:
@@ -102,7 +108,15 @@ def adapted(
         raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
     copied = _with_logits(copied, answer.meaning, values, volume)
     copied = _with_outputs(copied, values.shape[1], outputs, answer.bins, volume)
-    return ForeignNetwork(staged(copied.eval(), volume)).eval()
+    model = ForeignNetwork(staged(copied.eval(), volume)).eval()
+    with torch.no_grad():
+        wanted, found = copied(volume), model(volume)
+    if wanted.shape != found.shape or not torch.allclose(wanted, found, rtol=1e-4, atol=1e-5):
+        raise UsageError(
+            f"network {type(network).__name__}: taken apart it answers differently (a forward hook, an in-place "
+            "function or another use of the batch axis); remove what its layers alone do not show."
+        )
+    return model
 
 
 class _OneRow(nn.Module):
