@@ -33,6 +33,7 @@ from heatlas.pipeline.cohort.people.balance import balance_sentence
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.sharing.manifest import write_comparison
 from heatlas.pipeline.explaining.controls import mean_controls
+from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.run.config.files import load_config, read_config, usual_sentence
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
@@ -212,6 +213,13 @@ def apply_command(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"{arguments.run}: neither a finished run nor a folder of heatlas export. Give the OUT of `heatlas run` or "
             "the FOLDER of `heatlas export`."
+        )
+    if config.training.networks_of:
+        raise UsageError(f"{arguments.run}: has the networks of another run. Apply that one.")
+    if is_given(config):  # whom it was trained with is said of this cohort alone
+        raise UsageError(
+            f"{arguments.run}: has a network of your own. Give its description to heatlas run with the new cohort, "
+            "with cohort.without for the people it was trained with."
         )
     networks_of_run(str(run.root))  # refuses an unfinished run before anything is written
     training = replace(config.training, networks_of=str(run.root), from_run="", ensemble=1, repeats=1, participants=1.0)

@@ -194,7 +194,15 @@ def _context(
 ) -> RunContext:
     controls = None
     if entry.needs_reference and reference:
-        volumes = torch.cat([_read(one, like)[0] for one in reference])
+        read = [_read(one, like) for one in reference]
+        for (controls_volume, place), number in zip(read, range(1, len(read) + 1), strict=True):
+            other = affine is not None and place is not None and not np.allclose(place, affine, atol=1e-3)
+            if other or controls_volume.shape != volume.shape:
+                raise BadInputError(
+                    f"reference {number}: lies on another grid than the image (its shape is "
+                    f"{tuple(controls_volume.shape[1:])}), so that other voxels would be compared; resample it."
+                )
+        volumes = torch.cat([one for one, _ in read])
         names = [str(one) if isinstance(one, str | Path) else f"reference {n}" for n, one in enumerate(reference, 1)]
         controls = Reference(volumes, tuple(names))
     atlas: Any = None

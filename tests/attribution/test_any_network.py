@@ -114,7 +114,7 @@ def test_a_network_of_a_family_is_explained_as_in_a_run():
         ({"method": "gradient", "stage": "layer4"}, "no such layer"),
         ({"method": "gradient", "settings": {"samples": 3}}, "has no setting 'samples'"),
         ({"method": "gradient", "output_item": ""}, "say which is the answer"),
-        ({"method": "deeplift", "reference": [np.zeros((4, 4, 4))]}, "the reference volumes have the grid"),
+        ({"method": "deeplift", "reference": [np.zeros((4, 4, 4))]}, "reference 1: lies on another grid"),
         ({"method": "rollout"}, "attention"),
     ],
 )
@@ -135,3 +135,12 @@ def test_public_names_are_there():
     assert all(getattr(heatlas, name) is not None for name in heatlas.__all__)
     assert set(heatlas.methods()["method"]) >= {"lrp", "deeplift", "expected-gradients"}
     assert "resnet10" in set(heatlas.networks()["network"])
+
+
+def test_a_reference_that_lies_elsewhere_is_refused_and_not_compared_voxel_by_voxel():
+    mirrored = image(2)
+    affine = GRID.affine.copy()
+    affine[0] *= -1
+    other = nib.nifti1.Nifti1Image(mirrored.get_fdata(dtype=np.float32)[::-1], affine)
+    with pytest.raises(BadInputError, match="reference 1: lies on another grid"):
+        heatlas.explain(Residual(), image(1), "deeplift", reference=[other], output_item="probabilities")

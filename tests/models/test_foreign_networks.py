@@ -254,3 +254,57 @@ def test_a_hook_that_changes_the_answer_is_refused():
     network.register_forward_hook(lambda _module, _input, output: output * 10)
     with pytest.raises(UsageError, match="taken apart it answers differently"):
         adapted(network, VOLUME)
+
+
+class _Reused(nn.Module):
+    """One activation for all layers, a sum of a value with itself, and a weight that is read early and late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv1, self.conv2, self.head = nn.Conv3d(1, 3, 3), nn.Conv3d(3, 3, 3), nn.Linear(3, 2)
+        self.relu, self.gain = nn.ReLU(), nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.conv1(x)) * self.gain
+        x = self.relu(self.conv2(x))
+        x = (x + x).mean((2, 3, 4))
+        return self.head(self.relu(x * x) * self.gain)
+
+
+def test_reused_modules_values_and_weights_do_not_mislead_a_boundary():
+    network = _Reused().eval()
+    first, second = staged(network, VOLUME)
+    assert first(VOLUME).shape == (1, 3, 4, 5, 6)
+    torch.testing.assert_close(second(first(VOLUME)), network(VOLUME))
+    for stage in ("conv1", "conv2"):
+        x = VOLUME
+        for _, layer in (one for part in split_at(network, stage) for one in part):
+            x = layer(x)
+        torch.testing.assert_close(x, network(VOLUME))
+
+
+def test_layers_of_a_chain_keep_their_names():
+    network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(), nn.Conv3d(2, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1),
+                            nn.Flatten(), nn.Linear(2, 2)).eval()  # fmt: skip
+    model = adapted(network, VOLUME)
+    before, _ = split_at(model, "0")
+    assert [type(layer) for _, layer in before] == [nn.Conv3d]
+    assert len(split_at(model, "2")[0]) == 3
+
+
+@pytest.mark.parametrize("end", [lambda p: p[:, 0], lambda p: p.squeeze(1), lambda p: p])
+def test_a_saturated_sigmoid_is_taken_off_whatever_its_shape(end):
+    network = Outside(lambda z: end(torch.sigmoid(100 * z)), outputs=1).eval()
+    with torch.no_grad():
+        found = adapted(network, VOLUME, answer=Answer("sigmoid"))(VOLUME)
+        torch.testing.assert_close(found, 100 * network.logits(VOLUME))
+
+
+def test_saturated_probabilities_that_cannot_be_taken_off_are_refused():
+    def end(z: Tensor) -> Tensor:
+        p = torch.sigmoid(200 * z)
+        return torch.cat([1 - p, p], 1)
+
+    with pytest.raises(UsageError, match="lost in rounding"):
+        adapted(Outside(end, outputs=1), VOLUME)

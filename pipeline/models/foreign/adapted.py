@@ -8,6 +8,7 @@ explained and not what is left of them near 0 and 1.
 from __future__ import annotations
 
 import copy
+import operator
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ Meaning = Literal["auto", "logits", "softmax", "log-softmax", "sigmoid"]
 SOFTMAX = (nn.Softmax, nn.LogSoftmax, torch.softmax, torch.log_softmax, F.softmax, F.log_softmax, "softmax",
            "log_softmax")  # fmt: skip
 SIGMOID = (nn.Sigmoid, torch.sigmoid, F.sigmoid, "sigmoid")
-SHAPES = ("view", "reshape", "flatten", "squeeze", torch.flatten, torch.reshape, torch.squeeze, nn.Flatten)
-SMALLEST = 1e-30
-"""Probability that stands for 0 where a softmax cannot be taken off."""
+SHAPES = ("view", "reshape", "flatten", "squeeze", "unsqueeze", torch.flatten, torch.reshape, torch.squeeze,
+          torch.unsqueeze, nn.Flatten)  # fmt: skip
+SMALLEST = 1e-4
+"""Probability below which rounding shows in its logarithm, where what made it cannot be taken off."""
 TOLERANCE = 1e-4
 
 
@@ -142,8 +144,12 @@ class _Logarithm(nn.Module):
         self.odds = odds
 
     def forward(self, p: Tensor) -> Tensor:
-        p = p.clamp_min(SMALLEST)
-        return torch.log(p) - torch.log((1 - p).clamp_min(SMALLEST)) if self.odds else torch.log(p)
+        if bool((p < SMALLEST).any()) or (self.odds and bool((1 - p < SMALLEST).any())):
+            raise UsageError(
+                "network: a probability is so near 0 or 1 that its logarithm is lost in rounding, and what made it "
+                "cannot be taken off; let the network give logits."
+            )
+        return torch.log(p) - torch.log(1 - p) if self.odds else torch.log(p)
 
 
 def _asked(network: nn.Module, volume: Tensor) -> Any:
@@ -235,7 +241,8 @@ def _without_last(network: nn.Module, kinds: Sequence[Any]) -> nn.Module | None:
             return isinstance(modules[str(node.target)], tuple(kind for kind in kinds if isinstance(kind, type)))
         return node.target in kinds
 
-    while isinstance(node, fx.Node) and is_a(node, SHAPES):
+    shapes = (*SHAPES, operator.getitem) if kinds is SIGMOID else SHAPES  # one of several sigmoids stands alone
+    while isinstance(node, fx.Node) and is_a(node, shapes):
         node = node.args[0]
     if not isinstance(node, fx.Node) or not is_a(node, kinds):
         return None

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, fx, nn
 
-from heatlas.pipeline.models.graph.tracing import Operation, Program, Reshape, trace
+from heatlas.pipeline.models.graph.tracing import Operation, Program, Reshape, tensor_arguments, trace
 from heatlas.pipeline.run.errors import UsageError
 
 _IN_STAGES = re.compile(r"^(stages\.\d+\.)?(network\.)?")
@@ -49,7 +49,11 @@ def split_at(model: nn.Module, name: str) -> tuple[Layers, Layers]:
             f"stage {name!r}: a connection passes this layer by, so that it is not all that the output depends on. "
             f"Name a layer where the paths meet{', as ' + later[0] if later else ''}."
         )
-    return _layers(program, 0, places[-1] + 1), _layers(program, places[-1] + 1, len(program.operations))
+    return _split_after(program, places[-1])
+
+
+def _split_after(program: Program, place: int) -> tuple[Layers, Layers]:
+    return _layers(program, 0, place + 1), _layers(program, place + 1, len(program.operations))
 
 
 def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
@@ -68,41 +72,27 @@ def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
         They share the layers of the network, which are not copied. A network that cannot be traced is one stage.
     """
     try:
-        name = last_with_voxels(model, volume)
+        program = _needed(trace(model))
     except UsageError:
         return (model,)
-    if name is None:
-        return (model,)
-    before, after = ([module for _, module in part] for part in split_at(model, name))
-    return _one(before), _one(after)
-
-
-def _one(modules: Sequence[nn.Module]) -> nn.Module:
-    return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
-
-
-def last_with_voxels(model: nn.Module, volume: Tensor) -> str | None:
-    """Name of the last boundary whose value still has several voxels; None if there is none.
-
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode.
-    volume : Tensor
-        (1, C, D, H, W), any volume; the network runs once.
-
-    Raises
-    ------
-    UsageError
-        If the network cannot be traced.
-    """
-    program = _needed(trace(model))
     shapes = _shapes(program, volume)
     for operation in reversed(crossed(program)):
         shape = shapes.get(operation.value, ())
         if len(shape) == 5 and max(shape[2:]) > 1:
-            return operation.name
-    return None
+            before, after = _split_after(program, program.operations.index(operation))
+            return _one(before), _one(after)
+    return (model,)
+
+
+def _one(layers: Layers) -> nn.Module:
+    """Layers as one module, which has their names; a name may not hold a dot, so that a slash stands for it."""
+    if len(layers) == 1 and isinstance(layers[0][1], fx.GraphModule):
+        return layers[0][1]  # has the names in it
+    one = nn.Sequential()
+    for number, (name, layer) in enumerate(layers):
+        key = name.replace(".", "/")
+        one.add_module(f"{key}/{number}" if key in one._modules else key, layer)
+    return one
 
 
 def crossed(program: Program) -> list[Operation]:
@@ -135,7 +125,8 @@ def _needed(program: Program) -> Program:
 
 def is_in(operation: Operation, name: str) -> bool:
     """Whether an operation is a layer of this name, or in it; a foreign network's names count without our stages."""
-    names = {operation.name, _IN_STAGES.sub("", operation.name)}
+    full = operation.name.replace("/", ".")
+    names = {full, _IN_STAGES.sub("", full)}
     return any(one == name or one.startswith(f"{name}.") for one in names)
 
 
@@ -163,11 +154,10 @@ def _layers(program: Program, start: int, stop: int) -> Layers:
     for operation in part:
         if operation.node.target == "size" and all(_flattens(user) for user in operation.node.users):
             continue  # view(x.size(0), -1)
-        if [node.name for node in operation.node.all_input_nodes if node.target != "size"] != [value]:
-            module = None
-        else:
-            module = nn.Flatten() if _flattens(operation.node) else operation.module
-        if module is None or isinstance(module, Reshape):
+        read = [node.name for node in tensor_arguments(operation.node) if node.target != "size"]
+        further = operation.node.op == "call_module" and (len(operation.node.args) > 1 or operation.node.kwargs)
+        module = nn.Flatten() if _flattens(operation.node) else operation.module
+        if read != [value] or further or module is None or isinstance(module, Reshape):
             return ((f"{part[0].name} to {part[-1].name}", _cut_out(program, part, before)),)
         chain.append((operation.name, module))
         value = operation.value
@@ -202,6 +192,9 @@ def _cut_out(program: Program, part: Sequence[Operation], before: str) -> fx.Gra
     for operation in part:
         if _is_batch_size(operation.node):  # which all values have in common
             known.setdefault(operation.node.all_input_nodes[0], source)
+        for node in operation.node.all_input_nodes:  # a weight that is read on both sides of the boundary
+            if node.op == "get_attr" and node not in known:
+                known[node] = graph.node_copy(node)
         known[operation.node] = graph.node_copy(operation.node, lambda node: known[node])
     graph.output(known[part[-1].node])
     return fx.GraphModule(program.graph, graph)

@@ -25,12 +25,12 @@ from heatlas.pipeline.run.errors import UsageError
 class SpatialMean(nn.Module):
     """``x.mean((2, 3, 4))``, with or without the axes that are averaged over."""
 
-    def __init__(self, keepdim: bool) -> None:
+    def __init__(self, axes: tuple[int, ...], keepdim: bool) -> None:
         super().__init__()
-        self.keepdim = keepdim
+        self.axes, self.keepdim = axes, keepdim
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.mean((2, 3, 4), keepdim=self.keepdim)
+        return x.mean(self.axes, keepdim=self.keepdim)
 
 
 POOLINGS = (nn.AvgPool3d, nn.AdaptiveAvgPool3d, SpatialMean)
@@ -190,7 +190,7 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
     if isinstance(module, Gate):
         tensors = tuple(argument.name for argument in _gated(node, modules))
     elif isinstance(module, Sum | Concatenate | Product):
-        tensors = tuple(argument.name for argument in _tensor_arguments(node))
+        tensors = tuple(argument.name for argument in tensor_arguments(node))
     else:
         tensors = tensors[:1]
     return Operation(name, node, module, tensors)
@@ -213,14 +213,14 @@ def _function(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
     target = node.target
     if target in ("relu", F.relu, torch.relu):
         return nn.ReLU()
-    if target in (operator.add, operator.iadd, torch.add, "add") and len(_tensor_arguments(node)) == 2:
+    if target in (operator.add, operator.iadd, torch.add, "add") and len(tensor_arguments(node)) == 2:
         return None if node.kwargs or _has_weights(node) else Sum()
     if target in (torch.cat, torch.concat):
         dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
         return Concatenate() if dim == 1 and set(node.kwargs) <= {"dim", "tensors"} else None
     if target in (operator.mul, torch.mul, "mul") and _gated(node, modules):
         return Gate()
-    if target in (operator.mul, torch.mul, "mul") and len(_tensor_arguments(node)) == 2:
+    if target in (operator.mul, torch.mul, "mul") and len(tensor_arguments(node)) == 2:
         return None if node.kwargs or _has_weights(node) else Product()
     if target in FUNCTIONS:
         kind, names = FUNCTIONS[target]
@@ -237,7 +237,7 @@ def _function(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
             0
         ]
         spatial = isinstance(axes, Sequence) and {axis % 5 for axis in axes if isinstance(axis, int)} == {2, 3, 4}
-        return SpatialMean(bool(keeps and keeps[0])) if spatial else None
+        return SpatialMean(tuple(axes), bool(keeps and keeps[0])) if spatial else None  # type: ignore[arg-type]
     return _pooling_function(node)
 
 
@@ -265,7 +265,7 @@ def _has_weights(node: fx.Node) -> bool:
     return any(argument.op == "get_attr" for argument in node.all_input_nodes)
 
 
-def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
+def tensor_arguments(node: fx.Node) -> list[fx.Node]:
     """Arguments that are values of the graph, in order and with repetitions; for `torch.cat` those in its list."""
     found: list[fx.Node] = []
     for argument in (*node.args, *node.kwargs.values()):
@@ -276,7 +276,7 @@ def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
 
 def _gated(node: fx.Node, modules: dict[str, nn.Module]) -> list[fx.Node]:
     """The features and the gate of a product, in this order; empty if neither factor is a gate."""
-    factors = _tensor_arguments(node)
+    factors = tensor_arguments(node)
     if len(factors) != 2:
         return []
     gates = [_is_gate(factor, modules) for factor in factors]
