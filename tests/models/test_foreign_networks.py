@@ -308,3 +308,37 @@ def test_saturated_probabilities_that_cannot_be_taken_off_are_refused():
 
     with pytest.raises(UsageError, match="lost in rounding"):
         adapted(Outside(end, outputs=1), VOLUME)
+
+
+class Tied(Net):
+    """Two layers with the same weight, and a fixed tensor that no file of weights holds."""
+
+    def __init__(self, outputs: int = 2) -> None:
+        super().__init__(outputs)
+        self.second = nn.Conv3d(4, 4, 3, padding=1, bias=False)
+        self.second.weight = self.block.weight
+        self.offset = torch.tensor([[1.0, -1.0]])
+
+    def logits(self, x: Tensor) -> Tensor:
+        x = self.second(torch.relu(self.block(self.stem(x))))
+        return self.head(self.pool(x).flatten(1)) + self.offset
+
+
+@pytest.mark.parametrize(
+    ("network", "outputs", "answer"), [(Tied(), 2, Answer()), (Net(1), 2, Answer()), (Net(3), 1, Answer(bins=(1, 2, 3)))]
+)
+def test_a_network_is_stored_under_its_own_names_and_read_back_whatever_its_stages_are_called(network, outputs, answer):
+    model = adapted(network, VOLUME, outputs, answer)
+    state = model.state_dict()
+    assert set(state) <= set(network.state_dict())
+    assert all(torch.equal(value, network.state_dict()[name]) for name, value in state.items())
+    safetensors.torch.save(state)  # which refuses the same tensor under two names
+    other = adapted(type(network)(network.head.out_features), VOLUME, outputs, answer)
+    for value in other.state_dict().values():
+        value.zero_()
+    both = nn.ModuleDict({"first": other})
+    both.load_state_dict({f"first.{name}": value for name, value in state.items()})
+    with torch.no_grad():
+        assert torch.equal(other(VOLUME), model(VOLUME))
+    with pytest.raises(RuntimeError, match="Missing key"):
+        other.load_state_dict({name: value for name, value in state.items() if name != "head.bias"})

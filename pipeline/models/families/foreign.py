@@ -159,7 +159,7 @@ def _build(shape: Shape, settings: ForeignConfig, outputs: int) -> StagedModel:
 
     network = made(settings)
     if torch.empty(()).is_meta:  # only its weights are counted
-        return ForeignNetwork([network])
+        return ForeignNetwork([network], network)
     if settings.weights:
         with_weights(network, Path(settings.weights))
     volume = torch.rand((1, 1, *shape), generator=torch.Generator().manual_seed(0))

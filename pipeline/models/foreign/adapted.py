@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.exchange import names_in
 from heatlas.pipeline.models.graph.boundary import staged
 from heatlas.pipeline.models.graph.tracing import LayerTracer
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -55,11 +56,41 @@ class Answer:
 
 
 class ForeignNetwork(StagedModel):
-    """A foreign network as two stages, up to its last value with voxels and from there; it may share layers."""
+    """A foreign network as two stages, up to its last value with voxels and from there; it may share layers.
 
-    def __init__(self, stages: Sequence[nn.Module]) -> None:
+    It is stored under the names of the network it was made of, so that a stored network does not depend on how this or
+    a later version takes it apart.
+
+    Parameters
+    ----------
+    stages : sequence of nn.Module
+    original : nn.Module
+        Holds the tensors of the stages; what the stages have beside them is constant, and not stored.
+    """
+
+    def __init__(self, stages: Sequence[nn.Module], original: nn.Module) -> None:
         nn.Module.__init__(self)
         self._stages = nn.ModuleList(stages)
+        names = names_in(original, self)
+        own = tuple(self.state_dict())
+
+        def to_original(_: nn.Module, state: dict[str, Tensor], prefix: str, __: Any) -> None:
+            for name in own:
+                value = state.pop(prefix + name)
+                if name in names:
+                    state[prefix + names[name]] = value
+
+        def to_stages(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+            held = dict((*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)))
+            given = {name: state.pop(prefix + name) for name in set(names.values()) if prefix + name in state}
+            for name in own:
+                if name not in names:
+                    state[prefix + name] = held[name]
+                elif names[name] in given:
+                    state[prefix + name] = given[names[name]]
+
+        self.register_state_dict_post_hook(to_original)
+        self.register_load_state_dict_pre_hook(to_stages)
 
 
 def adapted(
@@ -89,6 +120,7 @@ def adapted(
         copied = copy.deepcopy(network).eval().requires_grad_(False)
     except Exception as error:  # the code of others can raise anything
         raise BadInputError(f"network ({type(network).__name__}): cannot be copied ({_said(error)}).") from error
+    own = copied
     untouched = _asked(copy.deepcopy(copied), volume)
     for module in copied.modules():
         if getattr(module, "inplace", False):
@@ -110,7 +142,7 @@ def adapted(
         raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
     copied = _with_logits(copied, answer.meaning, values, volume)
     copied = _with_outputs(copied, values.shape[1], outputs, answer.bins, volume)
-    model = ForeignNetwork(staged(copied.eval(), volume)).eval()
+    model = ForeignNetwork(staged(copied.eval(), volume), own).eval()
     with torch.no_grad():
         wanted, found = copied(volume), model(volume)
     if wanted.shape != found.shape or not torch.allclose(wanted, found, rtol=1e-4, atol=1e-5):
