@@ -325,7 +325,8 @@ class Tied(Net):
 
 
 @pytest.mark.parametrize(
-    ("network", "outputs", "answer"), [(Tied(), 2, Answer()), (Net(1), 2, Answer()), (Net(3), 1, Answer(bins=(1, 2, 3)))]
+    ("network", "outputs", "answer"),
+    [(Tied(), 2, Answer()), (Net(1), 2, Answer()), (Net(3), 1, Answer(bins=(1, 2, 3)))],
 )
 def test_a_network_is_stored_under_its_own_names_and_read_back_whatever_its_stages_are_called(network, outputs, answer):
     model = adapted(network, VOLUME, outputs, answer)

@@ -81,7 +81,9 @@ class ForeignNetwork(StagedModel):
                     state[prefix + names[name]] = value
 
         def to_stages(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-            held = dict((*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)))
+            held = dict(
+                (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+            )
             given = {name: state.pop(prefix + name) for name in set(names.values()) if prefix + name in state}
             for name in own:
                 if name not in names:
