@@ -384,6 +384,17 @@ def test_chunks_do_not_change_the_result(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["pearson", "spearman"])
+def test_every_permutation_is_as_extreme_as_a_correlation_of_0(method):
+    age = pd.DataFrame({"age": np.arange(1.0, 9)})
+    values = np.array([6.0, 5, 3, 1, 4, 8, 7, 2])
+    assert ((age["age"] - 4.5) * (values - 4.5)).sum() == 0
+    found = partial_correlation(
+        values, design_of("age", "age", age), Exchangeability.free(8), 999, np.random.default_rng(1), method
+    )
+    assert found.p.tolist() == [1]
+
+
+@pytest.mark.parametrize("method", ["pearson", "spearman"])
 def test_correlations_equal_scipy_and_partial_ones_equal_the_inverse_correlation_matrix(method):
     frame = table(40)
     values = values_of(frame, 2)

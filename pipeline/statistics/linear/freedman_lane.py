@@ -319,7 +319,7 @@ def _measured(
     if equal_variances or model.tested.shape[1] > 1:
         plain = HomoscedasticModel(model.tested, model.moving_nuisance, model.df)
         measured = plain.size(as_observed, residuals)[0]
-        threshold = measured * (1 - TIE_TOLERANCE)
+        threshold = measured * (1 - TIE_TOLERANCE) - ROUNDING
         counts, largest = plain.tally(permutations.rows, residuals, threshold, CHUNK_BYTES)
         return threshold, *plain.reported(residuals), counts, largest, np.full(len(measured), np.nan)
     null = RobustModel(model.tested, model.moving_nuisance, model.df)
@@ -340,7 +340,7 @@ def reached(
 ) -> Floats:
     """What permuted statistics must reach to count as at least as extreme as `size`, given R^2; each (columns,)."""
     threshold: Floats = size * (1 - np.minimum(tolerance + rounding / np.maximum(1 - r_squared, rounding), 0.5))
-    return threshold
+    return threshold - rounding  # a statistic of 0 is 0 but for rounding
 
 
 def dual_interval(estimate: Floats, reach: Floats, p: Floats, alpha: float) -> tuple[Floats, Floats]:
