@@ -54,7 +54,7 @@ from heatlas.pipeline.training.objectives.explanations import (
     unlabelled_scans,
     with_explanations,
 )
-from heatlas.pipeline.training.objectives.known_networks import people_of_backbone, weights_to_start_from
+from heatlas.pipeline.training.objectives.known_networks import people_before, weights_to_start_from
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Objective
 from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
@@ -418,7 +418,7 @@ def _description(
     ends = [_end(one.selection, objective, config) for one in members]
     own = [{"seed": task.seed_of(number), **end} for number, end in enumerate(ends, 1)]
     parts = {"train": tuple(task.unlabelled) or fold.train, "validation": fold.validation, "test": fold.test}
-    before = people_of_backbone(config.model, fold.index)
+    before = people_before(config, fold)
     return {
         "fold": fold.index,
         "repeat": task.repeat,

@@ -264,7 +264,9 @@ class TrainingConfig:
     balance_classes: bool = True
     """Weight the loss so that each class counts the same."""
     from_run: str = ""
-    """Folder of a finished run of the same people and folds, whose conventional networks B-cos networks start from."""
+    """Folder of a finished run whose networks the training starts from: of the same architecture and settings, or, for
+    B-cos networks, conventional ones. Each fold starts from a network that knows none of the people it tests. Of
+    another task (age before diagnosis) all but the last stage is taken."""
     networks_of: str = ""
     """Folder of a finished run whose networks, of all folds together, answer as they are; nothing is trained. Set by
     ``heatlas apply``."""

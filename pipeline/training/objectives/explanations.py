@@ -192,7 +192,7 @@ def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
     """What a training depends on beyond other settings, for its key: settings, and digests of the files they name."""
     wanted = config.objective
     start = config.training.from_run
-    begun = {"start": _digest(fold_of_run(start, fold).weights)} if start else {}
+    begun = {"start": _digest(start_of(start, fold).weights)} if start else {}
     if isinstance(config.model, ProbeConfig):
         begun["backbone"] = backbone_digest(config.model.backbone, fold.index)
     if wanted.kind == "task":

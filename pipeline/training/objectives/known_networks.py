@@ -18,18 +18,20 @@ from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.families.bcos.conversion import converted
 from heatlas.pipeline.models.families.bcos.records import BcosConfig
 from heatlas.pipeline.models.families.exchange import from_file
 from heatlas.pipeline.models.families.probes.backbone import Backbone, kept_stages
 from heatlas.pipeline.models.families.probes.body import backbone_files, body_of, knows_labels
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
-from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
-from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.models.storage import RETRAIN, LoadedModel, load_model
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted
@@ -38,6 +40,21 @@ from heatlas.pipeline.run.plain_text import counted
 def fold_of_run(folder: str, fold: Fold) -> FoldFiles:
     """Files of the network of the same fold of another run."""
     return RunLayout(Path(folder)).fold(fold.index)
+
+
+def start_of(folder: str, fold: Fold) -> FoldFiles:
+    """Files of the network of another run that a fold starts from.
+
+    That of the same fold; where this one is missing, or knows a person whom the fold tests, the first that knows none,
+    so that a run may start from one of another cohort, with other folds. If there is none, that of the same fold.
+    """
+    same = fold_of_run(folder, fold)
+    for files in (same, *(FoldFiles(one) for one in sorted(same.folder.parent.glob("fold-*")))):
+        if files.description.is_file():
+            known = known_to_network(read_json(files.description, RETRAIN), str(files.description))
+            if not known_among(fold.test, known):
+                return files
+    return same
 
 
 def known_network(
@@ -98,18 +115,22 @@ def _in_words(spec: NetworkInput) -> str:
     return f"{spec.shape} voxels of {spec.resolution_mm:g} mm{start} ({spec.normalisation})"
 
 
-def people_of_backbone(settings: ModelConfig, fold: int) -> list[str]:
-    """Participants that the backbone of a probe has learned from; of a file of weights they are not known.
+def people_before(config: Config, fold: Fold) -> list[str]:
+    """Participants that the backbone of a probe, or the network a training starts from, has learned from; sorted.
+
+    Those of a file of weights are not known.
 
     Raises
     ------
     UsageError, BadInputError
         As `backbone_files`; if the network cannot be read.
     """
-    if not isinstance(settings, ProbeConfig) or Path(settings.backbone).is_file():
-        return []
-    files = backbone_files(settings.backbone, fold)
-    return known_to_network(load_model(files).description, str(files.description))
+    settings, files = config.model, list[FoldFiles]()
+    if config.training.from_run:
+        files.append(start_of(config.training.from_run, fold))
+    if isinstance(settings, ProbeConfig) and not Path(settings.backbone).is_file():
+        files.append(backbone_files(settings.backbone, fold.index))
+    return sorted({name for one in files for name in known_to_network(load_model(one).description, str(one.description))})
 
 
 def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:
@@ -148,45 +169,52 @@ def _of_probe(network: StagedModel, spec: NetworkInput, settings: ProbeConfig) -
 def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor] | None:
     """Weights that a network starts with, by name; None where all are fresh.
 
-    Those of the backbone of a probe, unless labels are shuffled and it knows the true ones, or of the conventional
-    network of ``training.from_run``, converted (Arya, Rao, Böhle & Schiele 2024).
+    Those of the network in ``training.from_run``, of an ensemble the first member; B-cos networks may also start from
+    a conventional one, which is converted (Arya, Rao, Böhle & Schiele 2024). The last stage of a network of another
+    task is fresh. Without ``from_run`` those of the backbone of a probe, unless labels are shuffled and it knows the
+    true ones.
 
     Raises
     ------
     UsageError
-        For a network that is no B-cos network, or one that the other cannot be converted to; also as `known_network`.
+        For a network of another family or with other settings, one of another grid, or one that was trained with test
+        participants of the fold.
     BadInputError
         If it cannot be read.
     """
     folder, settings = config.training.from_run, config.model
-    if isinstance(settings, ProbeConfig):
-        known = config.cohort.shuffle_labels and knows_labels(settings)
-        return None if known else backbone_weights(settings, spec, fold)
     if not folder:
-        return None
-    if not isinstance(settings, BcosConfig):
-        raise UsageError(
-            f"training.from_run starts B-cos networks from conventional ones, and {settings.architecture} is no B-cos "
-            'network. Leave it empty, or choose model.architecture = "bcos-resnet18" or "bcos-densenet121".'
-        )
-    files = fold_of_run(folder, fold)
-    loaded = known_network("training.from_run", files, task, spec, fold, torch.device("cpu"))
-    where = f"training.from_run: {files.weights} ({loaded.settings.architecture})"
+        if not isinstance(settings, ProbeConfig) or (config.cohort.shuffle_labels and knows_labels(settings)):
+            return None
+        return backbone_weights(settings, spec, fold)
+    files = start_of(folder, fold)
+    loaded = load_model(files)
+    _require_usable("training.from_run", files, loaded, spec, fold)
+    theirs, start = loaded.settings.architecture, members_of(loaded.model)[0]
+    where = f"training.from_run: {files.weights} ({theirs})"
+    with torch.device("meta"):
+        network = build_network(settings, spec.shape, len(task.outputs))
+    last = f"_stages.{len(network.stages) - 1}." if loaded.classes != task.outputs else None
+    wanted = _without_stage(network.state_dict(), last)
     try:
-        found = converted(loaded.model, settings, spec.shape).state_dict()
+        if theirs != settings.architecture and isinstance(settings, BcosConfig):
+            start = converted(start, settings, spec.shape)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
-    with torch.device("meta"):
-        wanted = build_network(settings, spec.shape, len(task.outputs)).state_dict()
+    found = _without_stage(start.state_dict(), last)
     sizes, other = ({name: tuple(value.shape) for name, value in one.items()} for one in (wanted, found))
     if sizes != other:
         name = next(name for name in (*sizes, *other) if sizes.get(name) != other.get(name))
         raise UsageError(
             f"{where} does not become a {settings.architecture} with these settings: {name} is "
-            f"{other.get(name, 'missing')} there and {sizes.get(name, 'missing')} here. Train both with the same "
-            "width, first_channels, growth and stem_stride."
+            f"{other.get(name, 'missing')} there and {sizes.get(name, 'missing')} here. Take the architecture and the "
+            "settings under [model] of that run."
         )
     return found
+
+
+def _without_stage(weights: Mapping[str, Tensor], prefix: str | None) -> dict[str, Tensor]:
+    return {name: value for name, value in weights.items() if prefix is None or not name.startswith(prefix)}
 
 
 def without_other_runs(config: Config) -> Config:
@@ -211,6 +239,11 @@ def require_start(config: Config, split: Split) -> None:
     if config.training.from_run and config.cohort.shuffle_labels:
         raise UsageError(
             "training.from_run: a run on shuffled labels must not start from networks that know the true ones. Leave "
+            "it empty."
+        )
+    if config.training.from_run and family_of(config.model).fitted_by != "gradients":
+        raise UsageError(
+            f"training.from_run: a {config.model.architecture} is not trained step by step and starts from nothing. Leave "
             "it empty."
         )
     for fold in split.folds:
