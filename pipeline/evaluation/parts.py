@@ -33,7 +33,7 @@ from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
 from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
-from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.models.families.registry import family_of, is_given
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.jobs import Outcome
@@ -93,7 +93,10 @@ PARTS: Sequence[Part] = (
             ),
         ),
     ),
-    Part("plant", "loss planted in copies of the controls of the run", cohort=planted_cohort, any_task=True),
+    Part(
+        "plant", "loss planted in copies of the controls of the run", cohort=planted_cohort, any_task=True,
+        trains=True,
+    ),
     Part(
         "grids", "several scans side by side: which of them every map marks", tables=GRID_TABLES, run=_grids,
         require=lambda _, config: require_single(config), last=True,  # since a weak network may allow no grid at all
@@ -105,22 +108,23 @@ PARTS: Sequence[Part] = (
     ),
     Part(
         "retrain", "networks trained without the regions that a map ranks first", tables=(RETRAINING_TABLE,),
-        run=_retrain, shown=(Shown("Do networks need the regions ranked first?", "retraining"),),
+        run=_retrain, trains=True, shown=(Shown("Do networks need the regions ranked first?", "retraining"),),
         options={"draws": "only remove and retrain draws regions"},
     ),
     Part(
-        "consensus", "networks of other seeds, epochs and families", tables=CONSENSUS_TABLES, run=_consensus,
+        "consensus", "networks of other seeds, epochs and families", tables=CONSENSUS_TABLES,
+        run=_consensus, trains=True,
         require=lambda request, config: require_different(request.families, config),
         shown=(Shown("Do other networks show the same regions?", "consensus"),),
         options={"families": "only the consensus asks other families"},
     ),
     Part(
         "marker", "a scanner marker that goes with the diagnosis in training only", tables=(MARKER_TABLE,),
-        run=lambda bench, cohort: marker_cohort(cohort, bench.executor, bench.digests),
+        trains=True, run=lambda bench, cohort: marker_cohort(cohort, bench.executor, bench.digests),
     ),
     Part(
         "objective", "networks trained with maps and without", tables=(BEFORE_AFTER_TABLE,),
-        require=lambda _, config: require_maps(config),
+        trains=True, require=lambda _, config: require_maps(config),
         run=lambda bench, cohort: before_and_after(cohort, bench.executor, bench.digests),
     ),
     Part(
@@ -151,7 +155,7 @@ def chosen_parts(names: Sequence[str]) -> tuple[Part, ...]:
 
 
 def require_task(parts: Sequence[Part], config: Config, split: Split) -> None:
-    """Refuse parts that compare two classes, in a run that has another task.
+    """Refuse parts that compare two classes in a run with another task, or train where networks are used as they are.
 
     Raises
     ------
@@ -162,6 +166,13 @@ def require_task(parts: Sequence[Part], config: Config, split: Split) -> None:
     if split.folds and undefined and asked:
         known = ", ".join(part.name for part in PARTS if part.any_task)
         raise UsageError(f"--parts {asked[0]}: {undefined} Defined for every task are {known}.")
+    trains = [part.name for part in parts if part.trains and is_given(config)]
+    if trains:
+        known = ", ".join(part.name for part in PARTS if not part.trains)
+        raise UsageError(
+            f"--parts {trains[0]}: trains networks with the recipe of the run, and those of this run were trained "
+            f"elsewhere. Defined for them are {known}."
+        )
 
 
 def parts_in_words() -> str:

@@ -13,10 +13,12 @@ import pytest
 from monai.bundle import ConfigParser
 
 from heatlas.pipeline.cohort.people.persons import hidden_name
+from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
+from heatlas.pipeline.evaluation.bench.verdicts import UNKNOWN, VERDICTS_TABLE
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.layout.bundle_layout import BundleLayout
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.workflows.command_line import main
 from tests.workflows.template_cohort import write_config, write_template_cohort
@@ -229,3 +231,19 @@ def test_people_are_digests_of_the_run(exported) -> None:
     assert sorted(named) == read_table(exported.people)["participant_id"].tolist()
     assert set(description["scans"]) == {"train", "validation", "test"}
     assert sum(description["scans"].values()) == len(named)
+
+
+def test_networks_used_as_they_are_are_not_trained_on_shuffled_labels(applied, capsys) -> None:
+    own = EvaluationLayout(applied[0].root)
+    for part in ("plant", "retrain", "consensus", "marker"):
+        assert main(["evaluate", str(own.root), "--parts", part]) == 2
+        assert "trains networks with the recipe of the run" in capsys.readouterr().err
+    asked = ["--quick", "--parts", "nulls", "--methods", "gradient", "--n-procs", "1"]
+    assert main(["evaluate", str(own.root), *asked]) == 0
+    networks = set(EVALUATION_TABLE.read(own)["network"])
+    assert {"real", "untrained", "cascade-1"} <= networks
+    assert not any(name.startswith("shuffled") for name in networks)
+    verdict = VERDICTS_TABLE.read(own).set_index("map").loc["gradient"]
+    assert verdict["tells_labels"] == UNKNOWN
+    assert pd.isna(verdict["passed"])
+    assert "shuffled" not in verdict["verdict"] + verdict["numbers"]

@@ -17,7 +17,7 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE, distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, judged_rows
-from heatlas.pipeline.evaluation.bench.request import BenchRequest, methods_of, with_methods
+from heatlas.pipeline.evaluation.bench.request import SHUFFLES, BenchRequest, methods_of, with_methods
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, evaluation_table
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE, verdict_table
@@ -26,7 +26,7 @@ from heatlas.pipeline.evaluation.nulls.networks import shuffled_jobs
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.explaining.scan_jobs import require_all_defined
-from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.families.registry import build_network, is_given
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config
@@ -86,7 +86,9 @@ class Bench:
         outcomes: list[Outcome] = []
         if self.split.folds:
             cohort = self._of_run(truth_json)
-            extent = self.request.extent()
+            extent = self.request.extent(0 if is_given(self.config) else SHUFFLES)
+            if is_given(self.config):
+                log.info("These networks were trained elsewhere, so none is trained on shuffled labels, and no map can pass.")
             cohort, trained = self._with_nulls(cohort, extent)
             outcomes += trained
             cohorts.append((cohort, extent))

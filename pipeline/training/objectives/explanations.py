@@ -35,7 +35,7 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.objectives.distillation import Distillation, distilled
 from heatlas.pipeline.training.objectives.guidance import Guidance, guided
 from heatlas.pipeline.training.objectives.guidance_losses import dilated
-from heatlas.pipeline.training.objectives.known_networks import fold_of_run, known_network
+from heatlas.pipeline.training.objectives.known_networks import fold_of_run, known_network, start_of
 from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.readable_gradients import readable

@@ -28,7 +28,6 @@ from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import RETRAIN, LoadedModel, load_model
-from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.documents import read_json
@@ -130,7 +129,9 @@ def people_before(config: Config, fold: Fold) -> list[str]:
         files.append(start_of(config.training.from_run, fold))
     if isinstance(settings, ProbeConfig) and not Path(settings.backbone).is_file():
         files.append(backbone_files(settings.backbone, fold.index))
-    return sorted({name for one in files for name in known_to_network(load_model(one).description, str(one.description))})
+    return sorted(
+        {name for one in files for name in known_to_network(load_model(one).description, str(one.description))}
+    )
 
 
 def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor]:
@@ -243,8 +244,8 @@ def require_start(config: Config, split: Split) -> None:
         )
     if config.training.from_run and family_of(config.model).fitted_by != "gradients":
         raise UsageError(
-            f"training.from_run: a {config.model.architecture} is not trained step by step and starts from nothing. Leave "
-            "it empty."
+            f"training.from_run: a {config.model.architecture} is not trained step by step, so it starts from nothing. "
+            "Leave it empty."
         )
     for fold in split.folds:
         weights_to_start_from(config, task_of(config.cohort), configured_input(config), fold)
