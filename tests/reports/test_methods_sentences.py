@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -100,3 +101,10 @@ def test_p_of_change_over_visits_is_not_the_model_s(estimate, said):
 ])  # fmt: skip
 def test_what_networks_learned_besides_the_task_is_said(settings, said):
     assert methods._explanations(load_config(overrides={"objective": settings})) == said
+
+
+def test_with_whom_the_network_was_trained_that_another_started_from_is_said():
+    started = record({}, training={"from_run": "before"})
+    started = dataclasses.replace(started, models={0: {"backbone_participants": ["sub-1", "sub-2"]}})
+    assert "weights of a network that had been trained with 2 participants" in methods._fitting(started)
+    assert "from the weights" not in methods._fitting(record({}))

@@ -1,4 +1,4 @@
-"""B-cos networks that start from the conventional networks of another run."""
+"""Networks that start from those of another run: of the same family, or B-cos networks from conventional ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.nulls.networks import shuffled_config
+from heatlas.pipeline.models.ensembles import ensemble_of
 from heatlas.pipeline.models.families.bcos.layers import BcosConv3d
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
@@ -16,7 +17,12 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.training.objectives.explanations import facts_of
-from heatlas.pipeline.training.objectives.known_networks import people_of_backbone, require_start, weights_to_start_from
+from heatlas.pipeline.training.objectives.known_networks import (
+    people_before,
+    require_start,
+    start_of,
+    weights_to_start_from,
+)
 from heatlas.workflows.settings import with_backbone
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))
@@ -74,9 +80,11 @@ def test_people_whom_the_fold_tests_would_leak(folder) -> None:
 
 
 def test_what_cannot_be_started_is_named(folder, tmp_path) -> None:
-    with pytest.raises(UsageError, match="resnet18 is no B-cos network"):
-        start(config("resnet18", folder))
-    with pytest.raises(UsageError, match=r"does not become a bcos-resnet18 with these settings: _stages.* same width"):
+    with pytest.raises(UsageError, match=r"does not become a resnet10 with .* settings under \[model\]"):
+        start(config("resnet10", folder))
+    with pytest.raises(UsageError, match="a linear is not trained step by step"):
+        require_start(config("linear", folder), Split((FOLD,)))
+    with pytest.raises(UsageError, match=r"does not become a bcos-resnet18 with these settings: _stages"):
         start(config(folder=folder, width=1 / 32))
     with pytest.raises(UsageError, match="does not become a bcos-simple"):
         start(config("bcos-simple", folder))
@@ -129,6 +137,45 @@ def test_one_person_under_two_names_would_leak(folder) -> None:
 
 def test_a_probe_says_whom_its_backbone_knows(folder) -> None:
     model = {"architecture": "probe", "backbone": str(folder)}
-    probe = load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": model}).model
-    assert people_of_backbone(probe, FOLD.index) == ["sub-1", "sub-2", "sub-3"]
-    assert people_of_backbone(config().model, FOLD.index) == []
+    probe = load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": model})
+    assert people_before(probe, FOLD) == ["sub-1", "sub-2", "sub-3"]
+    assert people_before(config(), FOLD) == []
+
+
+def test_a_network_goes_on_from_one_of_the_same_family_and_says_with_whom_that_one_was_trained(folder) -> None:
+    own = config("resnet18", folder)
+    require_start(own, Split((FOLD,)))
+    stored = _stored(folder, build_network(own.model, configured_input(own).shape, 2)).state_dict()
+    assert set(start(own)) == set(stored)
+    assert all(torch.equal(value, stored[name]) for name, value in start(own).items())
+    assert people_before(own, FOLD) == ["sub-1", "sub-2", "sub-3"]
+
+
+@pytest.mark.parametrize("task", [{"target": "age"}, {"negative": "MCI"}])
+def test_of_another_task_all_but_the_last_stage_is_taken(folder, task) -> None:
+    own = config("resnet18", folder, cohort=task)
+    found, last = start(own), f"_stages.{len(build_network(own.model, configured_input(own).shape, 1).stages) - 1}."
+    stored = _stored(folder, build_network(own.model, configured_input(own).shape, 2)).state_dict()
+    assert set(found) == {name for name in stored if not name.startswith(last)} != set(stored)
+    assert all(torch.equal(value, stored[name]) for name, value in found.items())
+
+
+def test_a_fold_starts_from_a_network_that_knows_none_of_the_people_it_tests(folder) -> None:
+    elsewhere = Fold(7, ("sub-a",), ("sub-b",), ("sub-c",))  # of another cohort, with more folds
+    assert start_of(str(folder), elsewhere).folder == RunLayout(folder).fold(0).folder
+    second = RunLayout(folder).fold(1)
+    second.folder.mkdir()
+    text = RunLayout(folder).fold(0).description.read_text()
+    second.description.write_text(text.replace("sub-1", "sub-4").replace("sub-2", "sub-5"))
+    assert start_of(str(folder), Fold(0, (), (), ("sub-2",))).folder == second.folder
+    assert start_of(str(folder), Fold(1, (), (), ("sub-4",))).folder == RunLayout(folder).fold(0).folder
+    assert start_of(str(folder), Fold(0, (), (), ("sub-3",))).folder == RunLayout(folder).fold(0).folder
+
+
+def test_of_an_ensemble_the_first_member_is_gone_on_from(folder) -> None:
+    own = config("resnet18", folder)
+    spec = configured_input(own)
+    members = [build_network(own.model, spec.shape, 2) for _ in range(2)]
+    parts = {"train": list(FOLD.train), "validation": [], "test": []}
+    save_model(RunLayout(folder).fold(0), ensemble_of(members), spec, ("CN", "AD"), {"participants": parts})
+    assert all(torch.equal(value, members[0].state_dict()[name]) for name, value in start(own).items())

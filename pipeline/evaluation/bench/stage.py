@@ -88,7 +88,9 @@ class Bench:
             cohort = self._of_run(truth_json)
             extent = self.request.extent(0 if is_given(self.config) else SHUFFLES)
             if is_given(self.config):
-                log.info("These networks were trained elsewhere, so none is trained on shuffled labels, and no map can pass.")
+                log.info(
+                    "These networks were trained elsewhere, so none is trained on shuffled labels, and no map can pass."
+                )
             cohort, trained = self._with_nulls(cohort, extent)
             outcomes += trained
             cohorts.append((cohort, extent))

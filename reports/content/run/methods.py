@@ -289,6 +289,9 @@ def _fitting(run: RunRecord) -> str:
         f"{training.learning_rate:g}{_SCHEDULES[training.learning_rate_schedule]}, "
         f"weight decay {training.weight_decay:g}{_clipping(training.clip_gradients)}), {_loss(run)}"
     )
+    if training.from_run:
+        before = next(iter(run.models.values())).get("backbone_participants", ())
+        text += f", from the weights of a network that had been trained with {count(len(before), 'participant')}"
     best = "lowest validation mean absolute error" if run.task.is_number else "highest validation balanced accuracy"
     text += (
         f", batches of {training.batch_size}, left-right flips with probability {training.flip_probability:g} and "
