@@ -91,8 +91,8 @@ class ForeignNetwork(StagedModel):
                 elif names[name] in given:
                     state[prefix + name] = given[names[name]]
 
-        self.register_state_dict_post_hook(to_original)
-        self.register_load_state_dict_pre_hook(to_stages)
+        self.register_state_dict_post_hook(to_original)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(to_stages)  # type: ignore[no-untyped-call]
 
 
 def adapted(

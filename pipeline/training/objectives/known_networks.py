@@ -198,7 +198,7 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
     last = f"_stages.{len(network.stages) - 1}." if loaded.classes != task.outputs else None
     wanted = _without_stage(network.state_dict(), last)
     try:
-        if theirs != settings.architecture and isinstance(settings, BcosConfig):
+        if theirs != settings.architecture and isinstance(settings, BcosConfig) and isinstance(start, StagedModel):
             start = converted(start, settings, spec.shape)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
