@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heatlas.atlases.carriers import locate
 from heatlas.atlases.foreign_tables import read_cat12_table, read_dseg_table
 from heatlas.atlases.regions import RegionTable, neuromorphometrics
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.plugins import plugged_in
 from heatlas.pipeline.run.tables import MISSING, read_table
 from heatlas.pipeline.run.work.digests import file_digest, text_digest
 
@@ -37,9 +38,34 @@ class AtlasSource:
     digest: str  # SHA-256 over the digests of label image and region table
 
 
+@dataclass(frozen=True)
+class PluggedAtlas:
+    """An atlas of a plug-in, in the space of the template.
+
+    Parameters
+    ----------
+    name : str
+        In settings; lower case.
+    image : Path
+        Label image (.nii or .nii.gz) with its table beside it: same name, ``.tsv``, columns ``index`` and ``name``.
+    title, credit : str
+        For the report: what it is, whose work, and under which licence.
+    """
+
+    name: str
+    image: Path
+    title: str
+    credit: str
+
+
 def atlas_names() -> tuple[str, ...]:
-    """Names of the atlases in the catalogue."""
-    return tuple(_catalogue())
+    """Names of the atlases in the catalogue, and of those of plug-ins."""
+    return (*_catalogue(), *_plugged())
+
+
+@functools.cache
+def _plugged() -> dict[str, PluggedAtlas]:
+    return {one.name: one for one in plugged_in("atlases", PluggedAtlas, _catalogue())}
 
 
 def find_atlas(name: str) -> AtlasSource:
@@ -61,6 +87,8 @@ def find_atlas(name: str) -> AtlasSource:
     entry = _catalogue().get(name.lower())
     if entry is not None:
         return _carried_atlas(name.lower(), entry)
+    if (plugged := _plugged().get(name.lower())) is not None:
+        return replace(_atlas_at(plugged.image), name=plugged.name, title=plugged.title, credit=plugged.credit)
     if name.endswith((".nii", ".nii.gz")):
         return _atlas_at(Path(name))
     raise UsageError(

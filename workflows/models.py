@@ -12,6 +12,7 @@ from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.files import toml_value
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
+from heatlas.pipeline.run.plugins import origin
 
 RESOLUTIONS = (1.0, 2.0)
 """Default resolutions of template space in mm."""
@@ -31,6 +32,8 @@ def models_command(arguments: argparse.Namespace) -> int:
 def described(family: Family, resolutions: tuple[float, ...]) -> Iterator[tuple[str, str]]:
     """Description of a family, as pairs of heading and text."""
     network = family.settings(architecture=family.name)
+    if (source := origin("networks", family.name)) != "heatlas":
+        yield "added by", source
     for resolution in resolutions:
         config = Config(registration=RegistrationConfig(resolution_mm=resolution), model=network)
         shape = configured_input(config).shape

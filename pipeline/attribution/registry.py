@@ -32,6 +32,7 @@ from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients, IntegratedGradientsFromMean
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.plugins import plugged_in
 
 ENTRIES: Sequence[Entry] = (
     Entry(
@@ -110,7 +111,8 @@ ENTRIES: Sequence[Entry] = (
     ),
 )  # fmt: skip
 
-METHODS: Mapping[str, Entry] = {entry.name: entry for entry in ENTRIES}
+OWN: Mapping[str, Entry] = {entry.name: entry for entry in ENTRIES}
+METHODS: Mapping[str, Entry] = {**OWN, **{entry.name: entry for entry in plugged_in("methods", Entry, OWN)}}
 
 
 def find_method(name: str, where: str = "--method") -> Entry:

@@ -36,6 +36,7 @@ from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of, is_given
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.plugins import plugged_in
 from heatlas.pipeline.run.work.jobs import Outcome
 
 FURTHER_SEEDS = 2
@@ -71,7 +72,7 @@ def _consensus(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
     return agree(cohort, methods, seeds, request.families, request.quick, bench.executor, bench.digests)
 
 
-PARTS: Sequence[Part] = (
+OWN: Sequence[Part] = (
     Part(
         "nulls", "networks on shuffled labels and without training, which no good map can be told from",
         extent={"nulls"}, usual=True, any_task=True,
@@ -135,6 +136,7 @@ PARTS: Sequence[Part] = (
     ),
 )  # fmt: skip
 
+PARTS: Sequence[Part] = (*OWN, *plugged_in("parts", Part, [part.name for part in OWN]))
 BENCH_TABLES = (*VERDICT_TABLES, *(table for part in PARTS for table in part.tables))
 """Tables of ``heatlas evaluate``; a run has none of them."""
 

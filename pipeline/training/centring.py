@@ -48,7 +48,10 @@ def balanced_offsets(logits: Floats, targets: np.ndarray) -> Floats:
 
     def loss(offsets: Floats) -> tuple[float, Floats]:
         shifted = logits + offsets
-        value = -(weights * (truth * log_softmax(shifted, axis=1)).sum(1)).sum() + SHRINKAGE * ((offsets - middle) ** 2).sum()
+        value = (
+            -(weights * (truth * log_softmax(shifted, axis=1)).sum(1)).sum()
+            + SHRINKAGE * ((offsets - middle) ** 2).sum()
+        )
         slope = weights @ (softmax(shifted, axis=1) - truth) + 2 * SHRINKAGE * (offsets - middle)
         return float(value), slope
 

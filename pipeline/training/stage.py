@@ -271,6 +271,7 @@ def fold_job(
         {**{scan.name: versions[scan.name] for scan in own}, **files_of_explanations},
         [*parameters, facts, task.seed],
         train_fold,
+        type(network).__module__,  # of a plug-in
     )
     files = layout.fold(fold.index, repeat)
     unit = f"{prefix}fold-{fold.index}" + (f"_repeat-{repeat}" if repeat > 1 else "")

@@ -18,6 +18,7 @@ from heatlas.pipeline.models.families.monai import MONAI_FAMILIES
 from heatlas.pipeline.models.families.probes.records import probe_family, usual_probe
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.run.config.networks import NETWORKS, ModelConfig
+from heatlas.pipeline.run.plugins import plugged_in
 
 if TYPE_CHECKING:
     from heatlas.pipeline.models.contract import StagedModel
@@ -48,6 +49,8 @@ OWN = (
     FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES, *BCOS_FAMILIES, *CODA_FAMILIES,
 )  # fmt: skip
 for _family in OWN:
+    add_family(_family)
+for _family in plugged_in("networks", Family, (*FAMILIES, "probe", FOREIGN.name)):
     add_family(_family)
 add_family(usual_probe(family_of))  # which stands on one of the others
 BUILT = tuple(FAMILIES)

@@ -14,6 +14,7 @@ from typing import Any
 from heatlas.pipeline.run.layout.group_layout import TEMPLATE
 from heatlas.pipeline.run.layout.private_paths import relative_uri
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plugins import plugin_versions
 from heatlas.pipeline.run.tables import write_json, write_text
 
 PACKAGES = (
@@ -64,7 +65,7 @@ def write_provenance(layout: RunLayout, command: Sequence[str], seed: int, sourc
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "seed": seed,
             "code_commit": code_commit(),
-            "packages": package_versions(),
+            "packages": {**package_versions(), **plugin_versions()},
             "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
             "sources": dict(sources),
         },
