@@ -50,7 +50,8 @@ def plugged_in(group: Group, kind: type[Record], taken: Collection[str]) -> tupl
                 continue
             found[name] = record
             _origin[group, name] = source
-            _used.update([source.rsplit(" ", 1)])
+            distribution, version = source.rsplit(" ", 1)
+            _used[distribution] = version
     return tuple(found.values())
 
 
