@@ -37,7 +37,6 @@ from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.age_gap import with_corrected_gaps
-from heatlas.pipeline.training.centring import centre
 from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from heatlas.pipeline.training.control import control_of
 from heatlas.pipeline.training.curve import CurveOnTerminal
@@ -336,8 +335,6 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         for number, one in enumerate(members, 1):
             network = _fresh_network(task, task.seed_of(number)).to(device)
             network.load_state_dict(one.weights)
-            if config.centre_logits and not kind.is_number:
-                centre(network.eval(), [training, validation], config.batch_size)
             networks.append(network)
         description = _description(task, members, objective, device)
         _write_fold(task, files, networks, description, members[0], objective, device)

@@ -71,7 +71,7 @@ def test_one_class_needs_a_prior():
 
 def test_temperature_and_bias_are_stored_and_not_trained():
     layer = LogitLayer(4.0, 1.0)
-    assert set(layer.state_dict()) == {"temperature", "bias", "offset"}
+    assert set(layer.state_dict()) == {"temperature", "bias"}
     assert not list(layer.parameters())
     other = LogitLayer()
     other.load_state_dict(layer.state_dict())

@@ -110,7 +110,7 @@ def _set_temperature(name: str) -> Callable[[Any, Any, Tensor], Tensor]:
     def hook(module: LogitLayer, given: tuple[Tensor], answer: Tensor) -> Tensor:
         assert module.initial_size is not None
         module.temperature.fill_(_positive(root_mean_square(given[0]) / module.initial_size, name))
-        return given[0] / module.temperature + module.bias + module.offset
+        return given[0] / module.temperature + module.bias
 
     return hook
 

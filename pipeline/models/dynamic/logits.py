@@ -4,11 +4,7 @@ A dynamic linear network without biases gives 0 to an empty input. The bias says
 ``b = log(1 / (C - 1))`` each of C classes has the probability 1 / C where nothing speaks for or against it. The
 temperature lowers the bound of the logits, so that a network has to align its weights with the input to be sure.
 
-All logits of such a network have an offset that a single step of training can move by more than the classes differ, so
-that it ranks well and answers badly. `pipeline.training.centring` fits the opposite after
-training: ``logits = x / T + b + offset``, with an offset for each class.
-
-Contributions add up to ``logit - b - offset``.
+Contributions add up to ``logit - b``.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ def bias_of_chance(outputs: int, prior: float | None = None) -> float:
 
 
 class LogitLayer(nn.Module):
-    """``x / temperature + bias + offset``; all are buffers, so that they are stored with the weights.
+    """``x / temperature + bias``; both are buffers, so that they are stored with the weights.
 
     Parameters
     ----------
@@ -57,8 +53,6 @@ class LogitLayer(nn.Module):
         Above 0.
     bias : float
         From `bias_of_chance` for classes; 0 for a number.
-    outputs : int
-        How many offsets there are, all 0 before training.
     initial_size : float, optional
         Root mean square that ``x / temperature`` is to have before training: the temperature is then set from data
         by `pipeline.models.dynamic.calibration`. None: it stays as given.
@@ -71,21 +65,17 @@ class LogitLayer(nn.Module):
 
     temperature: Tensor
     bias: Tensor
-    offset: Tensor
 
-    def __init__(
-        self, temperature: float = 1.0, bias: float = 0.0, initial_size: float | None = None, outputs: int = 1
-    ) -> None:
+    def __init__(self, temperature: float = 1.0, bias: float = 0.0, initial_size: float | None = None) -> None:
         super().__init__()
         self.initial_size = initial_size
         if not 0 < temperature < math.inf:
             raise UsageError(f"temperature = {temperature!r}: it must be above 0.")
         self.register_buffer("temperature", torch.tensor(float(temperature)))
         self.register_buffer("bias", torch.tensor(float(bias)))
-        self.register_buffer("offset", torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x / self.temperature + self.bias + self.offset
+        return x / self.temperature + self.bias
 
     def extra_repr(self) -> str:
         return f"temperature={float(self.temperature):g}, bias={float(self.bias):g}"

@@ -267,9 +267,6 @@ class TrainingConfig:
     """Folder of a finished run whose networks the training starts from: of the same architecture and settings, or, for
     B-cos networks, conventional ones. Each fold starts from a network that knows none of the people it tests. Of
     another task (age before diagnosis) all but the last stage is taken."""
-    centre_logits: bool = False
-    """After training, fit an offset for each class to the training and validation scans, so that a network which ranks
-    well also answers well; for B-cos and CoDA networks, where the usual is to do so."""
     networks_of: str = ""
     """Folder of a finished run whose networks, of all folds together, answer as they are; nothing is trained. Set by
     ``heatlas apply``."""
@@ -428,10 +425,6 @@ class Config:
             (
                 self.model.maps_voxels or "inherent" not in attribution.methods,
                 'with model.embedding, "inherent" has no map of voxels: leave it out of attribution.methods',
-            ),
-            (
-                not training.centre_logits or self.model.dynamic_linear,
-                f"training.centre_logits needs a B-cos or CoDA network, and {self.model.architecture!r} is neither",
             ),
             (
                 not training.weight_penalty or self.model.dynamic_linear,

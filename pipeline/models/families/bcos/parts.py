@@ -53,7 +53,7 @@ def head(channels: int, outputs: int, settings: BcosConfig, max_out: int = 1, wi
     """
     classifier = BcosConv3d(channels, outputs, window, b=settings.b, max_out=max_out)
     bias = bias_of_chance(outputs) if outputs > 1 else 0.0
-    logits = LogitLayer(bias=bias, initial_size=settings.initial_logits, outputs=outputs)
+    logits = LogitLayer(bias=bias, initial_size=settings.initial_logits)
     return nn.Sequential(classifier, nn.AdaptiveAvgPool3d(1), nn.Flatten(), logits)
 
 

@@ -43,7 +43,6 @@ class BcosConfig(ModelConfig):
         return {
             "training": {
                 "learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0, "clip_gradients": 0.01,
-                "centre_logits": True,
             },
             "attribution": {"methods": ("inherent",)},
         }  # fmt: skip

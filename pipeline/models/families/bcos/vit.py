@@ -85,7 +85,7 @@ def build(shape: Shape, settings: BcosViTConfig, outputs: int) -> StagedModel:
     classifier = BcosConv3d(settings.dim, outputs, 1, b=settings.b)
     pool_first = nn.Sequential(
         nn.AdaptiveAvgPool3d(1), normalisation(settings.dim, settings), classifier, nn.Flatten(),
-        LogitLayer(bias=bias, initial_size=settings.initial_logits, outputs=outputs),
+        LogitLayer(bias=bias, initial_size=settings.initial_logits),
     )  # fmt: skip
     return staged([tokens, *[_block(settings) for _ in range(depth)], pool_first], shape, settings)
 

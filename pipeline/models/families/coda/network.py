@@ -96,8 +96,8 @@ def _head(last: nn.Module, outputs: int, settings: CodaConfig, positions: int) -
     """The last layer, the sum over so many voxels, and logits."""
     bias = bias_of_chance(outputs) if outputs > 1 else 0.0
     if settings.temperature > 0:
-        return nn.Sequential(last, SumPool(), LogitLayer(settings.temperature * positions, bias, outputs=outputs))
-    return nn.Sequential(last, SumPool(), LogitLayer(bias=bias, initial_size=settings.initial_logits, outputs=outputs))
+        return nn.Sequential(last, SumPool(), LogitLayer(settings.temperature * positions, bias))
+    return nn.Sequential(last, SumPool(), LogitLayer(bias=bias, initial_size=settings.initial_logits))
 
 
 def build(shape: Shape, settings: CodaConfig, outputs: int) -> StagedModel:

@@ -49,12 +49,7 @@ class CodaConfig(ModelConfig):
     @property
     def usual(self) -> Mapping[str, Mapping[str, Any]]:
         return {
-            "training": {
-                "learning_rate": 1e-3,
-                "learning_rate_schedule": "cosine",
-                "weight_decay": 0.0,
-                "centre_logits": True,
-            },
+            "training": {"learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0},
             "attribution": {"methods": ("inherent",)},
         }
 

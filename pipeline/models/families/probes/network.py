@@ -84,7 +84,7 @@ def bcos_head(channels: int, hidden: int, outputs: int, layers: int, b: float, b
     for _ in range(layers - 1):
         made.append(nn.Sequential(BcosConv3d(channels, hidden, 1, b=b), DynamicNorm("batch", hidden)))
         channels = hidden
-    logits = LogitLayer(bias=bias, initial_size=INITIAL_LOGITS, outputs=outputs)
+    logits = LogitLayer(bias=bias, initial_size=INITIAL_LOGITS)
     return [*made, nn.Sequential(*pooled(BcosConv3d(channels, outputs, 1, b=b)), logits)]
 
 
@@ -92,7 +92,7 @@ def coda_head(channels: int, hidden: int, outputs: int, bias: float) -> list[nn.
     """A projection, two layers of dynamic alignment units, and the sum over voxels."""
     layers = Layers((hidden,), CODA_RANKS, CODA_KERNELS, (1, 1))
     first, last = stack(layers, hidden, outputs, "wb")
-    logits = LogitLayer(bias=bias, initial_size=INITIAL_LOGITS, outputs=outputs)
+    logits = LogitLayer(bias=bias, initial_size=INITIAL_LOGITS)
     return [UnitProjection(channels, hidden), first, nn.Sequential(last, SumPool(), logits)]
 
 
