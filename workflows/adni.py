@@ -28,6 +28,7 @@ from pathlib import Path
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.applied import read_scan, to_apply
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.cohort.people.balance import balance_sentence
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
@@ -76,7 +77,12 @@ def run_pipeline(
     selection = selection_of(options, config, [source.input, out])
     config = with_registration_seed(config, recognise_run_folder(out, source))
     with run_lock(RunLayout(out.resolve()).lock) as lock_note:
-        cohort = read_cohort(source.input, config.cohort, config.seed, selection)
+        if source.one_image and source.input.is_file():
+            cohort = read_scan(source.input, config.cohort)
+        else:
+            cohort = read_cohort(source.input, config.cohort, config.seed, selection)
+        if config.training.networks_of:
+            cohort, config = to_apply(cohort, config)
         description = describe_cohort(cohort, config.cohort)
         try:  # before anything is written: a refused setting must not become that of a finished run
             ready = preflight(config, cohort, stages)
@@ -102,15 +108,13 @@ def run_pipeline(
                 log.info("%s", said)
             if said := balance_sentence(ready.balance):
                 log.info("%s", said)
-            work = _begin(layout, source.input, config, cohort, ready, executor)
+            work = _begin(layout, config, cohort, ready, executor)
             _run_stages(work, cohort, stages, log)
         clear_stale_scratch(layout)  # workers of a killed run may have outlived it until this run began
     return _exit_code(layout)
 
 
-def _begin(
-    layout: RunLayout, root: Path, config: Config, cohort: InputCohort, ready: Ready, executor: Executor
-) -> Work:
+def _begin(layout: RunLayout, config: Config, cohort: InputCohort, ready: Ready, executor: Executor) -> Work:
     """Write the tables of the cohort, and gather what the stages need."""
     cohort.table.write(layout)
     if cohort.clinical is not None:
@@ -120,8 +124,8 @@ def _begin(
     if ready.split.folds:
         ready.split.write(layout)
         SPLIT_BALANCE_TABLE.write(layout, ready.balance)
-    write_dataset_description(layout, root, config.registration.resolution_mm)
-    return Work(layout, root, config, cohort.table.kept, ready.split, executor, DigestCache(layout.digests))
+    write_dataset_description(layout, cohort.root, config.registration.resolution_mm)
+    return Work(layout, cohort.root, config, cohort.table.kept, ready.split, executor, DigestCache(layout.digests))
 
 
 def _run_stages(work: Work, cohort: InputCohort, stages: Sequence[str], log: logging.Logger) -> None:
@@ -202,7 +206,7 @@ def pretrain_command(arguments: argparse.Namespace) -> int:
 
 
 def apply_command(arguments: argparse.Namespace) -> int:
-    """``heatlas apply``: the networks of a finished run, or of its export, on another cohort."""
+    """``heatlas apply``: the networks of a finished run, or of its export, on another cohort or one scan."""
     run = RunLayout(arguments.run.resolve())
     if bundle := open_bundle(run.root):
         mean_controls(bundle)  # refused before anything is written
@@ -224,10 +228,10 @@ def apply_command(arguments: argparse.Namespace) -> int:
     networks_of_run(str(run.root))  # refuses an unfinished run before anything is written
     training = replace(config.training, networks_of=str(run.root), from_run="", ensemble=1, repeats=1, participants=1.0)
     cohort = replace(config.cohort, without=str(people), start_at=arguments.start_at)
-    if arguments.include is not None:
-        cohort = replace(cohort, include=arguments.include)
+    if arguments.include is not None or arguments.input.is_file():  # of one image nothing is known that a rule asks for
+        cohort = replace(cohort, include=arguments.include or "")
     config = replace(config, training=training, cohort=cohort, objective=ObjectiveConfig())
-    return run_pipeline(RunInput(arguments.input, preset), arguments.out, config, arguments)
+    return run_pipeline(RunInput(arguments.input, preset, one_image=True), arguments.out, config, arguments)
 
 
 def demo_command(arguments: argparse.Namespace) -> int:

@@ -169,7 +169,7 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
     }
 
 
-_KINDS = {"adni": "ADNI download", "bids": "BIDS dataset", "oasis": "OASIS download"}
+_KINDS = {"adni": "ADNI download", "bids": "BIDS dataset", "oasis": "OASIS download", "image": "one image"}
 
 
 def _dropped_lines(dropped: Sequence[Scan]) -> list[str]:

@@ -149,12 +149,9 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         return Ready(Split(()), tuple(notes))
     if cohort.problem:
         raise BadInputError(cohort.problem)
-    split = make_split(cohort.table, config.cohort, config.seed)
-    for fold in split.folds:
-        for part in PARTS[:2]:
-            people = set(getattr(fold, part))
-            labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
-            require_labels(fold.index, part, labels, task_of(config.cohort), after_inclusion(config.cohort))
+    if config.training.networks_of and not cohort.table.labelled:
+        return Ready(_folds_of_networks(config, stages), (*notes, *_reference_notes(config)))
+    split = _split_with_labels(config, cohort)
     if config.objective.kind != "task":
         from heatlas.pipeline.training.objectives.explanations import require_explanations  # torch takes a second
 
@@ -169,6 +166,26 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
     return Ready(split, tuple(notes), split_balance(split, cohort.table, config.cohort, config.seed))
+
+
+def _split_with_labels(config: Config, cohort: InputCohort) -> Split:
+    """The split of a cohort; BadInputError if a part of a fold lacks a class."""
+    split = make_split(cohort.table, config.cohort, config.seed)
+    for fold in split.folds:
+        for part in PARTS[:2]:
+            people = set(getattr(fold, part))
+            labels = [scan.label for scan in cohort.table.labelled if scan.participant_id in people]
+            require_labels(fold.index, part, labels, task_of(config.cohort), after_inclusion(config.cohort))
+    return split
+
+
+def _folds_of_networks(config: Config, stages: Sequence[str]) -> Split:
+    """The folds of the run whose networks are applied to people without labels."""
+    from heatlas.pipeline.training.given import split_of_networks  # torch takes a second
+
+    if "attribution" in stages:
+        _require_methods(config)
+    return split_of_networks(config.training.networks_of)
 
 
 def _reference_notes(config: Config) -> list[str]:

@@ -30,12 +30,14 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome
 from heatlas.pipeline.run.work.steps import run_step
+from heatlas.pipeline.statistics.applied import compare_applied
 from heatlas.pipeline.statistics.data.image_measures import measure_images
 from heatlas.pipeline.statistics.data.inputs import files_read
 from heatlas.pipeline.statistics.images.voxelwise import compare_voxelwise
 from heatlas.pipeline.statistics.stage import analyse
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE, apply_networks
 from heatlas.pipeline.training.baselines.stage import compare_with_baselines
+from heatlas.pipeline.training.given import take_networks
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 from heatlas.pipeline.training.stage import train_folds
 from heatlas.reports.page.build import build_report, report_inputs, written_files
@@ -64,6 +66,11 @@ class Work:
     def truth(self) -> Path:
         """The planted truth, if the input is a demo cohort."""
         return self.input_root / PLANTED
+
+    @property
+    def without_labels(self) -> bool:
+        """Whether networks of another run are applied to people of whom none has a label."""
+        return bool(self.config.training.networks_of) and all(scan.label is None for scan in self.scans)
 
     def labelled(self, *stages: str) -> list[Scan]:
         """Labelled scans that failed in none of the given stages, as updated by registration.
@@ -138,7 +145,10 @@ def register(work: Work) -> Result:
 def train(work: Work) -> Result:
     """Train one network per fold and predict unseen scans, including those outside the contrast."""
     scans, split, config = work.labelled("registration"), work.split, work.config
-    outcomes = train_folds(work.layout, scans, split, config, work.executor, work.digests)
+    if work.without_labels:
+        outcomes = take_networks(work.layout, split, config, work.executor, work.digests)
+    else:
+        outcomes = train_folds(work.layout, scans, split, config, work.executor, work.digests)
     firsts = outcomes[: len(split.folds)]  # further repeats follow, and are only compared
     trained = [fold.index for fold, outcome in zip(split.folds, firsts, strict=True) if outcome.ok]
     outside = work.outside("registration")
@@ -161,11 +171,12 @@ def explain(work: Work) -> Result:
     """Explain every scan by networks that were not trained with its participant."""
     layout, config = work.layout, work.config
     atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
-    scans, predictions = work.predicted(), PREDICTIONS_TABLE.read(layout, ["scan_id"])
-    labelled = work.labelled("registration")
-    outcomes = explain_scans(
-        layout, scans, work.split, predictions, atlas, config, work.executor, work.digests, labelled
-    )
+    labelled, outcomes = work.labelled("registration"), list[Outcome]()
+    if not work.without_labels:
+        scans, predictions = work.predicted(), PREDICTIONS_TABLE.read(layout, ["scan_id"])
+        outcomes = explain_scans(
+            layout, scans, work.split, predictions, atlas, config, work.executor, work.digests, labelled
+        )
     applied = explain_applied(layout, work.applied(), labelled, work.split, atlas, config, work.executor, work.digests)
     return Result([*outcomes, *applied])
 
@@ -173,19 +184,33 @@ def explain(work: Work) -> Result:
 def aggregate(work: Work) -> Result:
     """Gather the region sums of all scans and average heatmaps per group."""
     layout, config = work.layout, work.config
+    applied = work.applied(APPLIED_STAGE)
+    if work.without_labels:
+        run = RunLayout(Path(config.training.networks_of))
+        tables = (PREDICTIONS_TABLE.path(run), PREDICTIONS_APPLIED_TABLE.path(layout))
+        return Result(
+            step_done=aggregate_applied(layout, applied, tables, work.map_names, config, work.digests, run)
+        )
     scans, predictions = work.predicted("attribution"), PREDICTIONS_TABLE.read(layout, ["scan_id"])
     grid = template_grid(config.registration.resolution_mm)
     done, outcomes = aggregate_relevance(
         layout, scans, predictions, work.map_names, grid, config, work.executor, work.digests
     )
     tables = (PREDICTIONS_TABLE.path(layout), PREDICTIONS_APPLIED_TABLE.path(layout))
-    others = aggregate_applied(layout, work.applied(APPLIED_STAGE), tables, work.map_names, config, work.digests)
+    others = aggregate_applied(layout, applied, tables, work.map_names, config, work.digests)
     return Result(outcomes, done or others)
 
 
 def infer(work: Work) -> Result:
     """Test relevance against volume and between groups; for a demo cohort, also against the planted truth."""
     layout, config = work.layout, work.config
+    if work.without_labels:
+        scans = work.applied(APPLIED_STAGE)
+        read = [*files_read(layout), *files_read(RunLayout(Path(config.training.networks_of)))]
+        return Result(step_done=run_step(
+            layout, "statistics", read, [config.statistics, [scan.scan_id for scan in scans]], [compare_applied],
+            lambda: compare_applied(layout, config), work.digests,
+        ))  # fmt: skip
     explained = work.predicted("attribution")
     measured, atlas = False, None
     if task_of(config.cohort).kind.name == TWO_CLASSES:

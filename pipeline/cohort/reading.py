@@ -43,7 +43,7 @@ PLANTED = Path(DEMO_TRUTH, "planted.json")
 """Marks an input as a demo cohort."""
 
 
-Layout = Literal["adni", "bids", "oasis"]
+Layout = Literal["adni", "bids", "oasis", "image"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class InputCohort:
     ----------
     root : Path
         Resolved; `Scan.file` is relative to it.
-    layout : {"adni", "bids", "oasis"}
+    layout : {"adni", "bids", "oasis", "image"}
     table : ScanTable
         One row per image found.
     notes : tuple of str

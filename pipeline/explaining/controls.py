@@ -110,7 +110,7 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
     split : Split
     config : Config
     """
-    task, other, attribution = task_of(config.cohort), None, config.attribution
+    task, other, together, attribution = task_of(config.cohort), None, False, config.attribution
     if config.training.networks_of:  # of another cohort, whose controls these networks know
         if bundle := open_bundle(Path(config.training.networks_of)):
             nobody: dict[int, tuple[Scan, ...]] = {fold.index: () for fold in split.folds}
@@ -120,6 +120,7 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
         scans = [
             one for one in _registered_in(other, config.registration.resolution_mm) if one.participant_id in trained
         ]
+        together = not any(trained & set(fold.train) for fold in split.folds)  # else each fold is one network of it
     labelled = [scan for scan in scans if scan.label is not None]
     firsts = []
     for person, names in same_person(scan.participant_id for scan in labelled).items():
@@ -129,7 +130,7 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
             firsts.append((order, min(own, key=lambda scan: scan.place[1:])))
     firsts.sort(key=lambda pair: (pair[0], pair[1].participant_id))
     by_fold = {
-        fold.index: tuple(scan for _, scan in firsts if other or scan.participant_id in set(fold.train))
+        fold.index: tuple(scan for _, scan in firsts if together or scan.participant_id in set(fold.train))
         for fold in split.folds
     }
     return ReferencePool(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task), other)

@@ -50,20 +50,22 @@ def aggregate_applied(
     map_names: Sequence[str],
     config: Config,
     digests: DigestCache,
+    run: RunLayout | None = None,
 ) -> bool:
     """Write ``relevance_applied.tsv`` and ``relevance_applied_bilateral.tsv``; remove them where there is no such scan.
 
     Parameters
     ----------
     layout : RunLayout
-        With the tables of the labelled scans.
     scans : sequence of Scan
         Scans that have been explained and are in ``predictions_applied.tsv``.
     predictions : tuple of Path
-        ``predictions.tsv`` and ``predictions_applied.tsv``.
+        ``predictions.tsv`` of the labelled scans, and ``predictions_applied.tsv``.
     map_names : sequence of str
     config : Config
     digests : DigestCache
+    run : RunLayout, optional
+        Run whose networks are applied, with tables of labelled scans; by default `layout`.
 
     Returns
     -------
@@ -87,18 +89,23 @@ def aggregate_applied(
 
     def write() -> list[Path]:
         relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
-        bilateral = applied_bilateral(relevance, networks, network_references(layout, predictions[0]))
+        bilateral = applied_bilateral(relevance, networks, network_references(run or layout, predictions[0]))
         for table, rows in zip(of_stage, (relevance, bilateral), strict=True):
             table.write(layout, rows)
         return [path for table in of_stage for path in table.files(layout)]
 
-    inputs = [*tables, RELEVANCE_BILATERAL_TABLE.path(layout), predictions[0]]
+    inputs = [*tables, RELEVANCE_BILATERAL_TABLE.path(run or layout), predictions[0]]
     return run_step(layout, STAGE, inputs, parameters, [applied_bilateral], write, digests)
 
 
 def network_references(layout: RunLayout, predictions: Path) -> pd.DataFrame:
-    """Mean sum of the negative class per fold, map and bilateral group, as ``relevance_bilateral.tsv`` divides by."""
+    """Mean sum of the negative class per fold, map and bilateral group, as ``relevance_bilateral.tsv`` divides by.
+
+    Empty without such tables, as in an exported run: then there is no gain.
+    """
     columns = ["scan_id", "map", "group", "reference_sum"]
+    if not (RELEVANCE_BILATERAL_TABLE.path(layout).is_file() and predictions.is_file()):
+        return pd.DataFrame(columns=[*columns, "fold"])
     bilateral = RELEVANCE_BILATERAL_TABLE.read(layout, columns)
     folds = read_table(predictions, ["scan_id", "fold"])[["scan_id", "fold"]]
     # The same in all rows of a fold.

@@ -1,21 +1,23 @@
 """Networks that are used as they are: one of the user's own, or those of a finished run on another cohort.
 
-Nothing is trained. Every fold of the run has the same network; folds say only whose scans are controls for whom, and
-what baselines learn from.
+Nothing is trained. Where the cohort has labels, every fold of the run has the same network; folds say only whose scans
+are controls for whom, and what baselines learn from. Without labels, the networks of the finished run are its folds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
-from heatlas.pipeline.cohort.people.unseen import known_to_network
+from heatlas.pipeline.cohort.people.unseen import known_to_network, people_of
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.families.registry import build_network
@@ -23,9 +25,11 @@ from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.layout.bundle_layout import open_bundle
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.baselines.ridge import Floats
 from heatlas.pipeline.training.checkpoints import EpochRecord
 from heatlas.pipeline.training.exact import measured
@@ -72,6 +76,39 @@ def networks_of_run(folder: str) -> list[LoadedModel]:
     if not there:
         raise UsageError(f"{folder}: has no trained networks. Finish the run, or give the folder of one that is.")
     return [load_model(one) for one in (files if bundle else there)]
+
+
+def split_of_networks(folder: str) -> Split:
+    """The folds of a finished run, or of its export, as its networks state them; nobody is tested."""
+    folds = []
+    for loaded in networks_of_run(folder):
+        parts = (sorted(people_of(loaded.description, folder, part)) for part in ("train", "validation"))
+        folds.append(Fold(int(loaded.description["fold"]), *map(tuple, parts), ()))
+    return Split(tuple(folds))
+
+
+def take_networks(
+    layout: RunLayout, split: Split, config: Config, executor: Executor, digests: DigestCache
+) -> list[Outcome]:
+    """Copy the network of each fold of the run in ``training.networks_of``, as it is; one outcome per fold.
+
+    A run of its own afterwards: what is predicted and explained can be repeated without the other one.
+    """
+    folder = Path(config.training.networks_of)
+    theirs, jobs = open_bundle(folder) or RunLayout(folder), []
+    for fold in split.folds:
+        files, own = (theirs.layout if isinstance(theirs, Bundle) else theirs).fold(fold.index), layout.fold(fold.index)
+        inputs = {"weights": digests.digest(files.weights), "description": digests.digest(files.description)}
+        outputs = {"weights": own.weights, "description": own.description}
+        key = unit_key(inputs, [fold.index], copy_network)
+        jobs.append(Job("training", f"fold-{fold.index}", key, outputs, copy_network, (files,)))
+    return run_jobs(layout, jobs, executor, "Networks")
+
+
+def copy_network(outputs: Mapping[str, Path], files: FoldFiles) -> None:
+    """Copy weights and description of a network; the function of a `Job`."""
+    for name, path in outputs.items():
+        shutil.copyfile(getattr(files, name), path)
 
 
 def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[list[StagedModel], list[str]]:

@@ -31,6 +31,8 @@ class RunInput:
     preset: str
     key: str = ""
     """Fingerprint of the secret key of an anonymised run."""
+    one_image: bool = False
+    """Whether the input may also be a single image."""
 
 
 def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
@@ -44,8 +46,10 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
         If `out` holds something else, belongs to another input, or would be read as part of the input.
     """
     out, root = out.resolve(), source.input.resolve()
-    if not root.is_dir():
-        raise BadInputError(f"{source.input}: no such folder. Give the folder of an ADNI download or a BIDS dataset.")
+    if not (root.is_dir() or (source.one_image and root.is_file())):
+        what = "is a file" if root.is_file() else "no such folder"
+        either = "the folder of an ADNI download or a BIDS dataset" + ", or one NIfTI image" * source.one_image
+        raise BadInputError(f"{source.input}: {what}. Give {either}.")
     if out == root or out in root.parents:
         raise UsageError(f"{out}: the output folder must not be or contain the input folder {root}.")
     if root in out.parents and root / "derivatives" not in [out, *out.parents]:

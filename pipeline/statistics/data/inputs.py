@@ -66,6 +66,10 @@ class AppliedScans:
         """Like `StatisticsInputs.frame`, for the rows of `values`."""
         return with_facts(self.values.scans, self.scans, self.clinical)
 
+    def volumes(self, layout: RunLayout) -> pd.DataFrame:
+        """``group/volumes.tsv`` of a run; empty if it registered no scan."""
+        return _known(VOLUMES_TABLE, layout, VOLUME_COLUMNS)
+
 
 @dataclass(frozen=True, eq=False)
 class StatisticsInputs:
@@ -233,7 +237,7 @@ def read_inputs(
         clinical=clinical,
         volumes=_known(VOLUMES_TABLE, layout, VOLUME_COLUMNS),
         split=Split.read(layout) if SPLITS_TABLE.path(layout).is_file() else Split(()),
-        applied=_applied(layout, clinical),
+        applied=read_applied(layout),
         config=config,
         baselines=_known(PREDICTIONS_BASELINES_TABLE, layout, BASELINE_COLUMNS, BASELINE_COLUMNS, ["prediction"]),
         image_regions=_image_regions(layout),
@@ -317,7 +321,9 @@ def _image_regions(layout: RunLayout) -> pd.DataFrame:
     return table
 
 
-def _applied(layout: RunLayout, clinical: pd.DataFrame) -> AppliedScans | None:
+def read_applied(layout: RunLayout) -> AppliedScans | None:
+    """The scans without a label that networks were applied to; None if there are none. Raises as `read_inputs`."""
+    clinical = _clinical(layout)
     path = RELEVANCE_APPLIED_BILATERAL_TABLE.path(layout)
     if not (PREDICTIONS_APPLIED_TABLE.path(layout).is_file() and path.is_file()):
         return None

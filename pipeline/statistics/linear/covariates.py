@@ -99,14 +99,7 @@ class CovariateColumns:
             The reason for each such row.
         """
         table = _plain(frame, self.variables)
-        reasons: list[str | None] = [None] * len(frame)
-        for name in self.variables:
-            for row, value in enumerate(table[name]):
-                if reasons[row] is None and pd.isna(value):
-                    reasons[row] = f"{name} is n/a"
-                elif reasons[row] is None and name in self.levels and value not in self.levels[name]:
-                    shown = code_text(value)
-                    reasons[row] = f"{name} {shown} was not seen in training"
+        reasons: list[str | None] = [next(iter(one.values()), None) for one in self.unknown(frame)]
         columns = np.full((len(frame), len(self.names)), np.nan)
         usable = np.array([reason is None for reason in reasons], dtype=bool)
         if self.names and usable.any():
@@ -116,6 +109,17 @@ class CovariateColumns:
                 reasons[row] = f"{self.formula} has no finite value"
                 columns[row] = np.nan
         return columns, reasons
+
+    def unknown(self, frame: pd.DataFrame) -> list[dict[str, str]]:
+        """For each row, the variables that are missing, or have a value that training never saw, with the reason."""
+        table, found = _plain(frame, self.variables), [dict[str, str]() for _ in range(len(frame))]
+        for name in self.variables:
+            for row, value in enumerate(table[name]):
+                if pd.isna(value):
+                    found[row][name] = f"{name} is n/a"
+                elif name in self.levels and value not in self.levels[name]:
+                    found[row][name] = f"{name} {code_text(value)} was not seen in training"
+        return found
 
 
 def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], setting: str) -> None:

@@ -7,7 +7,7 @@ maps of these controls, like all maps, come from networks that were not trained 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,11 +102,8 @@ def score(features: RegionFeatures, scans: FoldedScans, config: Config) -> Score
     is_control = (scans.frame["label"] == config.cohort.negative).to_numpy(bool)
     for fold in scans.folds:
         controls = np.flatnonzero(scans.training(fold) & is_control)
-        covariates = CovariateColumns.of(formula, scans.frame.iloc[controls])
-        columns, why = covariates.matrix(scans.frame.iloc[controls])
-        usable = np.array([reason is None for reason in why], dtype=bool)
-        norm = fit_norm(features.values[controls][usable], columns[usable], settings.min_freedom)
-        norms[fold] = norm, covariates
+        values, facts = features.values[controls], scans.frame.iloc[controls]
+        norm, covariates = norms[fold] = norm_of(values, facts, formula, settings.min_freedom)
         rows = np.flatnonzero(scans.tested(fold))
         x, reasons = covariates.matrix(scans.frame.iloc[rows])
         w[rows], z[rows] = norm.scores(features.values[rows], x)
@@ -115,6 +112,16 @@ def score(features: RegionFeatures, scans: FoldedScans, config: Config) -> Score
         for row, reason in zip(rows, reasons, strict=True):
             notes[row] = reason
     return Scores(features, w, z, tuple(notes), norms)
+
+
+def norm_of(
+    values: Floats, facts: pd.DataFrame, formula: str, min_freedom: int, without: Collection[str] = ()
+) -> tuple[Norm, CovariateColumns]:
+    """The norm of controls with values (controls, groups) and these facts; raises as `CovariateColumns.of`."""
+    covariates = CovariateColumns.of(formula, facts, without)
+    columns, why = covariates.matrix(facts)
+    usable = np.array([reason is None for reason in why], dtype=bool)
+    return fit_norm(values[usable], columns[usable], min_freedom), covariates
 
 
 def score_table(scores: Scores, scans: FoldedScans) -> pd.DataFrame:

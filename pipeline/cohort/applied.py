@@ -1,0 +1,137 @@
+"""What the networks of a finished run are applied to: one image, or a cohort with or without labels of both classes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+
+from heatlas.pipeline.cohort.adni.download import adni_participant
+from heatlas.pipeline.cohort.bids.derivatives import entry_of, over_template, read_sidecar, with_entries
+from heatlas.pipeline.cohort.candidates import Candidate, with_readable_headers, without_people
+from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_nifti
+from heatlas.pipeline.cohort.oasis.download import participant as oasis_participant
+from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
+from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.run.config.settings import CohortConfig, Config
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import listed
+
+FEWEST = 3
+"""People of each class with whom performance can be measured and baselines fitted."""
+_BIDS = re.compile(r"(sub-[A-Za-z0-9]+)(?:_(ses-[A-Za-z0-9]+))?((?:_[a-z]+-[A-Za-z0-9+]+)*)(?:_[A-Za-z0-9]+)?")
+_PTID = re.compile(r"(?<![0-9])[0-9]{3}_S_[0-9]{4,}")
+_OASIS1 = re.compile(r"OAS1_[0-9]{4}_MR[0-9]+")
+UNKNOWN_OF_IMAGE = (
+    "one image says neither age, sex nor diagnosis; give a BIDS dataset with participants.tsv in its place for scores "
+    "that take account of them"
+)
+
+
+def person_of_image(name: str) -> tuple[str, str | None]:
+    """Participant and session of an image by the name of its file, as BIDS, ADNI and OASIS-1 name them.
+
+    Examples
+    --------
+    >>> person_of_image("sub-07_ses-M12_desc-preproc_T1w.nii.gz"), person_of_image("ADNI_002_S_0295_MR.nii")
+    (('sub-07', 'ses-M12'), ('sub-ADNI002S0295', None))
+    >>> person_of_image("OAS1_0002_MR1_mpr-1.nii.gz"), person_of_image("my scan.nii.gz"), person_of_image("_.nii")
+    (('sub-OASIS10002', None), ('sub-myscan', None), ('sub-scan', None))
+    """
+    stem = image_stem(name)
+    if match := _BIDS.fullmatch(stem):
+        return match[1], match[2]
+    if match := _PTID.search(stem):
+        return adni_participant(match[0]), None
+    if match := _OASIS1.match(stem):
+        return oasis_participant(match[0]), None
+    return f"sub-{re.sub('[^A-Za-z0-9]', '', stem) or 'scan'}", None
+
+
+def read_scan(path: Path, config: CohortConfig) -> InputCohort:
+    """One image as a cohort of one person, of whom nothing is known but the name of the file.
+
+    BadInputError if it is no image, cannot be used, or is of someone whom ``cohort.without`` names.
+    """
+    if not is_nifti(path.name):
+        raise BadInputError(
+            f"{path}: not an image. Give a NIfTI file (.nii or .nii.gz) of one T1-weighted scan, or the folder of an "
+            "ADNI or OASIS download or a BIDS dataset."
+        )
+    path = path.resolve()
+    person, session = person_of_image(path.name)
+    match, entities = _BIDS.fullmatch(image_stem(path.name)), dict[str, str]()
+    if match:
+        entities = dict(one.split("-", 1) for one in match[3].split("_") if one)
+    try:
+        stripped = read_sidecar(path).get("SkullStripped")
+    except ValueError as error:
+        raise BadInputError(f"{path}: {error}. Correct or remove it.") from error
+    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None)
+    candidate = Candidate(Scan(person, session, image_stem(path.name), path.name, entry))
+    if config.without and not without_people([candidate], Path(config.without))[0].scan.kept:
+        raise BadInputError(
+            f"{path}: is a scan of {person}, who is among the people of the run or named in cohort.without. Give a "
+            "scan of someone else, or rename the file if it is of another person."
+        )
+    candidates, notes = with_entries([candidate if problem is None else candidate.dropped(problem)], config.start_at)
+    candidates, header_notes = with_readable_headers(path.parent, candidates, config.max_voxel_mm)
+    (found,) = over_template(path.parent, candidates)
+    if not found.scan.kept:
+        raise BadInputError(f"{path}: {found.scan.reason}. Give one readable T1-weighted image with its orientation.")
+    return InputCohort(path.parent, "image", ScanTable((found.scan,)), (*notes, *header_notes, UNKNOWN_OF_IMAGE))
+
+
+def why_without_performance(cohort: InputCohort, config: CohortConfig) -> str:
+    """Why nothing can be right or wrong in a cohort, as a clause; empty where both classes have enough people."""
+    if cohort.layout == "image":
+        return "one scan has no label"
+    people = {label: {one.participant_id for one in cohort.table.labelled if one.label == label} for label in
+              config.labels}  # fmt: skip
+    if min(map(len, people.values())) >= FEWEST:
+        return ""
+    counts = listed([f"{label} {len(who)}" for label, who in people.items()])
+    return f"{FEWEST} people of each class are needed, and labelled are {counts}"
+
+
+def fitting_folds(smallest: int, folds: int) -> int:
+    """The most folds, up to those wanted, that leave two people of the smallest class outside each test part.
+
+    Examples
+    --------
+    >>> fitting_folds(40, 5), fitting_folds(4, 5), fitting_folds(3, 5)
+    (5, 4, 3)
+    """
+    return next(k for k in range(min(folds, smallest), 1, -1) if smallest - ceil(smallest / k) >= 2)
+
+
+def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
+    """The cohort and settings with which networks of a finished run are applied.
+
+    Without enough people of both classes nobody has a label: everyone is predicted by each network of the run, as
+    scans outside the contrast are. BadInputError where a task other than two classes lacks its labels.
+    """
+    task = task_of(config.cohort)
+    if task.kind.name != TWO_CLASSES:
+        if cohort.layout == "image" or cohort.problem:
+            raise BadInputError(
+                f"{cohort.root}: networks that tell {'a number' if task.is_number else 'several classes'} are applied "
+                f"to cohorts with {task.column} only. Add it to the table of participants. {cohort.problem}".strip()
+            )
+        return cohort, config
+    why = why_without_performance(cohort, config.cohort)
+    if not why:
+        smallest = min(len({one.participant_id for one in cohort.table.labelled if one.label == label})
+                       for label in config.cohort.labels)  # fmt: skip
+        folds = fitting_folds(smallest, config.cohort.folds)
+        return cohort, replace(config, cohort=replace(config.cohort, folds=folds))
+    scans = ScanTable(tuple(replace(scan, label=None) for scan in cohort.table))
+    note = f"performance is not measured: {why}; each scan is predicted and compared with the controls of the run"
+    settings = replace(
+        config,
+        cohort=replace(config.cohort, apply_outside_contrast=True),
+        attribution=replace(config.attribution, keep_maps="all"),
+    )
+    return replace(cohort, table=scans, problem="", notes=(*cohort.notes, note)), settings
