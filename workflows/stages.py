@@ -188,9 +188,7 @@ def aggregate(work: Work) -> Result:
     if work.without_labels:
         run = RunLayout(Path(config.training.networks_of))
         tables = (PREDICTIONS_TABLE.path(run), PREDICTIONS_APPLIED_TABLE.path(layout))
-        return Result(
-            step_done=aggregate_applied(layout, applied, tables, work.map_names, config, work.digests, run)
-        )
+        return Result(step_done=aggregate_applied(layout, applied, tables, work.map_names, config, work.digests, run))
     scans, predictions = work.predicted("attribution"), PREDICTIONS_TABLE.read(layout, ["scan_id"])
     grid = template_grid(config.registration.resolution_mm)
     done, outcomes = aggregate_relevance(

@@ -70,9 +70,11 @@ class ControlNorms:
 
     def for_scan(self, facts: pd.DataFrame) -> tuple[Norm, Floats, str | None]:
         """The norm of a scan, its covariates (1, n), and which of them had to be left out."""
-        unknown = CovariateColumns.of(self.formula, self.frame).unknown(facts)[0]
+        learned = CovariateColumns.of(self.formula, self.frame)
+        unknown = learned.unknown(facts)[0]
         norm, covariates = norm_of(self.values, self.frame, self.formula, self.min_freedom, without=tuple(unknown))
-        said = f"norm without {', '.join(unknown)} ({'; '.join(unknown.values())})" if unknown else None
+        missed = {name: why for name, why in unknown.items() if name not in learned.dropped}  # constant: no loss
+        said = f"norm without {', '.join(missed)} ({'; '.join(missed.values())})" if missed else None
         return norm, covariates.matrix(facts)[0], said
 
 
@@ -144,9 +146,7 @@ def inputs_of_run(run: RunLayout) -> StatisticsInputs:
     return read_inputs(run, scans, predictions, read_run_config(run))
 
 
-def applied_scores(
-    layout: RunLayout, applied: AppliedScans, norms: list[ControlNorms | SharedNorms]
-) -> pd.DataFrame:
+def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[ControlNorms | SharedNorms]) -> pd.DataFrame:
     """One row per scan, source and group; columns of `W_SCORE_COLUMNS`."""
     own = {one.source: one for one in region_features(applied.values, applied.volumes(layout))}
     frame, tables = applied.frame, []

@@ -395,6 +395,26 @@ EFFECTS_FOUND = AnalysisSection(
     planted_verdict.planted_effects,
 )  # fmt: skip
 
+APPLIED = AnalysisSection(
+    "applied", "What do the networks say?", "Predictions", chapters.SUMMARY,
+    "Every network of the run was asked; none was trained with these people. Logits, probabilities and maps are means "
+    "over the networks, and the spread of the probability says how far the networks agree, not how often they are "
+    "right. Scores compare each region with the controls of that run.",
+    (
+        View(
+            "predictions_applied", "Each scan, most likely {positive} first.",
+            ("participant_id", "session_id", "probability", "probability_sd", "n_networks", "predicted"),
+            order=("-probability",), shown=40,
+        ),
+        View(
+            "w_fingerprints", "The regions of each person that deviate most from controls, by map, and by volume where "
+            "it was measured.", ("participant_id", "source", "group", "w", "z", "rank"), where={"rank": [1, 2, 3]},
+            order=("source", "participant_id", "rank"), shown=40,
+        ),
+    ),
+)  # fmt: skip
+"""In place of all others, where networks were applied to people without labels."""
+
 ANALYSES: Sequence[AnalysisSection] = (
     NUMBER_PERFORMANCE, CLASSES_PERFORMANCE, BASELINES, REPEATS, AGREEMENT, COMPARISONS, EFFECTS, ASSOCIATIONS,
     NUMBER_ASSOCIATIONS, PROGRESSION, NORMS, SUBGROUPS, MAIN_EFFECTS, SHORTCUTS, HARMONISATION, PLANTED, EFFECTS_FOUND,

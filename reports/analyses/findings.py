@@ -40,7 +40,7 @@ class Leaders:
 
 def voxels_of(run: RunRecord) -> pd.Series:
     """Voxels of each bilateral group on the grid of the atlas, both sides together."""
-    return run.tables["relevance_bilateral"].groupby("group", sort=False)["n_voxels"].max()
+    return run.region_sums.groupby("group", sort=False)["n_voxels"].max()
 
 
 def least_voxels(run: RunRecord) -> int:

@@ -86,6 +86,9 @@ def _shuffled(run: RunRecord) -> Caution | None:
 def missing_stages(run: RunRecord) -> list[str]:
     """Stages of a run that have no results yet."""
     predictions = PREDICTIONS_OF[run.task.kind.name]
+    if run.without_labels:
+        tables = {"training": "predictions_applied", "regions": "relevance_applied_bilateral", "statistics": "notes"}
+        return [stage for stage, table in tables.items() if not run.has(table) and table not in run.unreadable]
     stages = (
         ("registration", ("registration",)), ("training", (predictions,)),
         # Maps that owe nothing to a start value or reference are in the table of regions only.
@@ -114,7 +117,21 @@ def _unreadable(run: RunRecord) -> Caution | None:
     return Caution("serious", f"{which} cannot be used.", run.why_absent(*run.unreadable))
 
 
+def _without_labels(run: RunRecord) -> Caution | None:
+    if not run.without_labels:
+        return None
+    return Caution(
+        "serious",
+        "Nothing here says how good the networks are.",
+        f"Too few people of {run.positive} and {run.negative} have a label, so no prediction can be right or wrong. "
+        "The report of the run that they are from, and heatlas apply on a cohort with labels, say what they are worth. "
+        "No prediction is a diagnosis.",
+    )
+
+
 def _few(run: RunRecord) -> Caution | None:
+    if run.without_labels:
+        return None
     one_split = run.config.cohort.split == "single" and run.has("predictions")
     people = _people_by_class(run, run.tables["predictions"]) if one_split else _people_by_class(run)
     smallest = min(people.values())
@@ -133,6 +150,8 @@ def _few(run: RunRecord) -> Caution | None:
 
 
 def _imbalanced(run: RunRecord) -> Caution | None:
+    if run.without_labels:
+        return None
     people = _people_by_class(run)
     small, large = min(people.values()), max(people.values())
     if small == 0:
@@ -387,7 +406,7 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 CHECKS: Sequence[Check] = (
     Check(sums_of_evidence, ("evidence", "relevance_bilateral")),
-    Check(_in_sample), Check(_synthetic), Check(_shuffled),
+    Check(_in_sample), Check(_without_labels), Check(_synthetic), Check(_shuffled),
     Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
     Check(_same_images), Check(_few, ("scans",)), Check(_chance),
     Check(_not_better, ("baselines",)), Check(_mirrored, ("registration",)),

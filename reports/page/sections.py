@@ -85,7 +85,7 @@ def build_section(section: Section, material: Material) -> BuiltSection | None:
         return None
     missing = [name for name in section.requires if not run.has(name)]
     if missing:
-        absent = run.why_absent(*missing, otherwise=section.absent)
+        absent = run.why_absent(*missing, otherwise="" if run.without_labels else section.absent)
         return BuiltSection(section, absent=absent) if absent else None
     return BuiltSection(section, section.build(material))
 
@@ -127,6 +127,10 @@ def section_of(analysis: AnalysisSection) -> Section:
 
 OWN: Sequence[Section] = (
     Section(
+        "applied", "What do the networks say?", "Predictions", chapters.SUMMARY, catalogue.APPLIED.build,
+        ("predictions_applied",), applies=lambda run: run.without_labels, template_file="analysis.html.j2",
+    ),
+    Section(
         "brain", "Where does it look?", "Brain", chapters.SUMMARY, headline.build_brain, ("relevance_bilateral",),
         "There are no heatmaps yet.", tasks=ANY_TASK,
     ),
@@ -136,6 +140,7 @@ OWN: Sequence[Section] = (
     ),
     Section(
         "in-short", "Other questions, in one line each", "In short", chapters.SUMMARY, _in_short, tasks=ANY_TASK,
+        applies=lambda run: not run.without_labels,
     ),
     Section(
         "participants", "Everyone, one page each", "Participants", chapters.SUMMARY, cohort.build_participants,

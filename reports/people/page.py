@@ -11,6 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.statistics.data.region_features import VOLUME
 from heatlas.reports.cautions.doubtful_scans import mostly_flagged
 from heatlas.reports.cautions.method_cautions import cautions_of_maps
 from heatlas.reports.cautions.records import Caution
@@ -37,6 +38,9 @@ from heatlas.reports.words.wording import source_name
 SHOWN = 16  # regions of the fingerprint in the chart; the table has all
 
 
+_VOLUMES = FingerprintMeasure("Volume", "volume", number)
+
+
 @dataclass(frozen=True)
 class Fingerprint:
     """Relevance of one map against controls."""
@@ -55,6 +59,8 @@ def person_content(material: Material, people: ParticipantRecords, participant_i
     run = material.run
     visits = people.by_participant[participant_id]
     fingerprints = [_fingerprint(material, people, name, participant_id, visits) for name in run.main_maps]
+    scored = people.scores(VOLUME, participant_id) if run.without_labels else pd.DataFrame()
+    volumes = _scored(material, _VOLUMES, "Volume", scored.assign(value=np.nan)) if len(scored) else None
     return {
         "participant": shortened(participant_id),
         "lead": _lead(material, visits),
@@ -64,7 +70,7 @@ def person_content(material: Material, people: ParticipantRecords, participant_i
             _visit_rows(material, visits), _visit_columns(run), "Every kept scan of this participant."
         ),
         "course": _course(material, people, visits),
-        "fingerprints": [found for found in fingerprints if found is not None],
+        "fingerprints": [found for found in (*fingerprints, volumes) if found is not None],
         "portraits": portraits_of(material, people, visits),
         "viewers": viewers_of(material, visits),
         "overviews": [found for found in (overview_of(material, row) for row in rows_of(visits)) if found is not None],
@@ -105,10 +111,27 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
             f"{_rightly(right, len(own))} ({'probability' if len(own) == 1 else 'mean probability'} of {run.positive} "
             f"{fixed(own['probability'].mean(), 3)})."
         )
+    if run.without_labels:
+        return text + _applied(run, visits, tested)
     return text + (
         f"These scans are outside the contrast and were not used for training. The mean probability of {run.positive} "
         f"is {fixed(tested['probability'].mean(), 3)}."
     )
+
+
+def _applied(run: RunRecord, visits: pd.DataFrame, tested: pd.DataFrame) -> str:
+    """What the networks of another run say of someone without a label, and what is not known of them."""
+    networks = len(run.models)
+    said = f"Mean probability of {run.positive} by {count(networks, 'network')} that were trained on other people: "
+    parts = [f"{fixed(row['probability'], 3)} ({_spread(row['probability_sd'], row['probability'], networks)})"
+             for row in tested.to_dict("records")]  # fmt: skip
+    unknown = [name for name in ("age", "sex") if visits[name].isna().all()]
+    text = f"{said}{listing(parts)}. No label says whether they are right."
+    return text + (f" Not known: {listing(unknown)}; scores against controls do without." if unknown else "")
+
+
+def _spread(sd: float, mean: float, networks: int) -> str:
+    return "one network" if is_missing(sd) else f"standard deviation over the networks {fixed(sd, 3)}"
 
 
 def _rightly(right: int, scans: int) -> str:
@@ -144,7 +167,7 @@ def _cautions(material: Material, visits: pd.DataFrame) -> list[Caution]:
         if below:
             text = f"The explained output of {count(below, 'scan')} is below 0, which reverses the sign of the maps."
             found.append(Caution("note", "Maps have reversed signs.", text))
-    if material.run.has("relevance_bilateral"):
+    if len(material.run.region_sums):
         regions = regions_of_scans(material.run)
         named = [regions[scan].named for scan in map(str, visits["scan_id"]) if scan in regions]
         found += cautions_of_maps(material.run, dict.fromkeys(group for groups in named for group in groups))
@@ -258,6 +281,8 @@ def _fingerprint(
     measure = measure_of(material.run, map_name)
     controls = people.controls(map_name, participant_id)
     chart: Markup | None = None
+    if controls is None and len(scored := people.scores(map_name, participant_id)):
+        return _scored(material, measure, title, scored.assign(value=person.reindex(scored.index)))
     if controls is None:
         alone = pd.DataFrame({"group": person.index, "value": person.to_numpy()}).dropna()
         alone = alone.sort_values("value", ascending=False, kind="stable")
@@ -269,9 +294,9 @@ def _fingerprint(
     table = pd.DataFrame({
         "value": person, "mean": controls.mean, "score": scores, "above": controls.share_below(person),
     }).reindex(person.index).rename_axis("group").reset_index().dropna(subset="value")  # fmt: skip
-    adjusted = people.w_scores(map_name, participant_id)
+    adjusted = people.scores(map_name, participant_id)
     if len(adjusted):
-        table["w"] = table["group"].map(adjusted)
+        table["w"] = table["group"].map(adjusted["w"])
     table = table.sort_values("score", key=lambda values: -values.abs(), kind="stable", na_position="last")
     shown = table[table["score"].notna()].head(SHOWN)
     rows = [
@@ -289,6 +314,26 @@ def _fingerprint(
     )
     alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
     chart = draw_fingerprint(rows, look, controls.who, alt) if rows else None
+    return Fingerprint(title, chart, _region_table(material, measure, table), text)
+
+
+def _scored(material: Material, measure: FingerprintMeasure, title: str, scores: pd.DataFrame) -> Fingerprint:
+    """Scores by bilateral group against the norms of the run whose networks were applied."""
+    table = scores.dropna(subset="z").rename_axis("group").reset_index()
+    table = table.assign(score=table["z"]).sort_values("z", key=lambda z: -z.abs(), kind="stable")
+    shown, run = table.head(SHOWN), material.run
+    rows = [
+        ScoreRow(str(group), None, float(z), measure.form(value), material.links.region(group))
+        for group, z, value in zip(shown["group"], shown["z"], shown["value"], strict=True)
+    ]
+    who = f"{run.negative} of the run that the networks are from"
+    text = (
+        f"{title} in each region against the norms of {who}, as normal deviates (z). Shown: "
+        f"{count(len(rows), 'region')} furthest from these controls, of {number(len(table))}. w_scores.tsv says what "
+        "each norm takes account of."
+    )
+    alt = f"{title}: {listing([f'{row.name} {fixed(row.score, 1)}' for row in rows[:5]])} standard deviations."
+    chart = draw_fingerprint(rows, OTHER, who, alt) if rows else None
     return Fingerprint(title, chart, _region_table(material, measure, table), text)
 
 

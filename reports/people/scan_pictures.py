@@ -59,7 +59,7 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
     """
     settings = run.config
     resolution, atlas = settings.registration.resolution_mm, settings.regions.atlas
-    if not run.keeps_single_maps or not run.has("relevance_bilateral"):
+    if not run.keeps_single_maps or run.region_sums.empty:
         return []
     looks = [file_digest(path) for path in _TEMPLATES]
     regions, jobs = regions_of_scans(run), []

@@ -9,6 +9,7 @@ from functools import cached_property
 import pandas as pd
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.statistics.data.region_features import VOLUME
 from heatlas.pipeline.statistics.data.relevance_columns import with_shares
 from heatlas.pipeline.statistics.normative.controls import ControlGroup, comparable_controls
 from heatlas.reports.read.run_record import RunRecord
@@ -40,12 +41,13 @@ class ParticipantRecords:
             if self.run.has(table):
                 rows = self.run.tables[table]
                 rows = rows.rename(columns={"prediction": "predicted"})
-                columns = [name for name in ("fold", "probability", "predicted", "outcome") if name in rows]
+                columns = [name for name in ("fold", "probability", "probability_sd", "predicted", "outcome")
+                           if name in rows]  # fmt: skip
                 known.append(rows[["scan_id", *columns]].assign(applied=applied))
         if known:
             found = pd.concat(known, ignore_index=True).drop_duplicates("scan_id")
             scans = scans.merge(found, on="scan_id", how="left")
-        for name in ("fold", "probability", "predicted", "outcome", "applied"):
+        for name in ("fold", "probability", "probability_sd", "predicted", "outcome", "applied"):
             if name not in scans:
                 scans = scans.assign(**{name: None})
         order = [name for name in ("participant_id", "age", "session_id") if name in scans]
@@ -74,23 +76,26 @@ class ParticipantRecords:
         return self._by_map.get(map_name, pd.DataFrame())
 
     @cached_property
-    def _w_scores(self) -> dict[tuple[str, str], pd.Series]:
+    def _scores(self) -> dict[tuple[str, str], pd.DataFrame]:
         if not self.run.has("w_fingerprints"):
             return {}
         table = self.run.tables["w_fingerprints"]
-        table = table[table["source"].isin(self.run.main_maps)]
+        table = table[table["source"].isin([*self.run.main_maps, VOLUME])]
         grouped = table.groupby(["source", "participant_id"])
-        return {(str(name), self._person[str(who)]): rows.groupby("group")["w"].mean() for (name, who), rows in grouped}
+        return {
+            (str(name), self._person[str(who)]): rows.groupby("group")[["w", "z"]].mean()
+            for (name, who), rows in grouped
+        }
 
     @cached_property
     def _person(self) -> Mapping[str, str]:
         scored = self.run.tables["w_fingerprints"]["participant_id"] if self.run.has("w_fingerprints") else ()
         return name_of_person([*self.visits["participant_id"], *scored])
 
-    def w_scores(self, map_name: str, participant_id: str) -> pd.Series:
-        """W-scores by bilateral group: adjusted for the covariates of the norm; empty where there are none."""
+    def scores(self, source: str, participant_id: str) -> pd.DataFrame:
+        """Scores w and z by bilateral group, of a map or `VOLUME`, adjusted for the covariates of the norm; or empty."""
         person = self._person[participant_id]  # statistics have one name per person
-        return self._w_scores.get((map_name, person), pd.Series(dtype=float))
+        return self._scores.get((source, person), pd.DataFrame(columns=["w", "z"], dtype=float))
 
     @cached_property
     def _controls(self) -> dict[str, pd.DataFrame]:

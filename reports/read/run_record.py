@@ -92,6 +92,18 @@ class RunRecord:
         return is_given(self.config)
 
     @property
+    def without_labels(self) -> bool:
+        """Whether networks of another run were applied to people of whom none has a label."""
+        applied = bool(self.config.training.networks_of) and self.has("scans")
+        return applied and bool(self.tables["scans"]["label"].isna().all())
+
+    @property
+    def region_sums(self) -> pd.DataFrame:
+        """Relevance by bilateral group: of labelled scans, or without any of those that networks were applied to."""
+        names = ("relevance_bilateral", "relevance_applied_bilateral")
+        return next((self.tables[name] for name in names if self.has(name)), pd.DataFrame())
+
+    @property
     def may_have_seen(self) -> bool:
         """Whether a network of the user's own may have been trained with these people."""
         return not getattr(self.config.model, "unseen", True)
@@ -179,9 +191,9 @@ class RunRecord:
     @cached_property
     def evidence_maps(self) -> tuple[str, ...]:
         """Maps of evidence relative to controls, whose sums over regions are in logits."""
-        if not self.has("relevance_bilateral") or "evidence" not in self.tables["relevance_bilateral"]:
+        table = self.region_sums
+        if "evidence" not in table:
             return ()
-        table = self.tables["relevance_bilateral"]
         known = set(table.loc[table["evidence"].notna(), "map"])
         return tuple(name for name in self.map_names if name in known)
 
@@ -282,6 +294,7 @@ def read_run(layout: RunLayout) -> RunRecord:
                 unreadable["histories"] = wrong
             else:
                 histories[int(index)] = frame
+        if files.description.is_file():
             models[int(index)] = _json(layout, files.description, unreadable)
     provenance = _json(layout, layout.provenance, unreadable)
     return RunRecord(layout, config, source, tables, unreadable, histories, models, provenance)

@@ -19,6 +19,6 @@ def test_both_names_of_a_person_find_their_fingerprint() -> None:
     tables = {"scans": scans, "w_fingerprints": prints}
     run = SimpleNamespace(tables=tables, has=tables.__contains__, main_maps=["gb"], task=task_of(CohortConfig()))
     people = ParticipantRecords(run)  # type: ignore[arg-type]
-    found = {name: people.w_scores("gb", name).get("Hippocampus") for name in (first, second, other)}
+    found = {name: people.scores("gb", name)["w"].get("Hippocampus") for name in (first, second, other)}
     assert found == {first: 2.0, second: 2.0, other: 3.0}
-    assert people.w_scores("lrpB000", first).empty
+    assert people.scores("lrpB000", first).empty

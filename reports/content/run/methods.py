@@ -268,7 +268,12 @@ def _fitting(run: RunRecord) -> str:
     """How weights were found."""
     training = run.config.training
     if training.networks_of:
-        others = len(next(iter(run.models.values())).get("participants", {}).get("train", ()))
+        others = len({one for model in run.models.values() for one in model.get("participants", {}).get("train", ())})
+        if run.without_labels:
+            return (
+                f" Its weights are those of a run on another cohort, one network of each of its folds ({others} people "
+                "in all). Each network predicted and explained each scan; logits, probabilities and maps were averaged."
+            )
         return (
             f" Its weights are those of the networks of all folds of a run on another cohort ({others} people), whose "
             "logits were averaged. Nothing was trained on the present cohort but the simple predictors, whose folds "

@@ -57,7 +57,8 @@ def summarise(run: RunRecord, faults: Faults | None = None) -> Summary:
     """The summary of a run, as far as it went; answers that cannot be given are added to `faults`."""
     faults, answers = faults or Faults(run.layout), []
     two_classes = run.task.kind.name == TWO_CLASSES
-    for question, tables, answer in _QUESTIONS if two_classes else _QUESTIONS_OF_OTHER_TASKS:
+    questions = _QUESTIONS if two_classes else _QUESTIONS_OF_OTHER_TASKS
+    for question, tables, answer in _QUESTIONS_WITHOUT_LABELS if run.without_labels else questions:
         found, unusable = None, run.why_absent(*tables)
         if not unusable:
             found, unusable = faults.attempt(f"The answer to “{question}”", partial(answer, run))
@@ -90,6 +91,7 @@ _NOT_KNOWN = "Not known"
 _SPELLED = {"AD": "Alzheimer's disease (AD)", "CN": "cognitively normal (CN)", "MCI": "mild cognitive impairment (MCI)"}
 _HOW_GOOD, _ATROPHY = "How good is the classifier?", "Does it agree with atrophy?"
 _HOW_PREDICTED = "How good is the prediction?"
+_SAY = "What do the networks say?"
 
 
 def _source(run: RunRecord) -> str:
@@ -145,6 +147,8 @@ def _found(run: RunRecord) -> str:
 
 def _trust(run: RunRecord) -> str:
     """What the evaluation says of the leading map, and on synthetic people whether it finds what was planted."""
+    if run.without_labels:
+        return "As far as the run that the networks are from: its report says what they and their maps are worth."
     if not run.has("relevance_bilateral"):
         return "There are no maps yet."
     title, leaders_of_planting = mid_sentence(map_title(run.leading_map)), planted_leaders(run)
@@ -203,6 +207,29 @@ def _other_task(run: RunRecord) -> Answer:
         f"of {fixed(best['estimate'])} ({span}), where {fixed(1 / len(run.task.outputs))} is guessing. {people}"
     )
     return Answer(_HOW_PREDICTED, text, fixed(best["estimate"]), "balanced accuracy over all classes")
+
+
+def _applied(run: RunRecord) -> Answer:
+    """What the networks say of people without a label."""
+    if not run.has("predictions_applied"):
+        return Answer(_SAY, "Not known: no scan has been predicted yet.")
+    rows = run.tables["predictions_applied"]
+    people = rows.groupby("participant_id")[["probability", "probability_sd"]].mean()
+    first = people.iloc[0]
+    caption = f"probability of {run.positive}, mean over {count(int(rows['n_networks'].max()), 'network')}"
+    if len(people) == 1:
+        spread = "" if is_missing(first["probability_sd"]) else (
+            f", with a standard deviation over the networks of {fixed(first['probability_sd'])}"
+        )  # fmt: skip
+        text = f"The probability of {run.positive} is {fixed(first['probability'])}{spread}."
+        text += " Whether it is right cannot be said: there is no label."
+        return Answer(_SAY, text, fixed(first["probability"]), caption)
+    above, middle = int((people["probability"] > 0.5).sum()), people["probability"].median()
+    text = (
+        f"Of {count(len(people), 'participant')}, {number(above)} have a probability of {run.positive} above 0.50; the "
+        f"median is {fixed(middle)}. Whether this is right cannot be said: there are no labels of both classes."
+    )
+    return Answer(_SAY, text, fixed(middle), f"median {caption}")
 
 
 def _classifier(run: RunRecord) -> Answer:
@@ -312,6 +339,9 @@ _QUESTIONS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | 
     (_HOW_GOOD, ("predictions", "performance"), _classifier),
     (WHERE, ("predictions", "relevance_bilateral", "region_summary"), where_it_looks),
     (_ATROPHY, ("volume_association",), _volume),
+)
+_QUESTIONS_WITHOUT_LABELS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
+    (_SAY, ("predictions_applied",), _applied),
 )
 _QUESTIONS_OF_OTHER_TASKS: Sequence[tuple[str, tuple[str, ...], Callable[[RunRecord], Answer | None]]] = (
     (_PRIMARY, ("primary",), _primary),
