@@ -13,15 +13,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.explaining.shared_reference import NORMS_TABLE
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
-from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.data.inputs import AppliedScans, StatisticsInputs, read_applied, read_inputs
+from heatlas.pipeline.statistics.data.inputs import AppliedScans, inputs_of_run, read_applied
 from heatlas.pipeline.statistics.data.notes import joined
 from heatlas.pipeline.statistics.data.region_features import NO_FOLD, VOLUME, FoldedScans, region_features
 from heatlas.pipeline.statistics.linear.covariates import CovariateColumns
@@ -34,7 +32,6 @@ from heatlas.pipeline.statistics.normative.w_scores import (
     norm_of,
 )
 from heatlas.pipeline.statistics.stage import NOTES_TABLE, STATISTICS_TABLES
-from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 
 CAUTIOUS = "mean over {:g} networks, scored against maps of single networks, which vary more: z is rather too small"
 NO_LABELS = (
@@ -136,14 +133,6 @@ def _shared(bundle: Bundle) -> Iterator[SharedNorms]:
         nothing: tuple[str | None, ...] = (None,) * len(rows)
         norm = Norm(mean[None], (1 / n)[:, None, None], np.where(sd > 0, sd, np.nan), n, n - 1, nothing)
         yield SharedNorms(str(name), tuple(rows["group"]), norm)
-
-
-def inputs_of_run(run: RunLayout) -> StatisticsInputs:
-    """What the statistics of a finished run were made from; BadInputError if a table is missing or invalid."""
-    predictions = PREDICTIONS_TABLE.read(run, ["scan_id"])
-    predicted = set(predictions["scan_id"])
-    scans = [scan for scan in ScanTable.read(run).labelled if scan.scan_id in predicted]
-    return read_inputs(run, scans, predictions, read_run_config(run))
 
 
 def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[ControlNorms | SharedNorms]) -> pd.DataFrame:

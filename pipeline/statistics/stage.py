@@ -30,6 +30,11 @@ from heatlas.pipeline.statistics.associations.volume_association import (
     VOLUME_POINTS_TABLE,
     volume_association_tables,
 )
+from heatlas.pipeline.statistics.comparison.external import (
+    EXTERNAL_CALIBRATION_TABLE,
+    EXTERNAL_TABLE,
+    external_tables,
+)
 from heatlas.pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TABLE, ranking_agreement_tables
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, read_inputs
 from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
@@ -121,6 +126,7 @@ ANALYSES = (
         frozenset({SEVERAL_CLASSES}),
     ),
     Analysis("performance_number", number_tables, (PERFORMANCE_NUMBER_TABLE,), frozenset({NUMBER})),
+    Analysis("external", external_tables, (EXTERNAL_TABLE, EXTERNAL_CALIBRATION_TABLE)),
     Analysis("baselines", baselines_tables, (BASELINES_TABLE,), EVERY_TASK),
     Analysis("performance_repeats", repeats_tables, (PERFORMANCE_REPEATS_TABLE,), EVERY_TASK),
     Analysis(

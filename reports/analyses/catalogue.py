@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
-from heatlas.reports.analyses import audit_verdicts, baselines, planted_verdict, verdicts
+from heatlas.reports.analyses import audit_verdicts, baselines, external, planted_verdict, verdicts
 from heatlas.reports.analyses.charts import IntervalChart
 from heatlas.reports.analyses.views import ANY_TASK, CLASSES, AnalysisSection, View
 from heatlas.reports.frame import chapters
@@ -395,6 +395,39 @@ EFFECTS_FOUND = AnalysisSection(
     planted_verdict.planted_effects,
 )  # fmt: skip
 
+EXTERNAL = AnalysisSection(
+    "external", "Does it hold in this cohort? The run and this cohort side by side", "External validation",
+    chapters.PERFORMANCE,
+    "The networks were trained with other people. Of the cohort of the run that they are from, only predictions and "
+    "maps out of fold count; the people here are answered by all networks together, as one. Participants of both "
+    "cohorts are drawn apart for the intervals of the differences.",
+    (
+        View(
+            "external_validation", "Performance and calibration of both cohorts.",
+            ("measure", "run", "new", "estimate", *_CI, "n_run", "n_new"), where={"part": ["performance"]},
+            intervals=IntervalChart(("measure",), "estimate", "ci_low", "ci_high", "here less run"),
+        ),
+        View(
+            "external_validation", "Agreement over regions: rank correlation of Hedges' g of the classes.",
+            ("map", "estimate", *_CI, "n_run", "n_new"), where={"part": ["regions"]}, leading=False, optional=True,
+        ),
+        View(
+            "external_validation", "Who is in both cohorts.",
+            ("measure", "label", "run", "new", "estimate", *_CI, "n_run", "n_new"), where={"part": ["people"]}, shown=30,
+        ),
+        View(
+            "external_validation", "Intensities of registered scans, and sites.",
+            ("measure", "label", "run", "new", "estimate", "by_chance", "n_run", "n_new"),
+            where={"part": ["images", "sites"]},
+        ),
+        View(
+            "external_calibration", "Predicted and observed frequency of {positive} in both cohorts.",
+            ("cohort", "low", "high", "mean_probability", "share_positive", *_CI, "n_participants"),
+        ),
+    ),
+    external.verdict,
+)  # fmt: skip
+
 APPLIED = AnalysisSection(
     "applied", "What do the networks say?", "Predictions", chapters.SUMMARY,
     "Every network of the run was asked; none was trained with these people. Logits, probabilities and maps are means "
@@ -416,7 +449,7 @@ APPLIED = AnalysisSection(
 """In place of all others, where networks were applied to people without labels."""
 
 ANALYSES: Sequence[AnalysisSection] = (
-    NUMBER_PERFORMANCE, CLASSES_PERFORMANCE, BASELINES, REPEATS, AGREEMENT, COMPARISONS, EFFECTS, ASSOCIATIONS,
+    NUMBER_PERFORMANCE, CLASSES_PERFORMANCE, EXTERNAL, BASELINES, REPEATS, AGREEMENT, COMPARISONS, EFFECTS, ASSOCIATIONS,
     NUMBER_ASSOCIATIONS, PROGRESSION, NORMS, SUBGROUPS, MAIN_EFFECTS, SHORTCUTS, HARMONISATION, PLANTED, EFFECTS_FOUND,
 )  # fmt: skip
 """All but the primary outcome, which leads its page; on each page in this order, after the sections of the page."""

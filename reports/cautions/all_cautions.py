@@ -16,6 +16,7 @@ from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, RELIABILITY
 from heatlas.pipeline.statistics.performance.baselines import BETTER, WORSE
 from heatlas.reports.analyses.baselines import best_baseline, comparison
+from heatlas.reports.analyses.external import differences
 from heatlas.reports.analyses.findings import in_words, performance_estimate
 from heatlas.reports.cautions.audit_cautions import AUDIT_CHECKS
 from heatlas.reports.cautions.conserved import LOSSES, shares
@@ -127,6 +128,21 @@ def _without_labels(run: RunRecord) -> Caution | None:
         "The report of the run that they are from, and heatlas apply on a cohort with labels, say what they are worth. "
         "No prediction is a diagnosis.",
     )
+
+
+def _other_cohort(run: RunRecord) -> Caution | None:
+    """Networks of another run: how the cohorts differ, and that the controls of maps are in sample."""
+    if not run.config.training.networks_of or run.without_labels:
+        return None
+    controls = (
+        "Maps relative to controls compare with people whom the networks were trained with, so the evidence of these "
+        "controls is in sample and lies further from that of patients than new controls would."
+        if run.evidence_maps else ""
+    )  # fmt: skip
+    found = differences(run)
+    text = " ".join([*found, *filter(None, [controls])])
+    title = "The cohorts differ." if found else "Controls are those of the other cohort."
+    return Caution("serious" if found else "note", title, text, "external") if text else None
 
 
 def _few(run: RunRecord) -> Caution | None:
@@ -406,7 +422,7 @@ def _empty_outcomes(run: RunRecord) -> Caution | None:
 
 CHECKS: Sequence[Check] = (
     Check(sums_of_evidence, ("evidence", "relevance_bilateral")),
-    Check(_in_sample), Check(_without_labels), Check(_synthetic), Check(_shuffled),
+    Check(_in_sample), Check(_without_labels), Check(_other_cohort), Check(_synthetic), Check(_shuffled),
     Check(_unfinished), Check(_unreadable), Check(_failed, ("failures",)),
     Check(_same_images), Check(_few, ("scans",)), Check(_chance),
     Check(_not_better, ("baselines",)), Check(_mirrored, ("registration",)),

@@ -93,7 +93,7 @@ class ParticipantRecords:
         return name_of_person([*self.visits["participant_id"], *scored])
 
     def scores(self, source: str, participant_id: str) -> pd.DataFrame:
-        """Scores w and z by bilateral group, of a map or `VOLUME`, adjusted for the covariates of the norm; or empty."""
+        """Scores w and z by bilateral group, of a map or `VOLUME`, adjusted for covariates of the norm; or empty."""
         person = self._person[participant_id]  # statistics have one name per person
         return self._scores.get((source, person), pd.DataFrame(columns=["w", "z"], dtype=float))
 

@@ -20,7 +20,7 @@ from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.partial_correlation import partial_correlation
 from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
-from heatlas.pipeline.statistics.performance.demographics import _fisher, _welch
+from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
 from heatlas.pipeline.statistics.progression.conversion import Conversions
 from heatlas.pipeline.statistics.progression.cox import cox_table
 from heatlas.pipeline.statistics.progression.permuted_change import change_test
@@ -104,8 +104,8 @@ def site_prediction(values, group, fold, covariate) -> Found:
     return [row.get("p", np.nan) for row in rows], [row["note"] for row in rows]
 
 
-def welch(values, group, fold, covariate) -> Found:
-    row = _welch(pd.Series(values[group]), pd.Series(values[~group]))
+def welch_alone(values, group, fold, covariate) -> Found:
+    row = welch(pd.Series(values[group]), pd.Series(values[~group]))
     return [row["p"]], [row["note"]]
 
 
@@ -138,7 +138,7 @@ OF_GROUPS: dict[str, Test] = {
     "scale of sites": sites("scale"), "change": change, "shortcuts": shortcuts, "subtypes": subtypes,
 }  # fmt: skip
 EVERY: dict[str, Test] = OF_GROUPS | {
-    "fairness": fairness, "site prediction": site_prediction, "Welch": welch, "Fisher": fisher, "Cox": cox,
+    "fairness": fairness, "site prediction": site_prediction, "Welch": welch_alone, "Fisher": fisher, "Cox": cox,
     "prediction of conversion": prediction,
 }  # fmt: skip
 

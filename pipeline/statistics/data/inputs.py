@@ -22,6 +22,7 @@ from heatlas.pipeline.run.cells import require_filled, require_known, require_nu
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table
@@ -244,6 +245,14 @@ def read_inputs(
         contradictions=contradictions,
     )
     return one_name_per_person(inputs)
+
+
+def inputs_of_run(run: RunLayout) -> StatisticsInputs:
+    """What the statistics of a finished run were made from; BadInputError if a table is missing or invalid."""
+    predictions = PREDICTIONS_TABLE.read(run, ["scan_id"])
+    predicted = set(predictions["scan_id"])
+    scans = [scan for scan in ScanTable.read(run).labelled if scan.scan_id in predicted]
+    return read_inputs(run, scans, predictions, read_run_config(run))
 
 
 def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd.DataFrame:

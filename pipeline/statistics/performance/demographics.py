@@ -98,14 +98,15 @@ def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig, confidence: f
     rows = []
     for variable in _VARIABLES:
         a, b = (values.loc[values["label"] == name, variable].dropna() for name in (cohort.positive, cohort.negative))
-        found = _fisher(a, b) if variable == "female" else _welch(a, b, confidence)
+        found = _fisher(a, b) if variable == "female" else welch(a, b, confidence)
         notes = [note for note in (found.pop("note"), left_out) if note]
         rows.append({"variable": variable, **found, "n_positive": len(a), "n_negative": len(b),
                      "note": "; ".join(notes) or None})  # fmt: skip
     return pd.DataFrame(rows, columns=list(TESTS_COLUMNS))
 
 
-def _welch(a: pd.Series, b: pd.Series, confidence: float = 0.95) -> dict[str, Any]:
+def welch(a: pd.Series, b: pd.Series, confidence: float = 0.95) -> dict[str, Any]:
+    """Welch's t of two groups of participants, and Hedges' g with its interval, or a note why not."""
     found: dict[str, Any] = _NOTHING | {"test": "Welch's t"}
     alike = [np.ptp(one) <= 1e-12 * np.abs(one).max() for one in (a.to_numpy(float), b.to_numpy(float)) if len(one)]
     if min(len(a), len(b)) < 2 or all(alike):
