@@ -7,6 +7,10 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
+import nibabel as nib
+import numpy as np
+
+from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.adni.download import adni_participant
 from heatlas.pipeline.cohort.bids.derivatives import entry_of, over_template, read_sidecar, with_entries
 from heatlas.pipeline.cohort.candidates import Candidate, with_readable_headers, without_people
@@ -70,7 +74,7 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
     except ValueError as error:
         raise BadInputError(f"{path}: {error}. Correct or remove it.") from error
     entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None)
-    candidate = Candidate(Scan(person, session, image_stem(path.name), path.name, entry))
+    candidate = Candidate(Scan(person, session, image_stem(path.name), path.name, entry=entry))
     if config.without and not without_people([candidate], Path(config.without))[0].scan.kept:
         raise BadInputError(
             f"{path}: is a scan of {person}, who is among the people of the run or named in cohort.without. Give a "
@@ -81,7 +85,21 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
     (found,) = over_template(path.parent, candidates)
     if not found.scan.kept:
         raise BadInputError(f"{path}: {found.scan.reason}. Give one readable T1-weighted image with its orientation.")
+    _require_voxels(path)
     return InputCohort(path.parent, "image", ScanTable((found.scan,)), (*notes, *header_notes, UNKNOWN_OF_IMAGE))
+
+
+def _require_voxels(path: Path) -> None:
+    """Refuse an image that cannot be read to its end, or holds nothing; of one image this takes a second."""
+    try:
+        values = np.asarray(nib.load(path).dataobj)
+    except UNREADABLE as error:
+        said = " ".join(str(error).replace(str(path), "").split())
+        raise BadInputError(
+            f"{path}: truncated or damaged image data ({said}). Download or convert the scan again."
+        ) from error
+    if not np.isfinite(values).any() or np.nanmin(values) == np.nanmax(values):
+        raise BadInputError(f"{path}: all voxels are alike or not numbers. Give a T1-weighted scan of a head.")
 
 
 def why_without_performance(cohort: InputCohort, config: CohortConfig) -> str:
@@ -93,7 +111,8 @@ def why_without_performance(cohort: InputCohort, config: CohortConfig) -> str:
     if min(map(len, people.values())) >= FEWEST:
         return ""
     counts = listed([f"{label} {len(who)}" for label, who in people.items()])
-    return f"{FEWEST} people of each class are needed, and labelled are {counts}"
+    said = f" ({cohort.problem.rstrip('.')})" if cohort.problem else ""
+    return f"{FEWEST} people of each class are needed, and labelled are {counts}{said}"
 
 
 def fitting_folds(smallest: int, folds: int) -> int:

@@ -140,7 +140,7 @@ def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[Control
     own = {one.source: one for one in region_features(applied.values, applied.volumes(layout))}
     frame, tables = applied.frame, []
     for known in norms:
-        if known.source not in own:
+        if known.source not in own or np.isnan(own[known.source].values).all():  # no volumes of an affine registration
             continue
         features = own[known.source]
         place = [features.groups.index(group) if group in features.groups else -1 for group in known.groups]

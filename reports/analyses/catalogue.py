@@ -413,7 +413,8 @@ EXTERNAL = AnalysisSection(
         ),
         View(
             "external_validation", "Who is in both cohorts.",
-            ("measure", "label", "run", "new", "estimate", *_CI, "n_run", "n_new"), where={"part": ["people"]}, shown=30,
+            ("measure", "label", "run", "new", "estimate", *_CI, "n_run", "n_new"), where={"part": ["people"]},
+            shown=30,
         ),
         View(
             "external_validation", "Intensities of registered scans, and sites.",
@@ -449,7 +450,8 @@ APPLIED = AnalysisSection(
 """In place of all others, where networks were applied to people without labels."""
 
 ANALYSES: Sequence[AnalysisSection] = (
-    NUMBER_PERFORMANCE, CLASSES_PERFORMANCE, EXTERNAL, BASELINES, REPEATS, AGREEMENT, COMPARISONS, EFFECTS, ASSOCIATIONS,
-    NUMBER_ASSOCIATIONS, PROGRESSION, NORMS, SUBGROUPS, MAIN_EFFECTS, SHORTCUTS, HARMONISATION, PLANTED, EFFECTS_FOUND,
+    NUMBER_PERFORMANCE, CLASSES_PERFORMANCE, EXTERNAL, BASELINES, REPEATS, AGREEMENT, COMPARISONS, EFFECTS,
+    ASSOCIATIONS, NUMBER_ASSOCIATIONS, PROGRESSION, NORMS, SUBGROUPS, MAIN_EFFECTS, SHORTCUTS, HARMONISATION, PLANTED,
+    EFFECTS_FOUND,
 )  # fmt: skip
 """All but the primary outcome, which leads its page; on each page in this order, after the sections of the page."""

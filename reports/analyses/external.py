@@ -39,7 +39,7 @@ def verdict(run: RunRecord) -> Verdict | None:
         answer = "The networks are more accurate here than where they come from."
     grounds = (
         f"Area under the curve {fixed(area['new'])} here ({int(area['n_new'])} people) and {fixed(area['run'])} in the "
-        f"test people of the run ({int(area['n_run'])}): a difference of {signed(area['estimate'])} ({_span(run, area)})."
+        f"test people of the run ({int(area['n_run'])}): difference {signed(area['estimate'])} ({_span(run, area)})."
     )
     regions = row_of(run, "rank_correlation", map=run.leading_map)
     if regions is not None:
@@ -53,7 +53,7 @@ def verdict(run: RunRecord) -> Verdict | None:
 def differences(run: RunRecord) -> list[str]:
     """How the cohorts differ, in sentences; empty where nothing is known to."""
     said = []
-    share, level = row_of(run, "positive"), row_of(run, "probability_less_share")
+    share, level = row_of(run, "share_positive"), row_of(run, "probability_less_share")
     if share is not None and abs(share["estimate"]) > OTHER_SHARE:
         said.append(
             f"{percent(share['new'], 0)} of the people here are {run.positive} and {percent(share['run'], 0)} in the "
@@ -61,8 +61,8 @@ def differences(run: RunRecord) -> list[str]:
         )
     if level is not None and (level["ci_low"] > 0 or level["ci_high"] < 0):
         said.append(
-            f"Probabilities are off by {signed(level['new'])} here on average and by {signed(level['run'])} in the run; "
-            "set a threshold on this cohort before you use one."
+            f"Probabilities are off by {signed(level['new'])} on average here and by {signed(level['run'])} in the "
+            "run; set a threshold on this cohort before you use one."
         )
     images = row_of(run, "intensity", label=run.negative)
     if images is not None and images["estimate"] > images["by_chance"]:

@@ -8,7 +8,9 @@ from heatlas.reports.words.numbers import is_missing
 
 WORDS: Mapping[str, str] = {
     "auc": "area under the curve", "auc_within_folds": "area under the curve, within folds",
-    "brier": "Brier score", "mae": "mean absolute error", "r2": "R²",
+    "probability_less_share": "mean probability less share of the positive class",
+    "share_positive": "share of the positive class", "rank_correlation": "rank correlation over regions",
+    "known_sites": "new people from sites of the run", "brier": "Brier score", "mae": "mean absolute error", "r2": "R²",
     "mae_of_mean": "mean absolute error of predicting the mean", "corrected_mae": "mean absolute corrected gap",
     "gap_slope": "slope of the gap on the target", "corrected_gap_slope": "slope of the corrected gap on the target",
     "rim": "rim of the mask", "rim_inside": "inner side of the rim",

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from statsmodels.stats.proportion import confint_proportions_2indep
+
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
@@ -50,7 +52,7 @@ COLUMNS = {
     "part": "performance, regions, people, images or sites",
     "measure": "auc, balanced_accuracy, sensitivity, specificity, brier, probability_less_share (mean probability less "
     "share of the positive class: calibration in the large); rank_correlation (of Hedges' g of the classes over "
-    "regions, by density); positive (share of participants); variables of demographics; intensity (of registered scans "
+    "regions, by density); share_positive (of participants); variables of demographics; intensity (of registered scans "
     "of the negative class: median over regions of the absolute Hedges' g between the cohorts); known_sites (share of "
     "the new participants)",
     "label": "Class, or all",
@@ -61,7 +63,7 @@ COLUMNS = {
     "images the median",
     "ci_low": "Lower bound of the interval of estimate, participants of both cohorts drawn apart",
     **described("ci_high"),
-    "interval": INTERVAL_OF_SCALED + "; Welch's t; none",
+    "interval": INTERVAL_OF_SCALED + "; Welch's t; Newcombe; none",
     "by_chance": "Of images: 95 % quantile of the estimate where people change cohorts at random",
     "n_run": "Participants of the run",
     "n_new": "Participants of this cohort",
@@ -255,8 +257,9 @@ def _people(both: Cohorts) -> list[dict[str, Any]]:
               for table in tables]  # fmt: skip
     shares = [positive / max(every, 1) for every, positive in counts]
     n = (int(counts[0][0]), int(counts[1][0]))
-    rows = [_row("people", "positive", n, run=shares[0], new=shares[1], estimate=shares[1] - shares[0])]
     confidence = both.new.config.statistics.confidence
+    rows = [_row("people", "share_positive", n, run=shares[0], new=shares[1])
+            | _of_shares(counts[1][1], n[1], counts[0][1], n[0], confidence)]  # fmt: skip
     for label, variable in tables[1].index:
         if variable == "scans":
             continue
@@ -264,7 +267,8 @@ def _people(both: Cohorts) -> list[dict[str, Any]]:
         means = [float(table.loc[(label, variable), "mean"]) for table in tables]
         row = _row("people", variable, (known[0], known[1]), label=label, run=means[0], new=means[1])
         if variable == "female":
-            row["estimate"] = means[1] - means[0]
+            women = [round(mean * count) if count else 0 for mean, count in zip(means, known, strict=True)]
+            row |= _of_shares(women[1], known[1], women[0], known[0], confidence)
         else:
             values = [_values(one, label, variable) for _, one in both.named]
             found = welch(values[1], values[0], confidence)
@@ -273,6 +277,14 @@ def _people(both: Cohorts) -> list[dict[str, Any]]:
                     "note": found["note"]}  # fmt: skip
         rows.append(row)
     return rows
+
+
+def _of_shares(new: int, n_new: int, run: int, n_run: int, confidence: float) -> dict[str, Any]:
+    """Difference of two shares with Newcombe's interval; nothing without people."""
+    if not min(n_new, n_run):
+        return {"note": "known of nobody in a cohort"}
+    low, high = confint_proportions_2indep(new, n_new, run, n_run, method="newcomb", alpha=1 - confidence)
+    return {"estimate": new / n_new - run / n_run, "ci_low": low, "ci_high": high, "interval": "Newcombe"}
 
 
 def _values(inputs: StatisticsInputs, label: str, variable: str) -> pd.Series:
