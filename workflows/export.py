@@ -20,7 +20,7 @@ import heatlas
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.cohort.people.persons import hidden_name
-from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split
+from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.cohort.records import ScanTable
@@ -125,7 +125,8 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
     """
     spec, task, split = configured_input(config), task_of(config.cohort), Split.read(run)
     of_run = dataclasses.replace(config.training, networks_of=str(run.root))
-    pool = controls_of((), split, dataclasses.replace(config, training=of_run))
+    alike = Split(tuple(Fold(fold.index, (), (), ()) for fold in split.folds))  # controls of all networks together
+    pool = controls_of((), alike, dataclasses.replace(config, training=of_run))
     first = split.folds[0].index
     controls = pool.by_fold[first][: pool.size]
     if len(controls) < FEWEST_CONTROLS:

@@ -92,7 +92,7 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
 def _require_voxels(path: Path) -> None:
     """Refuse an image that cannot be read to its end, or holds nothing; of one image this takes a second."""
     try:
-        values = np.asarray(nib.load(path).dataobj)
+        values = np.asarray(nib.nifti1.Nifti1Image.from_filename(path).dataobj)
     except UNREADABLE as error:
         said = " ".join(str(error).replace(str(path), "").split())
         raise BadInputError(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.splits import PARTS, Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network, people_of
 from heatlas.pipeline.models.contract import StagedModel
@@ -82,8 +82,8 @@ def split_of_networks(folder: str) -> Split:
     """The folds of a finished run, or of its export, as its networks state them; nobody is tested."""
     folds = []
     for loaded in networks_of_run(folder):
-        parts = (sorted(people_of(loaded.description, folder, part)) for part in ("train", "validation"))
-        folds.append(Fold(int(loaded.description["fold"]), *map(tuple, parts), ()))
+        train, held_out = (tuple(sorted(people_of(loaded.description, folder, part))) for part in PARTS[:2])
+        folds.append(Fold(int(loaded.description["fold"]), train, held_out, ()))
     return Split(tuple(folds))
 
 

@@ -1,4 +1,4 @@
-"""``heatlas apply`` on one scan, on people without labels of both classes, and on a labelled cohort: a whole run each."""
+"""``heatlas apply`` on one scan, on people without labels of both classes, and on a cohort with labels."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def test_networks_are_those_of_the_run_and_each_compares_with_its_own_controls(f
     (sidecar,) = one.root.glob("sub-scan/**/*deeplift_relevance.json")
     named = set(json.loads(sidecar.read_text())["ReferenceParticipants"])
     trained = set(splits[splits["part"] == "train"]["participant_id"])
-    assert named and named <= trained
+    assert named
+    assert named <= trained
     assert set(scans.loc[sorted(named), "label"]) == {"CN"}
 
 
@@ -112,7 +113,7 @@ def test_the_report_says_why_there_is_no_performance_and_shows_the_person(one) -
     assert f"{probability:.3f}" in page
     assert "Not known: age and sex" in page
     assert "against the norms of CN of the run" in page
-    assert "portrait" in page  # the map on the person's own brain
+    assert "own brain in template space" in page
     sections = {section["id"] for section in json.loads((one.root / "report.json").read_text())["sections"]}
     assert "applied" in sections
     assert not sections & {"performance", "ranking", "training", "in-short"}
@@ -150,7 +151,9 @@ def test_an_export_serves_for_one_scan_with_norms_that_know_no_covariate(folder,
     assert scores["note"].str.contains("an exported run holds means alone").all()
     wanted = read_table(one.group / "statistics" / "w_scores.tsv")
     lrp = [table[table["source"] == "lrpB000"]["w"].to_numpy() for table in (wanted, scores)]
-    np.testing.assert_allclose(lrp[1], lrp[0], rtol=1e-5)  # maps that owe nothing to controls; nothing known of the scan
+    np.testing.assert_allclose(
+        lrp[1], lrp[0], rtol=1e-5
+    )  # maps that owe nothing to controls; nothing known of the scan
 
 
 def test_both_cohorts_stand_side_by_side(folder, labelled) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
 from statsmodels.stats.proportion import confint_proportions_2indep
 
 from heatlas.pipeline.regions.effect_size import hedges_g
@@ -116,7 +115,7 @@ class Cohorts:
     def intervals(
         self, strata: tuple[Indices, Indices], statistic: Callable[[Floats, Floats], Floats], scales: Sequence[Any],
         name: str,
-    ) -> list[Mapping[str, Any]]:  # fmt: skip
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Estimate with interval of each number of ``statistic(weights of the run, of the new people)``."""
         first, settings = len(strata[0]), self.new.config.statistics
         pooled = np.concatenate([strata[0], strata[1] + strata[0].max() + 1])
@@ -144,7 +143,7 @@ def _performance(both: Cohorts) -> list[dict[str, Any]]:
 
     def measured(frame: pd.DataFrame, weights: Floats) -> Floats:
         target, probability = frame["target"].to_numpy(float), frame["probability"].to_numpy(float)
-        predicted = frame["outcome"].isin(["TP", "FP"]).to_numpy(float)
+        predicted = frame["outcome"].isin(["TP", "FP"]).to_numpy().astype(float)
         found = metrics(target, predicted, probability, weights)
         found["auc"] = weighted_auc_within(target, probability, frame["fold"].to_numpy(), weights)
         found["probability_less_share"] = ratio(weights @ (probability - target), weights.sum(axis=1))
@@ -253,18 +252,19 @@ def _regions(both: Cohorts) -> list[dict[str, Any]]:
 def _people(both: Cohorts) -> list[dict[str, Any]]:
     """Who is in the cohorts: share of the positive class, and each variable of the demographics."""
     tables = [demographics(one.scans, one.config.cohort).set_index(["label", "variable"]) for _, one in both.named]
-    counts = [[table.loc[(label, "age"), "n_participants"] for label in (TOTAL, both.new.config.cohort.positive)]
-              for table in tables]  # fmt: skip
-    shares = [positive / max(every, 1) for every, positive in counts]
-    n = (int(counts[0][0]), int(counts[1][0]))
+    positive = both.new.config.cohort.positive
+    everyone, patients = ([len({scan.participant_id for scan in one.scans if label in (TOTAL, scan.label)})
+                           for _, one in both.named] for label in (TOTAL, positive))  # fmt: skip
+    shares = [own / max(n, 1) for own, n in zip(patients, everyone, strict=True)]
+    n = everyone[0], everyone[1]
     confidence = both.new.config.statistics.confidence
     rows = [_row("people", "share_positive", n, run=shares[0], new=shares[1])
-            | _of_shares(counts[1][1], n[1], counts[0][1], n[0], confidence)]  # fmt: skip
-    for label, variable in tables[1].index:
+            | _of_shares(patients[1], n[1], patients[0], n[0], confidence)]  # fmt: skip
+    for label, variable in tables[1].index.tolist():
         if variable == "scans":
             continue
-        known = [int(table.loc[(label, variable), "n_known"]) for table in tables]
-        means = [float(table.loc[(label, variable), "mean"]) for table in tables]
+        cells = [table.loc[(label, variable)].to_dict() for table in tables]
+        known, means = [int(one["n_known"]) for one in cells], [float(one["mean"]) for one in cells]
         row = _row("people", variable, (known[0], known[1]), label=label, run=means[0], new=means[1])
         if variable == "female":
             women = [round(mean * count) if count else 0 for mean, count in zip(means, known, strict=True)]
