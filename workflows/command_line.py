@@ -239,13 +239,16 @@ def _add_pretrain(commands: Any) -> None:
 
 def _add_apply(commands: Any) -> None:
     apply = commands.add_parser(
-        "apply", help="the networks of a finished run on another cohort: external validation in one command",
-        description="Register the scans of another cohort as the run did, predict and explain them by the networks of "
-        "all folds together, compare with the controls that these were trained with, and write the report. People of "
-        "the run are left out. Nothing is trained but the baselines.",
+        "apply", help="the networks of a finished run on another cohort (external validation) or on one scan",
+        description="Register scans as the run did, predict and explain them by the networks of all folds, compare "
+        "with the controls that these were trained with, and write the report. With labels of both classes it "
+        "compares both cohorts; without, as for one scan, it scores each person against the controls of the run. "
+        "People of the run are left out. Nothing is trained but the baselines.",
     )  # fmt: skip
     apply.add_argument("run", type=_path, metavar="RUN", help="finished run, or folder of heatlas export; only read")
-    apply.add_argument("input", type=_path, metavar="NEW", help="ADNI or OASIS download or BIDS dataset; only read")
+    apply.add_argument(
+        "input", type=_path, metavar="NEW", help="ADNI or OASIS download, BIDS dataset, or one NIfTI image; only read"
+    )
     apply.add_argument("out", type=_path, metavar="OUT", help="folder for the results")
     apply.add_argument("--include", metavar="RULE", help="who takes part (default: as in the run)")
     apply.add_argument(

@@ -60,7 +60,7 @@ def run(
 
 
 def apply(run: str | Path, new: str | Path, out: str | Path, **options: Any) -> OpenRun:
-    """The networks of a finished run on another cohort, as ``heatlas apply RUN NEW OUT``; raises as `run`."""
+    """The networks of a finished run on another cohort or a scan, as ``heatlas apply RUN NEW OUT``; raises as `run`."""
     return _finished(["apply", str(run), str(new), str(out), *_options(options)], out)
 
 
