@@ -15,7 +15,9 @@ def test_both_names_of_a_person_find_their_fingerprint() -> None:
     first, second, other = "sub-ADNI002S0295", "sub-ADNI131S0295", "sub-ADNI002S0296"
     scans = pd.DataFrame({"participant_id": [first, second, other], "scan_id": ["I1", "I2", "I3"], "kept": True})
     # The first name has no relevance here, so the statistics know the person by the second.
-    prints = pd.DataFrame({"source": "gb", "participant_id": [second, other], "group": "Hippocampus", "w": [2.0, 3.0]})
+    prints = pd.DataFrame(
+        {"source": "gb", "participant_id": [second, other], "group": "Hippocampus", "w": [2.0, 3.0]}
+    ).assign(z=1.0)
     tables = {"scans": scans, "w_fingerprints": prints}
     run = SimpleNamespace(tables=tables, has=tables.__contains__, main_maps=["gb"], task=task_of(CohortConfig()))
     people = ParticipantRecords(run)  # type: ignore[arg-type]
