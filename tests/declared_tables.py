@@ -17,6 +17,7 @@ from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.statistics.comparison.external import EXTERNAL_CALIBRATION_TABLE, EXTERNAL_TABLE
 from heatlas.pipeline.statistics.stage import ANALYSES
 from heatlas.pipeline.training.baselines.stage import baselines_table
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, SPREAD, prediction_columns
@@ -31,7 +32,10 @@ REPEATS = {"predictions_repeats", "performance_repeats"}
 def tables_of_run(kind: KindName = TWO_CLASSES, repeats: bool = False) -> list[Table]:
     """All tables that a run with this kind of task writes."""
     elsewhere = (TABLES.keys() - tables_of(kind).keys()) | (set() if repeats else REPEATS)
-    others = (*BENCH_TABLES, PRETRAINING_TABLE, FLAGGED_TABLE, PARTIAL_TABLE, MANIFEST_COMPARISON_TABLE)  # if asked for
+    others = (  # if asked for
+        *BENCH_TABLES, PRETRAINING_TABLE, FLAGGED_TABLE, PARTIAL_TABLE, MANIFEST_COMPARISON_TABLE, EXTERNAL_TABLE,
+        EXTERNAL_CALIBRATION_TABLE,
+    )  # fmt: skip
     elsewhere |= {table.name for table in others}
     elsewhere |= {table.name for one in ANALYSES if kind not in one.tasks for table in one.tables}
     return [table for table in DECLARED if table.name not in elsewhere]

@@ -63,7 +63,8 @@ def test_two_names_of_one_person_change_no_table(tmp_path, monkeypatch):
     scans = people(6, (1, 2, 3))
     numbers = {name: i for i, name in enumerate(dict.fromkeys(s.participant_id for s in scans))}
     relevance, predicted = relevance_of(scans), predictions_of(scans)
-    others = {"performance_repeats", "shortcuts", "site_prediction", "progression", "main_effects", "image_differences"}
+    others = {"performance_repeats", "shortcuts", "site_prediction", "progression", "main_effects", "image_differences",
+              "external"}  # fmt: skip
     chosen = tuple(one for one in stage.ANALYSES if one.name not in others and TWO_CLASSES in one.tasks)
     monkeypatch.setattr(stage, "ANALYSES", chosen)
     config = load_config(

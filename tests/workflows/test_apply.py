@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from declared_tables import require_as_declared
 
 from heatlas.pipeline.models.families.foreign import ForeignConfig
 from heatlas.pipeline.run.config.files import config_to_toml, read_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.statistics.comparison.external import EXTERNAL_CALIBRATION_TABLE, EXTERNAL_TABLE
+from heatlas.pipeline.statistics.normative.w_scores import W_SCORES_TABLE
 from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.command_line import main
 from tests.workflows.template_cohort import write_config, write_template_cohort
@@ -91,6 +94,7 @@ def test_regions_are_scored_against_the_controls_of_the_run(folder, one) -> None
     assert own["w"] == pytest.approx((density - controls.mean()) / controls.std(ddof=1))  # age and sex are not known
     assert "norm without age, sex" in own["note"]
     assert "mean over 2 networks" in own["note"]
+    require_as_declared(one, W_SCORES_TABLE)
 
 
 def test_gain_divides_by_the_controls_of_the_run(folder, one) -> None:
@@ -170,6 +174,8 @@ def test_both_cohorts_stand_side_by_side(folder, labelled) -> None:
     assert {"rank_correlation", "intensity", "share_positive", "known_sites"} <= set(table.index.get_level_values(0))
     cohorts = read_table(labelled.group / "statistics" / "external_calibration.tsv")
     assert cohorts.groupby("cohort")["n_scans"].sum().to_dict() == {"run": 16, "new": 8}
+    for made in (EXTERNAL_TABLE, EXTERNAL_CALIBRATION_TABLE):
+        require_as_declared(labelled, made)
     assert "Does it hold in this cohort?" in (labelled.root / "report-performance.html").read_text()
 
 

@@ -43,7 +43,7 @@ from heatlas.pipeline.statistics.resampling.scaled import (
 )
 
 MEASURES = ("auc", "balanced_accuracy", "sensitivity", "specificity", "brier", "probability_less_share")
-LARGEST_AREA = "area of the run within folds (a network and its own test people), of the new cohort over all scans"
+AREA_NOTE = "area of the run within folds (a network and its own test people), of the new cohort over all scans"
 DRAWS = 999
 FEWEST_REGIONS = 5
 
@@ -158,7 +158,7 @@ def _performance(both: Cohorts) -> list[dict[str, Any]]:
     n = (len(sides[0][1]), len(sides[1][1]))
     return [
         _row("performance", name, n, run=float(values[0][i]), new=float(values[1][i]),
-             note=LARGEST_AREA if name == "auc" else None) | found[i]
+             note=AREA_NOTE if name == "auc" else None) | found[i]
         for i, name in enumerate(MEASURES)
     ]  # fmt: skip
 
