@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from heatlas.pipeline.explaining.any_network import Explained, explain, methods, networks
+    from heatlas.pipeline.explaining.single_methods import deeplift, expected_gradients, lrp
     from heatlas.reports.read.open_run import OpenRun
     from heatlas.reports.read.open_run import open_run as open
     from heatlas.workflows.library import apply, evaluate, run
 
-__all__ = ["Explained", "OpenRun", "apply", "evaluate", "explain", "methods", "networks", "open", "run"]
+__all__ = [
+    "Explained", "OpenRun", "apply", "deeplift", "evaluate", "expected_gradients", "explain", "lrp", "methods",
+    "networks", "open", "run",
+]  # fmt: skip
 
 _PLACES = {
     "open": ("heatlas.reports.read.open_run", "open_run"),
@@ -25,6 +29,9 @@ _PLACES = {
     "Explained": ("heatlas.pipeline.explaining.any_network", "Explained"),
     "methods": ("heatlas.pipeline.explaining.any_network", "methods"),
     "networks": ("heatlas.pipeline.explaining.any_network", "networks"),
+    "lrp": ("heatlas.pipeline.explaining.single_methods", "lrp"),
+    "deeplift": ("heatlas.pipeline.explaining.single_methods", "deeplift"),
+    "expected_gradients": ("heatlas.pipeline.explaining.single_methods", "expected_gradients"),
     "run": ("heatlas.workflows.library", "run"),
     "apply": ("heatlas.workflows.library", "apply"),
     "evaluate": ("heatlas.workflows.library", "evaluate"),

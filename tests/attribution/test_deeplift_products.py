@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -114,3 +116,53 @@ def test_lrp_passes_activations_and_normalisations_unchanged(activation):
     positive, negative = (network[4].weight[1] * units).clamp(min=0), (network[4].weight[1] * units).clamp(max=0)
     of_units = found.start_value * (2 * positive / positive.sum() - negative / negative.sum())
     torch.testing.assert_close(found.values.sum(), of_units.sum(), rtol=1e-6, atol=1e-9)
+
+
+class _Function(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv, self.other, self.head = nn.Conv3d(1, 3, 3), nn.Conv3d(1, 3, 3), nn.Linear(3, 2)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.function(self.conv(x), self.other(x)).mean((2, 3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda a, _: torch.div(a, 0.5, rounding_mode="floor"), "div"),
+        (lambda a, _: a // 0.5, "floordiv"),
+        (lambda a, b: a * b.data, "getattr"),
+    ],
+)
+def test_a_division_that_rounds_and_a_detached_value_are_not_linear(function, name):
+    network, volume = _Function(function).double().eval(), drawn(1, 1, 5, 5, 5)
+    with pytest.raises(UsageError, match=rf"\({name}\) has no rule"):
+        deeplift(network, volume, drawn(1, 1, 5, 5, 5), 1)
+
+
+def test_a_layer_that_a_connection_passes_by_is_refused_by_the_function_too():
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.block, self.head = nn.Conv3d(1, 3, 3), nn.Conv3d(3, 3, 3, padding=1), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.stem(x))
+            return self.head((self.block(x) + x).mean((2, 3, 4)))
+
+    network = Residual().double().eval()
+    with pytest.raises(UsageError, match=r"a connection passes this layer by.*as add"):
+        deeplift(network, drawn(1, 1, 5, 5, 5), drawn(1, 1, 5, 5, 5), 1, stage="block")
+
+
+def test_a_constant_reference_before_a_normalisation_is_warned_of():
+    network = nn.Sequential(nn.InstanceNorm3d(1), nn.Conv3d(1, 2, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten()).eval()
+    volume = torch.rand(1, 1, 6, 6, 6)
+    with pytest.warns(UserWarning, match=r"constant before layer 0 \(InstanceNorm3d\)"):
+        deeplift(network, volume, torch.zeros_like(volume), 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        deeplift(network, volume, torch.rand(1, 1, 6, 6, 6), 1)

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient, Score, channel_sum, score_gradient
+from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient, Score, score_gradient
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
@@ -93,7 +93,7 @@ class SmoothGrad(CheckedSettings):
 
     def maps(self, view: NetworkView) -> Tensor:
         gradient = smooth_gradient(view.score, view.features, self.samples, self.noise, self.seed, batch=self.batch)
-        return channel_sum(gradient.abs())
+        return gradient.abs()
 
 
 def smooth_gradient(

@@ -25,9 +25,14 @@ MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
 """Layers that differ in training mode, in all dimensions, since those of a gate may have any."""
 SAME_MEMORY = (Reshape, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
 """Operations whose output may share memory with their input (in evaluation mode)."""
-SHAPE_ONLY = ("size", "dim", getattr)
-"""Operations that read only the shape of a value."""
+SHAPES = ("shape", "ndim", "dtype", "device")
+"""Attributes of a tensor without its values; ``x.data`` has them."""
 IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
+
+
+def reads_shape(node: fx.Node) -> bool:
+    """Whether an operation reads only the shape of a value."""
+    return node.target in ("size", "dim") or (node.target is getattr and node.args[1] in SHAPES)
 
 
 def labelled(operation: Operation) -> str:
@@ -58,9 +63,11 @@ def is_linear(operation: Operation, numbers: Collection[str]) -> bool:
     node = operation.node
     if operation.module is not None or node.op not in ("call_function", "call_method"):
         return isinstance(operation.module, nn.Upsample) and operation.module.mode in ("nearest", "trilinear")
-    if node.target in LINEAR:
-        return True
     free = [other for other in node.all_input_nodes if other.name not in numbers]
+    if node.target in LINEAR:
+        return node.target is not operator.getitem or len(free) == 1  # places that depend on values are not linear
+    if node.kwargs.get("rounding_mode"):
+        return False
     divides = node.target in SCALINGS[3:]
     return node.target in SCALINGS and len(free) == 1 and (not divides or free[0] is node.args[0])
 
@@ -118,7 +125,7 @@ def require_private_in_place(operation: Operation, program: Program) -> None:
     by_value = {other.value: other for other in program.operations}
     source: fx.Node | None = operation.node.all_input_nodes[0]
     while source is not None:
-        if sum(user.target not in SHAPE_ONLY for user in source.users) > 1:
+        if sum(not reads_shape(user) for user in source.users) > 1:
             raise UsageError(
                 f"layer {labelled(operation)} works in place on a value that other layers read; create it with "
                 "inplace=False, or write its result to a new value."

@@ -9,6 +9,7 @@ and the sum stays exact. What no rule is defined for is refused by name.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -18,16 +19,17 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.graph.planner import boundary_value, max_pool, traced
-from heatlas.pipeline.attribution.graph.supported import is_linear, require_known
+from heatlas.pipeline.attribution.graph.supported import is_linear, labelled, reads_shape, require_known
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
-from heatlas.pipeline.attribution.methods import described, one_channel
+from heatlas.pipeline.attribution.methods import described
 from heatlas.pipeline.attribution.network_view import NetworkView, require_unchanging
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.reference.references import Reference, fitting
-from heatlas.pipeline.attribution.reference.rescale import Multiplied, Rescaled, RescaledMaxPool, normalised
+from heatlas.pipeline.attribution.reference.rescale import Multiplied, Rescaled, RescaledMaxPool, is_flat, normalised
 from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
+from heatlas.pipeline.models.graph.boundary import require_crossed
 from heatlas.pipeline.models.graph.tracing import ACTIVATIONS, NORMALISATIONS, Gate, Operation, Product, Program
 from heatlas.pipeline.run.errors import UsageError
 
@@ -47,7 +49,7 @@ def plan_deeplift(model: nn.Module) -> Program:
     program = traced(model)[0]
     needed, numbers = {program.result}, set[str]()
     for operation in program.operations:
-        if operation.node.target in ("size", "dim", getattr) or (
+        if reads_shape(operation.node) or (
             operation.module is None and {node.name for node in operation.node.all_input_nodes} <= numbers
         ):
             numbers.add(operation.value)  # a shape, or what is computed of shapes and of weights alone
@@ -98,6 +100,7 @@ def deeplift(
     program = plan_deeplift(model)
     require_explainable(model, volumes)
     boundary = boundary_value(model, program, stage)
+    require_crossed(program, boundary, stage)
     with torch.inference_mode(False), torch.enable_grad(), exact_float32(volumes.device):
         volumes, reference = (one.clone() if one.is_inference() else one for one in (volumes, reference))
         leaf = volumes.detach().requires_grad_(boundary == program.source)
@@ -124,6 +127,12 @@ def _run(operation: Operation, own: Values, theirs: Values) -> tuple[Tensor, Ten
         return _given(operation, own, theirs, Multiplied.apply(a, b, a_r, b_r), a_r * b_r)  # type: ignore[no-untyped-call]
     if isinstance(module, NORMALISATIONS) and getattr(module, "running_mean", None) is None:
         (name,) = operation.inputs
+        if is_flat(module, own[name], theirs[name]):
+            warnings.warn(
+                f"deeplift: the reference is constant before layer {labelled(operation)}, which divides by its spread; "
+                "single voxels may get huge values of both signs. Take images of controls as the reference.",
+                stacklevel=2,
+            )
         return _given(operation, own, theirs, *normalised(module, own[name], theirs[name]))
     if pool is None and not isinstance(module, ACTIVATIONS):
         value = own.run(operation)
@@ -175,7 +184,7 @@ class DeepLift(CheckedSettings):
     def answers(
         self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
     ) -> Sequence[Attribution]:
-        """Contributions (B, 1, d, h, w) that sum to the value of the volume less that of the reference."""
+        """Contributions (B, C, d, h, w) that sum to the value of the volume less that of the reference."""
         reference = fitting(self.reference, volumes, self.name)
         baselines = [reference.mean] if self.compare == "mean" else list(torch.split(reference.volumes, 1))
         total, of_references = None, []
@@ -184,18 +193,9 @@ class DeepLift(CheckedSettings):
             total = found if total is None else total + found
             of_references.append(of_reference)
         assert total is not None
-        return [
-            one_channel(
-                Attribution(
-                    total / len(baselines),
-                    self.name,
-                    target,
-                    explained,
-                    described(self, stage, start),
-                    reference_value=torch.cat(of_references).mean().expand(len(volumes)),
-                )
-            )
-        ]
+        settings, base = described(self, stage, start), torch.cat(of_references).mean().expand(len(volumes))
+        values = total / len(baselines)
+        return [Attribution(values, self.name, target, explained, settings, reference_value=base)]
 
     def maps(self, view: NetworkView) -> Tensor:
         return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values

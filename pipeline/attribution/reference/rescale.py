@@ -167,6 +167,13 @@ def normalised(module: nn.Module, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]
     return _with_weights(module, scaled.view_as(x)), _with_weights(module, (centred_r / root_r).view_as(r))
 
 
+def is_flat(module: nn.Module, x: Tensor, r: Tensor) -> bool:
+    """Whether only `eps` keeps the spread of a reference from 0, somewhere where that of the volume is larger."""
+    v, v_r = (_centred(module, one).square().mean(-1) for one in (x, r))
+    eps = float(module.eps)  # type: ignore[arg-type]
+    return bool(((v_r < eps) & (v > 100 * eps)).any())
+
+
 def _centred(module: nn.Module, x: Tensor) -> Tensor:
     """Values less the mean of those that are normalised together, which are in the last axis."""
     if isinstance(module, nn.LayerNorm):

@@ -36,7 +36,7 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Answer:
+class OutputForm:
     """What a network answers.
 
     Parameters
@@ -96,7 +96,7 @@ class ForeignNetwork(StagedModel):
 
 
 def adapted(
-    network: nn.Module, volume: Tensor, outputs: int | None = None, answer: Answer | None = None
+    network: nn.Module, volume: Tensor, outputs: int | None = None, form: OutputForm | None = None
 ) -> StagedModel:
     """A copy of any network that can be explained.
 
@@ -108,7 +108,7 @@ def adapted(
         (1, C, D, H, W), one that it takes; on the device of the network.
     outputs : int or None
         Classes that are told apart. For 2, a network with one logit gets 0 as the other.
-    answer : Answer, optional
+    form : OutputForm, optional
 
     Raises
     ------
@@ -117,7 +117,7 @@ def adapted(
     UsageError
         If it is random in evaluation mode, changes its input, or answers with anything but one row of numbers.
     """
-    answer = answer or Answer()
+    form = form or OutputForm()
     try:
         copied = copy.deepcopy(network).eval().requires_grad_(False)
     except Exception as error:  # the code of others can raise anything
@@ -133,7 +133,7 @@ def adapted(
             f"network {type(network).__name__}: answers differently without its in-place operations, since a later "
             "layer reads a value that one of them changed; create that layer with inplace=False and train again."
         )
-    item = _item_of(given, answer.item)
+    item = _item_of(given, form.item)
     first = given if item is None else given[item]
     if item is not None or first.dim() != 2:
         copied = _OneRow(copied, item, flat=first.dim() > 2, lone=first.dim() == 1)
@@ -142,8 +142,8 @@ def adapted(
         raise UsageError(f"network: answers {tuple(first.shape)} to one volume; it must be one row of numbers.")
     if not bool(torch.isfinite(values).all()):
         raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
-    copied = _with_logits(copied, answer.meaning, values, volume)
-    copied = _with_outputs(copied, values.shape[1], outputs, answer.bins, volume)
+    copied = _with_logits(copied, form.meaning, values, volume)
+    copied = _with_outputs(copied, values.shape[1], outputs, form.bins, volume)
     model = ForeignNetwork(staged(copied.eval(), volume), own).eval()
     with torch.no_grad():
         wanted, found = copied(volume), model(volume)
@@ -194,9 +194,10 @@ def _asked(network: nn.Module, volume: Tensor) -> Any:
             try:
                 answers.append(network(volume))
             except Exception as error:  # as above
-                weights = f"{type(network).__name__}: does not take a volume of {tuple(volume.shape)}"
+                what = f"{type(network).__name__}: does not take a volume of {tuple(volume.shape)}"
                 raise BadInputError(
-                    f"network {weights} ({_said(error)}). Check channels, grid and spacing of the images."
+                    f"network {what} ({_said(error)}). Check channels, grid and spacing of the images; other "
+                    "inputs than the image are given as others=[…]."
                 ) from error
             if not _same(before, volume):
                 raise UsageError(
