@@ -32,7 +32,7 @@ from heatlas.pipeline.attribution.reference.expected_gradients import (
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
 from heatlas.pipeline.attribution.targets import start_values
-from heatlas.pipeline.models.graph.tracing import ACTIVATIONS
+from heatlas.pipeline.models.graph.operations import ACTIVATIONS
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 BY_VOXEL: list[Any] = [

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient, Score, score_gradient
+from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient, Score, channel_sum, score_gradient
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
@@ -42,7 +42,7 @@ class SmoothInputTimesGradient(CheckedSettings, InputTimesGradient):
     kernel: Kernel = 15
 
     def maps(self, view: NetworkView) -> Tensor:
-        return gaussian_smooth(super().maps(view), self.kernel)
+        return gaussian_smooth(channel_sum(super().maps(view)), self.kernel)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class SmoothIntegratedGradients(IntegratedGradients):
     kernel: Kernel = 15
 
     def maps(self, view: NetworkView) -> Tensor:
-        return gaussian_smooth(super().maps(view), self.kernel)
+        return gaussian_smooth(channel_sum(super().maps(view)), self.kernel)
 
 
 @dataclass(frozen=True)

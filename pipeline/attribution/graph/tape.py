@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from heatlas.pipeline.attribution.graph.linear_maps import run_layer
-from heatlas.pipeline.attribution.graph.planner import PlannedStep, RelevancePlan
+from heatlas.pipeline.attribution.graph.planner import LOCAL, PlannedStep, RelevancePlan
 from heatlas.pipeline.attribution.graph.pooling import MaxPool
-from heatlas.pipeline.models.graph.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
+from heatlas.pipeline.models.graph.operations import AsCalled, Concatenate, Gate, Product, Scaled, Shifted, Sum
+from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 
@@ -34,12 +35,15 @@ class Record:
         Of the step's output before its max-pooling.
     winners : Tensor or None
         Winners of the max-pooling.
+    local : Tensor or None
+        Output of an operation whose relevance goes back through its derivative; `inputs` are its leaves.
     """
 
     step: PlannedStep
     inputs: tuple[Tensor, ...]
     unit_shape: torch.Size
     winners: Tensor | None
+    local: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -68,18 +72,21 @@ def record_forward(plan: RelevancePlan, volumes: Tensor) -> Tape:
     records = []
     for step in plan.steps:
         inputs = tuple(values[name] for name in step.inputs)
-        if step.weights is None and step.averaging is None and not isinstance(step.head, Sum):
+        local = None
+        if isinstance(step.head, LOCAL):
+            inputs, local = values.local(step.operations[0])
+        elif step.weights is None and step.averaging is None and not isinstance(step.head, Sum):
             inputs = tuple(a.new_empty(()).expand(a.shape) for a in inputs)  # only the shape is needed
         a: Any = None
         for operation in step.operations:
             a = values.run(operation)
-            if isinstance(operation.module, Sum | Gate):
+            if isinstance(operation.module, Sum | Gate | Scaled | Shifted):
                 _require_one_shape(operation.name, inputs, a)
         if step.pool is not None:
             a = values[step.inputs[0]] if not step.operations else a
             records.append(_pooled(step, inputs, a, values))
         elif step.inputs:
-            records.append(Record(step, inputs, a.shape, None))
+            records.append(Record(step, inputs, a.shape, None, local))
         del a
     return Tape(tuple(records), values[plan.program.result])
 
@@ -138,14 +145,21 @@ class Values:
             self.used(node.name)
         return value
 
+    def local(self, operation: Operation) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Copies of the inputs of an operation and what it makes of them, with the graph between."""
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = tuple(self._values[name].detach().clone().requires_grad_() for name in operation.inputs)
+            given = {**self._values, **dict(zip(operation.inputs, leaves, strict=True))}
+            return leaves, _call(operation.node, given, self._modules)
+
     def _result(self, operation: Operation) -> Any:
         module, node = operation.module, operation.node
-        if module is None or isinstance(module, Reshape):
+        if module is None or isinstance(module, AsCalled):
             return _call(node, self._values, self._modules)
         inputs = [self._values[name] for name in operation.inputs]
         if isinstance(module, nn.ReLU):
             return self._relu(inputs[0])
-        if isinstance(module, Sum | Gate | Concatenate):
+        if isinstance(module, Sum | Gate | Product | Concatenate):
             return module(*inputs)
         _require_fit(operation.name, module, inputs[0])
         return run_layer(module, inputs[0])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.graph.planner import boundary_value, max_pool, traced
-from heatlas.pipeline.attribution.graph.supported import is_linear, labelled, reads_shape, require_known
+from heatlas.pipeline.attribution.graph.supported import is_linear, labelled, require_known
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described
@@ -30,10 +30,11 @@ from heatlas.pipeline.attribution.reference.references import Reference, fitting
 from heatlas.pipeline.attribution.reference.rescale import Multiplied, Rescaled, RescaledMaxPool, is_flat, normalised
 from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
 from heatlas.pipeline.models.graph.boundary import require_crossed
-from heatlas.pipeline.models.graph.tracing import ACTIVATIONS, NORMALISATIONS, Gate, Operation, Product, Program
+from heatlas.pipeline.models.graph.operations import ACTIVATIONS, NORMALISATIONS, Gate, Product, Scaled, Shifted
+from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import UsageError
 
-OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, nn.ConstantPad3d, nn.ConvTranspose3d, nn.Upsample)
+OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, Scaled, Shifted, nn.ConstantPad3d, nn.ConvTranspose3d, nn.Upsample)
 """Modules that DeepLIFT has a rule for, besides those that all methods know."""
 
 
@@ -47,16 +48,11 @@ def plan_deeplift(model: nn.Module) -> Program:
     """
     require_unchanging(model)
     program = traced(model)[0]
-    needed, numbers = {program.result}, set[str]()
-    for operation in program.operations:
-        if reads_shape(operation.node) or (
-            operation.module is None and {node.name for node in operation.node.all_input_nodes} <= numbers
-        ):
-            numbers.add(operation.value)  # a shape, or what is computed of shapes and of weights alone
+    needed = {program.result}
     for operation in reversed(program.operations):
-        if operation.value in needed and operation.value not in numbers:
+        if operation.value in needed and operation.value not in program.constants:
             needed |= {node.name for node in operation.node.all_input_nodes}
-            if not is_linear(operation, numbers):
+            if not is_linear(operation):
                 require_known(operation, OTHERS)
     return program
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, gather, scatter
-from heatlas.pipeline.models.graph.tracing import SMOOTH
+from heatlas.pipeline.models.graph.operations import SMOOTH
 
 SPARSE = 4
 """Slopes are computed one by one if fewer than this part of the units have a multiplier."""

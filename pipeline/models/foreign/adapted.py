@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.exchange import names_in
+from heatlas.pipeline.models.foreign.open_layers import with_open_layers
 from heatlas.pipeline.models.graph.boundary import staged
 from heatlas.pipeline.models.graph.tracing import LayerTracer
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -133,6 +134,7 @@ def adapted(
             f"network {type(network).__name__}: answers differently without its in-place operations, since a later "
             "layer reads a value that one of them changed; create that layer with inplace=False and train again."
         )
+    copied = _opened(copied, volume, given)
     item = _item_of(given, form.item)
     first = given if item is None else given[item]
     if item is not None or first.dim() != 2:
@@ -153,6 +155,25 @@ def adapted(
             "function or another use of the batch axis); remove what its layers alone do not show."
         )
     return model
+
+
+def _opened(network: nn.Module, volume: Tensor, given: Any) -> nn.Module:
+    """A network with its transformer layers opened, if it answers the same then."""
+    opened = with_open_layers(network)
+    try:
+        with torch.no_grad():
+            same = opened is not None and _near(opened(volume), given)
+    except Exception:  # a layer that is given masks, or read in another way
+        same = False
+    return opened if opened is not None and same else network
+
+
+def _near(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+    if isinstance(a, Mapping):
+        return all(_near(a[key], b[key]) for key in a)
+    return all(map(_near, a, b)) if isinstance(a, Sequence) and not isinstance(a, str) else True
 
 
 class _OneRow(nn.Module):

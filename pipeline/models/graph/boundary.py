@@ -15,7 +15,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, fx, nn
 
-from heatlas.pipeline.models.graph.tracing import Operation, Program, Reshape, tensor_arguments, trace
+from heatlas.pipeline.models.graph.functions import tensor_arguments
+from heatlas.pipeline.models.graph.operations import AsCalled
+from heatlas.pipeline.models.graph.tracing import Operation, Program, trace
 from heatlas.pipeline.run.errors import UsageError
 
 _IN_STAGES = re.compile(r"^(stages\.\d+\.)?(network\.)*")
@@ -194,7 +196,7 @@ def _layers(program: Program, start: int, stop: int) -> Layers:
         read = [node.name for node in tensor_arguments(operation.node) if node.name not in sizes]
         further = operation.node.op == "call_module" and (len(operation.node.args) > 1 or operation.node.kwargs)
         module = nn.Flatten() if _flattens(operation.node, sizes) else operation.module
-        if read != [value] or further or module is None or isinstance(module, Reshape):
+        if read != [value] or further or module is None or isinstance(module, AsCalled):
             return ((f"{part[0].name} to {part[-1].name}", _cut_out(program, part, before)),)
         chain.append((operation.name, module))
         value = operation.value
