@@ -9,11 +9,8 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import nibabel as nib
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -24,95 +21,22 @@ from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.method_settings import read_settings
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.attribution.network_view import split_layers
-from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.explaining.explained_image import ATLAS, Explained, explained
 from heatlas.pipeline.explaining.given_images import GivenImage, Image, given_controls, given_image
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, OutputForm, adapted
 from heatlas.pipeline.models.foreign.inputs import Others, WithOthers, fixed_inputs
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
-from heatlas.pipeline.regions.tables import scan_rows
 from heatlas.pipeline.run.errors import UsageError
 
 if TYPE_CHECKING:
-    from nibabel.nifti1 import Nifti1Image
+    pass
 
-ATLAS = "neuromorphometrics-cat12"
 _OF_REGIONS = {"labels", "regions"}
 """Settings of methods that need an atlas."""
-
-
-@dataclass(frozen=True, eq=False)
-class Explained:
-    """The map of one image.
-
-    Parameters
-    ----------
-    map : nibabel.Nifti1Image
-        float32, on the grid of the image; summed over channels.
-    method : str
-    target : int
-        Output unit that was explained.
-    value : float
-        Its explained value: the logit, the probability, the evidence, or the number.
-    reference_value : float or None
-        The same of the reference; None for methods without.
-    missing : float or None
-        What the map's sum lacks of ``value - reference_value``; None for methods that promise no sum.
-    ledger : pandas.DataFrame or None
-        What each layer passed on and lost, of LRP and B-cos networks.
-    attribution : Attribution
-        The tensors, with the settings of the method.
-    channels : tuple of nibabel.Nifti1Image
-        Of an image of several channels, the map of each, of which `map` is the sum; empty for a method that makes one
-        map for all.
-    others : mapping of str to Tensor
-        What the network was given besides the image, by name or place: held fixed, and the same for the reference.
-    nowhere : str
-        Why nothing says where the voxels are, so that there are no regions; empty if the image does.
-    """
-
-    map: Nifti1Image
-    method: str
-    target: int
-    value: float
-    reference_value: float | None
-    missing: float | None
-    ledger: pd.DataFrame | None
-    attribution: Attribution
-    channels: tuple[Nifti1Image, ...]
-    others: Mapping[str, Tensor]
-    nowhere: str
-
-    def regions(self, atlas: str = ATLAS) -> pd.DataFrame:
-        """The map summed over the regions of an atlas; the image must be in MNI152NLin2009cAsym.
-
-        Parameters
-        ----------
-        atlas : str
-            A name of `atlases.catalogue`, or the path of a label image in that space.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per region: number, name, hemisphere, bilateral group, voxels, sum and density.
-
-        Raises
-        ------
-        UsageError
-            If nothing says where the voxels of the image are.
-        """
-        if self.nowhere:
-            raise UsageError(f"regions: {self.nowhere}.")
-        packed = PackedAtlas.of(load_atlas(atlas, Grid.of(self.map)))
-        values = torch.from_numpy(np.asarray(self.map.dataobj, dtype=np.float32))[None]
-        labels = device_labels(packed.labels, None, values.device)
-        sums = device_region_sums(values, labels)[0].numpy()
-        rows = scan_rows({}, {self.method: sums}, labels, packed.regions)
-        return rows[["region", "name", "hemisphere", "group", "n_voxels", "sum", "density"]]
 
 
 def explain(
@@ -179,20 +103,70 @@ def explain(
     """
     entry = find_method(method, "method")
     given = given_image(image, next(network.parameters(), torch.zeros(())))
-    fixed = fixed_inputs(others, given.volume)
-    model = _prepared(network, given.volume, fixed, others, OutputForm(output, output_item, tuple(map(float, bins))))
-    with torch.no_grad():
-        values = model(given.volume)[0]
-    unit = int(values.argmax()) if target is None else _unit(target)
+    model = _model(network, given.volume, others, OutputForm(output, output_item, tuple(map(float, bins))))
+    known = model.answer if isinstance(model, ForeignNetwork) and model is not network else None
+    asked_stage = entry.stage_of(model) if stage is None else stage
+    if known is None and (target is None or isinstance(asked_stage, str)):
+        with torch.no_grad():
+            known = model(given.volume)
+    unit = int(known[0].argmax()) if target is None and known is not None else _unit(target)
     context = _context(entry, given, reference)
     texts = [f"{name}={_as_text(value)}" for name, value in (settings or {}).items()]
     built = entry.build(read_settings(method, entry.record, texts, "settings"), context)
     asked_start: StartValue = start or ("evidence" if entry.usual_start == "evidence" else "logit")
-    asked_stage = entry.stage_of(model) if stage is None else stage
-    if isinstance(asked_stage, str):
-        _require_whole(model, given.volume, asked_stage, values)
+    if isinstance(asked_stage, str) and known is not None:
+        _require_whole(model, given.volume, asked_stage, known[0])
     (answer, *_) = attribute_all(model, given.volume, unit, built, asked_stage, asked_start)
-    return _explained(answer, entry, given, fixed)
+    return explained(answer, entry.name, given, getattr(model, "others", {}))
+
+
+def prepare(
+    network: nn.Module,
+    image: Image,
+    *,
+    others: Others = (),
+    output: Meaning = "auto",
+    output_item: str = "",
+    bins: Sequence[float] = (),
+) -> ForeignNetwork:
+    """A network made ready once, for many images: `explain` takes what it gives without copying and checking it again.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        Not changed; later changes of its weights do not reach what was prepared.
+    image : path, nibabel image, array or tensor
+        One that it takes; all images must have its grid.
+    others, output, output_item, bins
+        As of `explain`; they hold for all images.
+
+    Returns
+    -------
+    ForeignNetwork
+
+    Examples
+    --------
+    >>> network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))
+    >>> ready = prepare(network, torch.rand(8, 9, 10))
+    >>> [explain(ready, torch.rand(8, 9, 10), "lrp").map.shape for _ in range(2)]
+    [(8, 9, 10), (8, 9, 10)]
+    """
+    given = given_image(image, next(network.parameters(), torch.zeros(())))
+    fixed = fixed_inputs(others, given.volume)
+    whole = WithOthers(network, fixed, isinstance(others, Mapping)) if fixed else network
+    model = adapted(whole, given.volume, None, OutputForm(output, output_item, tuple(map(float, bins))))
+    model.others = fixed
+    return model
+
+
+def _model(network: nn.Module, volume: Tensor, others: Others, form: OutputForm) -> StagedModel:
+    """The network itself if it is one of ours, which is staged already, or prepared; a copy of any other."""
+    plain = not others and form == OutputForm()
+    if isinstance(network, ForeignNetwork) and not plain:
+        raise UsageError("network: was prepared already; give others, output, output_item and bins to heatlas.prepare.")
+    if isinstance(network, StagedModel) and plain and not network.training:
+        return network
+    return prepare(network, volume, others=others, output=form.meaning, output_item=form.item, bins=form.bins)
 
 
 def _unit(target: Any) -> int:
@@ -202,16 +176,6 @@ def _unit(target: Any) -> int:
         return operator.index(target)
     except TypeError as error:
         raise UsageError(f"target = {target!r}: must be the number of an output unit, counted from 0.") from error
-
-
-def _prepared(
-    network: nn.Module, volume: Tensor, fixed: Mapping[str, Tensor], others: Others, form: OutputForm
-) -> StagedModel:
-    """The network itself if it is one of ours, which is staged already; a copy of any other."""
-    plain = isinstance(network, StagedModel) and not isinstance(network, ForeignNetwork)
-    if plain and form == OutputForm() and not network.training and not fixed:
-        return network  # type: ignore[return-value]
-    return adapted(WithOthers(network, fixed, isinstance(others, Mapping)) if fixed else network, volume, None, form)
 
 
 def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tensor) -> None:
@@ -239,28 +203,6 @@ def _context(entry: Entry, image: GivenImage, reference: Sequence[Image]) -> Run
             raise UsageError(f"{entry.name}: needs the regions of an atlas, but {image.nowhere}.")
         atlas = PackedAtlas.of(load_atlas(ATLAS, Grid(tuple(image.volume.shape[2:]), image.affine)))  # type: ignore[arg-type]
     return RunContext(atlas, None, controls)
-
-
-def _explained(answer: Attribution, entry: Entry, image: GivenImage, fixed: Mapping[str, Tensor]) -> Explained:
-    def written(values: Tensor) -> Any:
-        return nib.Nifti1Image(values.float().cpu().numpy(), image.affine)  # type: ignore[no-untyped-call]
-
-    value = float(answer.start_value[0])
-    of_reference = None if answer.reference_value is None else float(answer.reference_value[0])
-    total = float(answer.values.double().sum())
-    return Explained(
-        map=written(answer.values[0, 0]),
-        method=entry.name,
-        target=answer.target,
-        value=value,
-        reference_value=of_reference,
-        missing=None if of_reference is None else value - of_reference - total,
-        ledger=None if answer.ledger is None else answer.ledger.frame(entry.name, 0).drop(columns="map"),
-        attribution=answer,
-        channels=() if answer.channels is None else tuple(map(written, answer.channels[0])),
-        others=fixed,
-        nowhere=image.nowhere,
-    )
 
 
 def _as_text(value: Any) -> str:

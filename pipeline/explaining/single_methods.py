@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from heatlas.pipeline.explaining.any_network import Explained, explain
+from heatlas.pipeline.explaining.any_network import explain
+from heatlas.pipeline.explaining.explained_image import Explained
 from heatlas.pipeline.explaining.given_images import Image
 
 

@@ -281,3 +281,18 @@ def test_one_function_per_method_is_the_same_as_explain():
         wanted = heatlas.explain(network, volume, method, target=1, settings=settings, **options)
         np.testing.assert_array_equal(found.map.dataobj, wanted.map.dataobj)
         assert found.value == wanted.value
+
+
+def test_a_network_that_was_prepared_answers_as_one_that_is_given():
+    network, volume, control = WithAge().eval(), torch.rand(8, 9, 10), torch.rand(8, 9, 10)
+    ready = heatlas.prepare(network, volume, others=(71,))
+    for image_of in (volume, control):
+        wanted = heatlas.explain(network, image_of, "deeplift", reference=[control], others=(71,))
+        found = heatlas.explain(ready, image_of, "deeplift", reference=[control])
+        assert (found.target, found.value, found.others["0"].item()) == (wanted.target, wanted.value, 71.0)
+        np.testing.assert_array_equal(found.map.dataobj, wanted.map.dataobj)
+    with torch.no_grad():
+        network.head.weight.zero_()
+    assert heatlas.explain(ready, volume, "gradient").value != 0
+    with pytest.raises(UsageError, match=r"give others, .* to heatlas\.prepare"):
+        heatlas.explain(ready, volume, "gradient", others=(60,))

@@ -261,7 +261,7 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
     for one in relevance:
         r = one.reshape(local.shape)
         if isinstance(head, nn.Softmax):
-            found = softmax_relevance(leaves[0].detach(), local.detach(), r, int(head.dim))
+            found = softmax_relevance(leaves[0].detach(), local.detach(), r, head.dim or 0)
             parts.append([found])
             losses.append(Losses(bias=sum_per_volume(r) - sum_per_volume(found)))
         else:

@@ -67,11 +67,22 @@ class ForeignNetwork(StagedModel):
     stages : sequence of nn.Module
     original : nn.Module
         Holds the tensors of the stages; what the stages have beside them is constant, and not stored.
+
+    Attributes
+    ----------
+    answer : Tensor or None
+        (1, K), its logits of the volume that it was taken apart with.
+    others : mapping of str to Tensor
+        Inputs besides the volume, which are held fixed.
     """
+
+    answer: Tensor | None
+    others: Mapping[str, Tensor]
 
     def __init__(self, stages: Sequence[nn.Module], original: nn.Module) -> None:
         nn.Module.__init__(self)
         self._stages = nn.ModuleList(stages)
+        self.answer, self.others = None, {}
         names = names_in(original, self)
         own = tuple(self.state_dict())
 
@@ -98,7 +109,7 @@ class ForeignNetwork(StagedModel):
 
 def adapted(
     network: nn.Module, volume: Tensor, outputs: int | None = None, form: OutputForm | None = None
-) -> StagedModel:
+) -> ForeignNetwork:
     """A copy of any network that can be explained.
 
     Parameters
@@ -130,6 +141,11 @@ def adapted(
             module.inplace = False  # type: ignore[assignment]
     given = _asked(copied, volume)
     if not _same(given, untouched):
+        if not _same(_asked(copy.deepcopy(network).eval(), volume), untouched):
+            raise UsageError(
+                f"network {type(network).__name__}: answers differently to the same volume in evaluation mode, so a "
+                "map would be one of chance; switch off what draws at random."
+            )
         raise UsageError(
             f"network {type(network).__name__}: answers differently without its in-place operations, since a later "
             "layer reads a value that one of them changed; create that layer with inplace=False and train again."
@@ -137,23 +153,25 @@ def adapted(
     copied = _opened(copied, volume, given)
     item = _item_of(given, form.item)
     first = given if item is None else given[item]
+    values = first
     if item is not None or first.dim() != 2:
         copied = _OneRow(copied, item, flat=first.dim() > 2, lone=first.dim() == 1)
-    values = _asked(copied, volume)
+        values = copied.row(given)
     if values.dim() != 2 or len(values) != 1:
         raise UsageError(f"network: answers {tuple(first.shape)} to one volume; it must be one row of numbers.")
     if not bool(torch.isfinite(values).all()):
         raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
-    copied = _with_logits(copied, form.meaning, values, volume)
-    copied = _with_outputs(copied, values.shape[1], outputs, form.bins, volume)
-    model = ForeignNetwork(staged(copied.eval(), volume), own).eval()
+    changed = _with_logits(copied, form.meaning, values, volume)
+    changed = _with_outputs(changed, values.shape[1], outputs, form.bins, volume)
+    model = ForeignNetwork(staged(changed.eval(), volume), own).eval()
     with torch.no_grad():
-        wanted, found = copied(volume), model(volume)
+        wanted, found = values if changed is copied else changed(volume), model(volume)
     if wanted.shape != found.shape or not torch.allclose(wanted, found, rtol=1e-4, atol=1e-5):
         raise UsageError(
             f"network {type(network).__name__}: taken apart it answers differently (a forward hook, an in-place "
             "function or another use of the batch axis); remove what its layers alone do not show."
         )
+    model.answer = found
     return model
 
 
@@ -184,7 +202,10 @@ class _OneRow(nn.Module):
         self.network, self.item, self.flat, self.lone = network, item, flat, lone
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.network(x)
+        return self.row(self.network(x))
+
+    def row(self, found: Any) -> Tensor:
+        """The row of an answer."""
         row: Tensor = found if self.item is None else found[self.item]
         if self.lone:
             return row.unsqueeze(1)
@@ -208,28 +229,21 @@ class _Logarithm(nn.Module):
 
 
 def _asked(network: nn.Module, volume: Tensor) -> Any:
-    """What a network answers to a volume, checked to be the same twice."""
-    before, answers = volume.clone(), []
-    with torch.no_grad():
-        for _ in range(2):
-            try:
-                answers.append(network(volume))
-            except Exception as error:  # as above
-                what = f"{type(network).__name__}: does not take a volume of {tuple(volume.shape)}"
-                raise BadInputError(
-                    f"network {what} ({_said(error)}). Check channels, grid and spacing of the images; other "
-                    "inputs than the image are given as others=[…]."
-                ) from error
-            if not _same(before, volume):
-                raise UsageError(
-                    f"network {type(network).__name__}: changes its input in place; let it work on a copy (x.clone())."
-                )
-    if not _same(*answers):
+    """What a network answers to a volume, which it must leave as it is."""
+    before = volume.clone()
+    try:
+        with torch.no_grad():
+            answer = network(volume)
+    except Exception as error:  # as above
+        raise BadInputError(
+            f"network {type(network).__name__}: does not take a volume of {tuple(volume.shape)} ({_said(error)}). "
+            "Check channels, grid and spacing of the images; other inputs than the image are given as others=[…]."
+        ) from error
+    if not _same(before, volume):
         raise UsageError(
-            f"network {type(network).__name__}: answers differently to the same volume in evaluation mode, so a map "
-            "would be one of chance; switch off what draws at random."
+            f"network {type(network).__name__}: changes its input in place; let it work on a copy (x.clone())."
         )
-    return answers[0]
+    return answer
 
 
 def _same(a: Any, b: Any) -> bool:

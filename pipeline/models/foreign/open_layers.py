@@ -38,11 +38,20 @@ class OpenAttention(nn.Module):
 
     def _by_head(self, name: str, x: Tensor) -> Tensor:
         projected: Tensor = getattr(self, name)(x)
-        return projected.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        return projected.view(projected.size(0), projected.size(1), self.heads, -1).transpose(1, 2)
 
 
 class OpenEncoderLayer(nn.Module):
     """``nn.TransformerEncoderLayer`` in evaluation mode, without masks."""
+
+    self_attn: nn.Module
+    linear1: nn.Module
+    linear2: nn.Module
+    norm1: nn.Module
+    norm2: nn.Module
+    dropout: nn.Module
+    dropout1: nn.Module
+    dropout2: nn.Module
 
     def __init__(self, layer: nn.TransformerEncoderLayer) -> None:
         super().__init__()
@@ -76,7 +85,7 @@ class OpenEncoder(nn.Module):
     def forward(self, src: Tensor) -> Tensor:
         for layer in self.layers:
             src = layer(src)
-        return src if self.norm is None else self.norm(src)  # type: ignore[no-any-return]
+        return src if self.norm is None else self.norm(src)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

@@ -38,7 +38,7 @@ def with_parts(graph: fx.Graph) -> None:
         if not isinstance(source, fx.Node) or source.target not in SEVERAL or not isinstance(node.args[1], int):
             continue
         with graph.inserting_before(node):
-            name = getattr(source.target, "__name__", source.target)
+            name = str(getattr(source.target, "__name__", source.target))
             part = graph.call_function(part_of, (name, node.args[1], *source.args), dict(source.kwargs))
         part.meta = dict(node.meta)
         node.replace_all_uses_with(part)
