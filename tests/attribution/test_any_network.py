@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
+from pathlib import Path
+
 import nibabel as nib
 import numpy as np
 import pytest
@@ -296,3 +299,10 @@ def test_a_network_that_was_prepared_answers_as_one_that_is_given():
     assert heatlas.explain(ready, volume, "gradient").value != 0
     with pytest.raises(UsageError, match=r"give others, .* to heatlas\.prepare"):
         heatlas.explain(ready, volume, "gradient", others=(60,))
+
+
+def test_what_the_page_of_the_library_shows_is_so():
+    page = Path(__file__).parents[2] / "docs" / "library.md"
+    found = doctest.testfile(str(page), module_relative=False)
+    assert found.attempted > 10
+    assert found.failed == 0
