@@ -226,3 +226,31 @@ def test_the_rules_of_attention_are_those_of_lxt():
     x = drawn(2, 3, 5).requires_grad_()
     (wanted,) = torch.autograd.grad(explicit.softmax(x, -1), x, relevance)
     torch.testing.assert_close(softmax_relevance(x.detach(), torch.softmax(x.detach(), 2), relevance, 2), wanted)
+
+
+class Producing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.a, self.b, self.head = nn.Conv3d(1, 4, 3), nn.Conv3d(1, 4, 3), nn.Linear(4, 2)
+        self.double().eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.answer(x, surrogate=False)
+
+    def answer(self, x: Tensor, surrogate: bool) -> Tensor:
+        convolve = _patched if surrogate else lambda layer, a: layer(a)
+        a = convolve(self.a, x)
+        b = convolve(self.b, x).mean((2, 3, 4), keepdim=True)
+        product = (a * b.detach() + a.detach() * b) / 2 if surrogate else a * b
+        pooled = product.mean((2, 3, 4))
+        return _without_bias(self.head, pooled) if surrogate else self.head(pooled)
+
+
+def test_a_product_of_values_gives_each_half_even_where_one_is_the_same_for_all_voxels():
+    network, x = Producing(), drawn(1, 1, 5, 5, 5)
+    leaf = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(network.answer(leaf, surrogate=True)[0, 1], leaf)
+    (found,) = lrp(network, x, 1, [BY_GRADIENT])
+    wanted = x * gradient
+    torch.testing.assert_close(found.values, wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.deeplift import deeplift
-from heatlas.pipeline.attribution.reference.rescale import Multiplied, normalised
+from heatlas.pipeline.attribution.reference.rescale import Multiplied, multiplied, normalised, softmax
+from heatlas.pipeline.models.foreign.open_layers import OpenEncoderLayer
 from heatlas.pipeline.run.errors import UsageError
 
 DRAWS = torch.Generator().manual_seed(5)
@@ -166,3 +167,61 @@ def test_a_constant_reference_before_a_normalisation_is_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         deeplift(network, volume, torch.rand(1, 1, 6, 6, 6), 1)
+
+
+def test_a_softmax_computes_what_torch_does_and_adds_up():
+    x, r, weights = drawn(2, 3, 5), drawn(1, 3, 5), drawn(2, 3, 5)
+    x.requires_grad_()
+    value, of_reference = softmax(x, r, 2)
+    torch.testing.assert_close(value, torch.softmax(x, 2))
+    torch.testing.assert_close(of_reference, torch.softmax(r, 2))
+    (weights * value).sum().backward()
+    sums = (weights * (value - of_reference)).sum((1, 2)).detach()
+    torch.testing.assert_close((x.grad * (x - r)).sum((1, 2)).detach(), sums)
+
+
+def test_near_the_reference_the_multipliers_of_a_softmax_are_its_gradient():
+    r, weights = drawn(1, 3, 5), drawn(1, 3, 5)
+    x = (r + 1e-9 * drawn(1, 3, 5)).requires_grad_()
+    (multiplier,) = torch.autograd.grad((weights * softmax(x, r, 2)[0]).sum(), x)
+    (gradient,) = torch.autograd.grad((weights * torch.softmax(x, 2)).sum(), x)
+    torch.testing.assert_close(multiplier, gradient, rtol=1e-6, atol=1e-8)
+
+
+def test_a_masked_score_has_no_multiplier():
+    x = torch.tensor([[0.5, float("-inf"), 2.0]], dtype=torch.float64, requires_grad=True)
+    r = torch.tensor([[0.1, float("-inf"), -1.0]], dtype=torch.float64)
+    value, of_reference = softmax(x, r, 1)
+    (multiplier,) = torch.autograd.grad(value[0, 2], x)
+    assert multiplier[0, 1] == 0
+    total = sum(float(multiplier[0, k] * (x[0, k] - r[0, k]).detach()) for k in (0, 2))
+    assert total == pytest.approx(float((value - of_reference)[0, 2].detach()))
+
+
+def test_two_matrices_get_their_shapley_values():
+    a, b, a_r, b_r = drawn(2, 3, 4), drawn(2, 4, 5), drawn(1, 3, 4), drawn(1, 4, 5)
+    a.requires_grad_(), b.requires_grad_()
+    value = multiplied(torch.matmul, a, b, a_r, b_r)
+    torch.testing.assert_close(value, a @ b)
+    weights = drawn(2, 3, 5)
+    (weights * value).sum().backward()
+    first, second = (weights * (a @ b_r - a_r @ b_r)).sum((1, 2)), (weights * (a @ b - a_r @ b)).sum((1, 2))
+    torch.testing.assert_close((a.grad * (a - a_r)).sum((1, 2)).detach(), ((first + second) / 2).detach())
+    both = (a.grad * (a - a_r)).sum((1, 2)) + (b.grad * (b - b_r)).sum((1, 2))
+    torch.testing.assert_close(both.detach(), (weights * (a @ b - a_r @ b_r)).sum((1, 2)).detach())
+
+
+def test_a_transformer_is_explained_and_adds_up():
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches, self.block, self.head = nn.Conv3d(1, 8, 4, 4), OpenEncoderLayer(layer), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.block(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
+
+    network = Tokens().double().eval()
+    values, explained, of_reference = deeplift(network, drawn(2, 1, 8, 8, 8), drawn(1, 1, 8, 8, 8), 1)
+    torch.testing.assert_close(values.flatten(1).sum(1), explained - of_reference)

@@ -377,7 +377,6 @@ class Product(Squeeze):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (nn.Sequential(nn.Conv3d(1, 2, 3), nn.Softmax(1), nn.Flatten(), nn.Linear(1120, 2)), "Softmax.*has no rule"),
         (nn.Sequential(nn.Conv3d(1, 2, 3), nn.Softsign(), nn.Flatten(), nn.Linear(1120, 2)), "Softsign.*has no rule"),
         (nn.Sequential(nn.Conv3d(1, 2, 3), nn.SiLU(inplace=True)), "in place"),
     ],

@@ -401,3 +401,20 @@ def test_the_last_features_are_before_a_pooling_to_a_grid_of_its_own():
     network = nn.Sequential(nn.Conv3d(1, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(2), nn.Flatten(), nn.Linear(24, 2))
     first, _ = staged(network.eval(), VOLUME)
     assert first(VOLUME).shape == (1, 3, 6, 7, 8)
+
+
+def test_the_pooling_of_a_gate_ends_no_features():
+    class SqueezeExcite(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.gate, self.head = nn.Conv3d(1, 3, 3), nn.Conv3d(3, 3, 1), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.conv(x))
+            x = x * torch.sigmoid(self.gate(nn.functional.adaptive_avg_pool3d(x, 1)))
+            return self.head(x.mean((2, 3, 4)))
+
+    network = SqueezeExcite().eval()
+    first, second = staged(network, VOLUME)
+    assert [name for name, _ in second.named_children()] == ["mean", "head"]
+    torch.testing.assert_close(second(first(VOLUME)), network(VOLUME))

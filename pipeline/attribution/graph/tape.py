@@ -149,8 +149,12 @@ class Values:
         """Copies of the inputs of an operation and what it makes of them, with the graph between."""
         with torch.inference_mode(False), torch.enable_grad():
             leaves = tuple(self._values[name].detach().clone().requires_grad_() for name in operation.inputs)
-            given = {**self._values, **dict(zip(operation.inputs, leaves, strict=True))}
-            return leaves, _call(operation.node, given, self._modules)
+            return leaves, self.called(operation, leaves)
+
+    def called(self, operation: Operation, inputs: Sequence[Tensor]) -> Any:
+        """What the model's own call makes of other inputs."""
+        given = {**self._values, **dict(zip(operation.inputs, inputs, strict=True))}
+        return _call(operation.node, given, self._modules)
 
     def _result(self, operation: Operation) -> Any:
         module, node = operation.module, operation.node

@@ -21,9 +21,9 @@ def softmax_relevance(x: Tensor, s: Tensor, relevance: Tensor, dim: int) -> Tens
 
     Examples
     --------
-    >>> x = torch.tensor([0.0, 1.0, 2.0])
-    >>> softmax_relevance(x, torch.softmax(x, 0), torch.tensor([0.0, 0.0, 1.0]), 0)
-    tensor([ 0.0000, -0.2447,  0.6696])
+    >>> x = torch.tensor([1.0, 1.0])
+    >>> softmax_relevance(x, torch.softmax(x, 0), torch.tensor([0.0, 1.0]), 0)
+    tensor([-0.5000,  0.5000])
     """
     found = x * (relevance - s * relevance.sum(dim, keepdim=True))
     return torch.where(torch.isfinite(x), found, 0)

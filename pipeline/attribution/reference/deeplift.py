@@ -2,7 +2,7 @@
 
 The map is ``multiplier * (x - r)`` and sums to ``score(x) - score(r)`` up to rounding; see
 `pipeline.attribution.reference.rescale`. The network's operations run one after the other for the volume and for the
-reference, so no hook is set and the model is not touched. A product of two values (squeeze and excitation, a
+reference, so no hook is set and the model is not touched. A product of two values (squeeze and excitation, attention, a
 normalisation by the spread of the values themselves) has no chord of one variable: each factor gets its Shapley value,
 and the sum stays exact. What no rule is defined for is refused by name.
 """
@@ -27,14 +27,31 @@ from heatlas.pipeline.attribution.network_view import NetworkView, require_uncha
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.reference.references import Reference, fitting
-from heatlas.pipeline.attribution.reference.rescale import Multiplied, Rescaled, RescaledMaxPool, is_flat, normalised
+from heatlas.pipeline.attribution.reference.rescale import (
+    Multiplied,
+    Rescaled,
+    RescaledMaxPool,
+    is_flat,
+    multiplied,
+    normalised,
+    softmax,
+)
 from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
 from heatlas.pipeline.models.graph.boundary import require_crossed
-from heatlas.pipeline.models.graph.operations import ACTIVATIONS, NORMALISATIONS, Gate, Product, Scaled, Shifted
+from heatlas.pipeline.models.graph.operations import (
+    ACTIVATIONS,
+    NORMALISATIONS,
+    Gate,
+    MatrixProduct,
+    Product,
+    Scaled,
+    Shifted,
+)
 from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import UsageError
 
-OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, Scaled, Shifted, nn.ConstantPad3d, nn.ConvTranspose3d, nn.Upsample)
+OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, Scaled, Shifted, MatrixProduct, nn.Softmax, nn.ConstantPad3d,
+          nn.ConvTranspose3d, nn.Upsample)  # fmt: skip
 """Modules that DeepLIFT has a rule for, besides those that all methods know."""
 
 
@@ -121,6 +138,16 @@ def _run(operation: Operation, own: Values, theirs: Values) -> tuple[Tensor, Ten
     if isinstance(module, Gate | Product):
         (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (own, theirs))
         return _given(operation, own, theirs, Multiplied.apply(a, b, a_r, b_r), a_r * b_r)  # type: ignore[no-untyped-call]
+    if isinstance(module, MatrixProduct):
+        (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (own, theirs))
+
+        def product(*factors: Tensor) -> Tensor:
+            return own.called(operation, factors)  # type: ignore[no-any-return]
+
+        return _given(operation, own, theirs, multiplied(product, a, b, a_r, b_r), product(a_r, b_r))
+    if isinstance(module, nn.Softmax):
+        (name,) = operation.inputs
+        return _given(operation, own, theirs, *softmax(own[name], theirs[name], module.dim or 0))
     if isinstance(module, NORMALISATIONS) and getattr(module, "running_mean", None) is None:
         (name,) = operation.inputs
         if is_flat(module, own[name], theirs[name]):

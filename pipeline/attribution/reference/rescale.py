@@ -167,6 +167,30 @@ def normalised(module: nn.Module, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]
     return _with_weights(module, scaled.view_as(x)), _with_weights(module, (centred_r / root_r).view_as(r))
 
 
+def softmax(x: Tensor, r: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The softmax of x and of the reference r along an axis; derivatives of the first are multipliers that add up.
+
+    ``exp`` has the slope of its chord, the sum is linear, the chord of ``1 / t`` has ``-1 / (t t_r)``, and the result
+    is a product (`Multiplied`). Scores that are masked (minus infinity) in both get none.
+    """
+    top = torch.maximum(x, r).amax(dim, keepdim=True).detach()
+    masked = torch.isinf(x) & torch.isinf(r)
+    e, e_r = torch.exp(x.detach() - top), torch.exp(r - top)
+    shortest = torch.finfo(x.dtype).eps ** 0.5
+    slope = chord_slope(lambda a: torch.exp(a - top), x.detach(), r, e, e_r, shortest).masked_fill(masked, 0)
+    powers = Sloped.apply(x.masked_fill(masked, 0), e, slope)  # type: ignore[no-untyped-call]
+    total, total_r = powers.sum(dim, keepdim=True), e_r.sum(dim, keepdim=True)
+    inverse = Sloped.apply(total, 1 / total.detach(), -1 / (total.detach() * total_r))  # type: ignore[no-untyped-call]
+    of_r = torch.softmax(r, dim)
+    return Multiplied.apply(powers, inverse, e_r, 1 / total_r), of_r  # type: ignore[no-untyped-call]
+
+
+def multiplied(product: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, a_r: Tensor, b_r: Tensor) -> Tensor:
+    """Any product that is linear in both factors, as of matrices, with the multipliers of `Multiplied`."""
+    halves = product(a, (b + b_r).detach() / 2) + product((a + a_r).detach() / 2, b)
+    return product(a, b).detach() + halves - halves.detach()
+
+
 def is_flat(module: nn.Module, x: Tensor, r: Tensor) -> bool:
     """Whether only `eps` keeps the spread of a reference from 0, somewhere where that of the volume is larger."""
     v, v_r = (_centred(module, one).square().mean(-1) for one in (x, r))

@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import torch
 from torch import Tensor, fx, nn
@@ -22,6 +23,7 @@ from heatlas.pipeline.run.errors import UsageError
 
 _IN_STAGES = re.compile(r"^(stages\.\d+\.)?(network\.)*")
 ADAPTIVE = (nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d)
+"""Poolings to a grid of their own, behind which nobody knows where in the volume a value is."""
 Layers = tuple[tuple[str, nn.Module], ...]
 
 
@@ -90,11 +92,14 @@ def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
     except UsageError:
         return (model,)
     shapes = _shapes(program, volume)
-    pooled = [n for n, one in enumerate(program.operations) if isinstance(one.module, ADAPTIVE)]
-    end = pooled[0] if pooled else len(program.operations)  # behind it, nobody knows where a value is in the volume
-    for operation in (one for one in reversed(crossed(program)) if one in program.operations[:end]):
+
+    def has_voxels(operation: Operation) -> bool:  # and not patches or slices as a batch
         shape = shapes.get(operation.value, ())
-        if len(shape) == 5 and shape[0] == len(volume) and max(shape[2:]) > 1:  # not patches or slices as a batch
+        return len(shape) == 5 and shape[0] == len(volume) and max(shape[2:]) > 1
+
+    placed = list(takewhile(lambda one: not (isinstance(one.module, ADAPTIVE) and has_voxels(one)), program.operations))
+    for operation in reversed(crossed(program)):
+        if operation in placed and has_voxels(operation):
             before, after = _split_after(program, program.operations.index(operation))
             return _one(before), _one(after)
     return (model,)
