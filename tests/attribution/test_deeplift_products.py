@@ -225,3 +225,22 @@ def test_a_transformer_is_explained_and_adds_up():
     network = Tokens().double().eval()
     values, explained, of_reference = deeplift(network, drawn(2, 1, 8, 8, 8), drawn(1, 1, 8, 8, 8), 1)
     torch.testing.assert_close(values.flatten(1).sum(1), explained - of_reference)
+
+
+@pytest.mark.parametrize("start", ["logit", "evidence"])
+def test_operators_in_place_leave_what_is_explained(start):
+    class InPlace(_Function):
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.relu(self.conv(x))
+            y *= 2.0
+            y += 0.3
+            y -= 0.1
+            y /= 4.0
+            y *= self.other(x)
+            return self.head(y.mean((2, 3, 4)))
+
+    network, volume, reference = InPlace(None).double().eval(), drawn(1, 1, 5, 5, 5), drawn(1, 1, 5, 5, 5)
+    values, explained, of_reference = deeplift(network, volume, reference, 1, start)
+    torch.testing.assert_close(values.flatten(1).sum(1), explained - of_reference)
+    wanted = network(volume)[:, 1] - (network(volume)[:, 0] if start == "evidence" else 0)
+    torch.testing.assert_close(explained, wanted.detach())

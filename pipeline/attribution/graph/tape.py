@@ -6,6 +6,7 @@ and the volume. Sums of contributions are computed in the backward pass, only at
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ from heatlas.pipeline.attribution.graph.pooling import MaxPool
 from heatlas.pipeline.models.graph.operations import AsCalled, Concatenate, Gate, Product, Scaled, Shifted, Sum
 from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+
+NOT_IN_PLACE: Mapping[Any, Callable[..., Any]] = {
+    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
+    operator.itruediv: operator.truediv, operator.ipow: operator.pow,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ class Values:
 
 
 def _call(node: fx.Node, values: Mapping[str, Any], modules: fx.GraphModule) -> Any:
-    """Run a node as it was traced."""
+    """Run a node as it was traced, though not in place."""
     args = fx.node.map_arg(node.args, lambda n: values[n.name])
     kwargs = fx.node.map_arg(node.kwargs, lambda n: values[n.name])
     if node.op == "call_module":
@@ -181,7 +187,7 @@ def _call(node: fx.Node, values: Mapping[str, Any], modules: fx.GraphModule) -> 
         owner, _, name = str(node.target).rpartition(".")
         return getattr(modules.get_submodule(owner), name)
     assert callable(node.target)
-    return node.target(*args, **kwargs)
+    return NOT_IN_PLACE.get(node.target, node.target)(*args, **kwargs)
 
 
 def _require_one_shape(name: str, inputs: Sequence[Tensor], result: Tensor) -> None:

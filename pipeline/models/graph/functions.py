@@ -42,7 +42,9 @@ MOVES = (
 )  # fmt: skip
 PRODUCTS = (operator.matmul, torch.matmul, torch.bmm, torch.einsum, "matmul", "bmm")
 SUMS = (operator.add, operator.iadd, torch.add, "add")
-TIMES = (operator.mul, torch.mul, "mul")
+TIMES = (operator.mul, operator.imul, torch.mul, "mul")
+DIVISIONS = (operator.truediv, operator.itruediv, torch.div, "div")
+DIFFERENCES = (operator.sub, operator.isub, torch.sub, "sub")
 RESHAPES = ("view", "reshape", "flatten", "contiguous", "squeeze", torch.flatten, torch.reshape, torch.squeeze)
 
 
@@ -124,9 +126,9 @@ def _with_constants(node: fx.Node, constants: frozenset[str]) -> nn.Module | Non
     if len(changing) != 1 or tensor_arguments(node).count(changing[0]) != 1 or set(node.kwargs) - {"other"}:
         return None
     first = node.args[:1] == (changing[0],)
-    if node.target in TIMES or (node.target in (operator.truediv, torch.div, "div") and first):
+    if node.target in TIMES or (node.target in DIVISIONS and first):
         return Scaled()
-    return Shifted() if node.target in SUMS or (node.target in (operator.sub, torch.sub, "sub") and first) else None
+    return Shifted() if node.target in SUMS or (node.target in DIFFERENCES and first) else None
 
 
 def _pooling_function(node: fx.Node) -> nn.Module | None:
