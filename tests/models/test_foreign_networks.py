@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.models.families.foreign import FOREIGN, ForeignConfig, made, with_weights
 from heatlas.pipeline.models.foreign.adapted import OutputForm, adapted
+from heatlas.pipeline.models.foreign.open_layers import with_open_layers
 from heatlas.pipeline.models.graph.boundary import split_at, staged
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
@@ -324,17 +325,32 @@ class Tied(Net):
         return self.head(self.pool(x).flatten(1)) + self.offset
 
 
+class OfTokens(Net):
+    """With attention, which is opened."""
+
+    def __init__(self, outputs: int = 2) -> None:
+        super().__init__(outputs)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def logits(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        return self.head((x + self.attention(x, x, x)[0]).mean(1))
+
+
 @pytest.mark.parametrize(
-    ("network", "outputs", "answer"),
-    [(Tied(), 2, OutputForm()), (Net(1), 2, OutputForm()), (Net(3), 1, OutputForm(bins=(1, 2, 3)))],
-)
-def test_a_network_is_stored_under_its_own_names_and_read_back_whatever_its_stages_are_called(network, outputs, answer):
-    model = adapted(network, VOLUME, outputs, answer)
+    ("network", "outputs", "form"),
+    [
+        (Tied(), 2, OutputForm()), (Net(1), 2, OutputForm()), (Net(3), 1, OutputForm(bins=(1, 2, 3))),
+        (OfTokens(), 2, OutputForm()),
+    ],
+)  # fmt: skip
+def test_a_network_is_stored_under_its_own_names_and_read_back_whatever_its_stages_are_called(network, outputs, form):
+    model = adapted(network, VOLUME, outputs, form)
     state = model.state_dict()
     assert set(state) <= set(network.state_dict())
     assert all(torch.equal(value, network.state_dict()[name]) for name, value in state.items())
     safetensors.torch.save(state)  # which refuses the same tensor under two names
-    other = adapted(type(network)(network.head.out_features), VOLUME, outputs, answer)
+    other = adapted(type(network)(network.head.out_features), VOLUME, outputs, form)
     for value in other.state_dict().values():
         value.zero_()
     both = nn.ModuleDict({"first": other})
@@ -418,3 +434,11 @@ def test_the_pooling_of_a_gate_ends_no_features():
     first, second = staged(network, VOLUME)
     assert [name for name, _ in second.named_children()] == ["mean", "head"]
     torch.testing.assert_close(second(first(VOLUME)), network(VOLUME))
+
+
+def test_opened_attention_has_the_weights_of_the_network_and_answers_the_same():
+    network = OfTokens().eval()
+    opened = with_open_layers(network)
+    torch.testing.assert_close(opened(VOLUME), network(VOLUME), rtol=1e-5, atol=1e-6)
+    assert opened.attention.qkv.weight is network.attention.in_proj_weight
+    assert with_open_layers(Net()) is None

@@ -1,7 +1,7 @@
 """Transformer layers of PyTorch, which run as one operation, as the operations that they consist of.
 
 Methods that go through a network operation by operation (LRP) find products of matrices and softmaxes there. Layers
-keep their names and weights.
+keep their names and their weights, which are not copied.
 """
 
 from __future__ import annotations
@@ -14,31 +14,30 @@ from torch import Tensor, nn
 
 
 class OpenAttention(nn.Module):
-    """``nn.MultiheadAttention`` in evaluation mode, without masks; of tokens (B, N, C), or (N, B, C)."""
+    """``nn.MultiheadAttention`` of tokens with themselves, (B, N, C) or (N, B, C), in evaluation mode without masks."""
 
     def __init__(self, layer: nn.MultiheadAttention) -> None:
         super().__init__()
-        self.heads, self.batch_first = layer.num_heads, layer.batch_first
-        self.scale = layer.head_dim**-0.5
-        biases = (None, None, None) if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
-        for name, weight, bias in zip(("q", "k", "v"), layer.in_proj_weight.chunk(3), biases, strict=True):
-            self.add_module(name, _linear(weight, bias))
-        self.out_proj = _linear(layer.out_proj.weight, layer.out_proj.bias)
+        self.heads, self.batch_first, self.scale = layer.num_heads, layer.batch_first, layer.head_dim**-0.5
+        self.qkv = nn.Linear(layer.embed_dim, 3 * layer.embed_dim, layer.in_proj_bias is not None, device="meta")
+        self.qkv.weight, self.out_proj = layer.in_proj_weight, layer.out_proj
+        if layer.in_proj_bias is not None:
+            self.qkv.bias = layer.in_proj_bias
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
-        if any(options.get(name) is not None for name in ("key_padding_mask", "attn_mask")):
-            raise NotImplementedError("masks")
-        if not self.batch_first:
-            query, key, value = (one.transpose(0, 1) for one in (query, key, value))
-        q, k, v = (self._by_head(name, one) for name, one in (("q", query), ("k", key), ("v", value)))
+        masked = any(options.get(name) is not None for name in ("key_padding_mask", "attn_mask"))
+        if masked or query is not key or key is not value:
+            raise NotImplementedError("masks, and attention to others")
+        x = query if self.batch_first else query.transpose(0, 1)
+        parts = self.qkv(x).chunk(3, -1)
+        q, k, v = self._by_head(parts[0]), self._by_head(parts[1]), self._by_head(parts[2])
         weights = torch.softmax(torch.matmul(q * self.scale, k.transpose(2, 3)), 3)
         answer = self.out_proj(torch.matmul(weights, v).transpose(1, 2).flatten(2))
-        shown = None if not options.get("need_weights", True) else weights.mean(1)
+        shown = weights.mean(1) if options.get("need_weights", True) else None
         return answer if self.batch_first else answer.transpose(0, 1), shown
 
-    def _by_head(self, name: str, x: Tensor) -> Tensor:
-        projected: Tensor = getattr(self, name)(x)
-        return projected.view(projected.size(0), projected.size(1), self.heads, -1).transpose(1, 2)
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)
 
 
 class OpenEncoderLayer(nn.Module):
@@ -88,17 +87,9 @@ class OpenEncoder(nn.Module):
         return src if self.norm is None else self.norm(src)
 
 
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device=weight.device, dtype=weight.dtype)
-    layer.weight.data = weight.detach().clone()
-    if bias is not None:
-        layer.bias.data = bias.detach().clone()
-    return layer
-
-
 def with_open_layers(network: nn.Module) -> nn.Module | None:
-    """A copy of a network in which such layers are opened; None if there are none."""
-    opened = copy.deepcopy(network)
+    """A network in which such layers are opened, with the very weights of the other; None if there are none."""
+    opened = copy.deepcopy(network, {id(one): one for one in (*network.parameters(), *network.buffers())})
     found = False
     for module in list(opened.modules()):
         for name, child in list(module.named_children()):
@@ -106,7 +97,7 @@ def with_open_layers(network: nn.Module) -> nn.Module | None:
             if new is not None:
                 setattr(module, name, new)
                 found = True
-    return opened.eval().requires_grad_(False) if found else None
+    return opened.eval() if found else None
 
 
 def _opened(layer: nn.Module) -> nn.Module | None:
