@@ -244,3 +244,26 @@ def test_operators_in_place_leave_what_is_explained(start):
     torch.testing.assert_close(values.flatten(1).sum(1), explained - of_reference)
     wanted = network(volume)[:, 1] - (network(volume)[:, 0] if start == "evidence" else 0)
     torch.testing.assert_close(explained, wanted.detach())
+
+
+class Squares(nn.Module):
+    """Products of a value with itself, of matrices and of values, and a sparse activation of values in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.patches, self.head = nn.Conv3d(1, 8, 4, 4), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.einsum("bnc,bmc->bnm", x, x) + x * x
+        return self.head(torch.tanh(x.transpose(1, 2))[:, 0])
+
+
+def test_a_value_times_itself_and_values_in_another_order_add_up():
+    network, volume, reference = Squares().double().eval(), drawn(2, 1, 8, 8, 8), drawn(1, 1, 8, 8, 8)
+    values, explained, of_reference = deeplift(network, volume, reference, 1)
+    torch.testing.assert_close(values.flatten(1).sum(1), explained - of_reference)
+    answer = attribute(network, volume, 1, Lrp(beta=0.5))
+    scale = 1 + answer.values.abs().flatten(1).sum(1)
+    assert bool((answer.ledger.residual.abs() < 1e-7 * scale).all())

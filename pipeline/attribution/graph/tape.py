@@ -158,14 +158,18 @@ class Values:
             return leaves, self.called(operation, leaves)
 
     def called(self, operation: Operation, inputs: Sequence[Tensor]) -> Any:
-        """What the model's own call makes of other inputs."""
-        given = {**self._values, **dict(zip(operation.inputs, inputs, strict=True))}
+        """What the model's own call makes of other inputs, of which two may be the same value of the model."""
+        left = list(zip(operation.inputs, inputs, strict=True))
+
+        def given(name: str) -> Any:
+            return left.pop(0)[1] if left and left[0][0] == name else self._values[name]
+
         return _call(operation.node, given, self._modules)
 
     def _result(self, operation: Operation) -> Any:
         module, node = operation.module, operation.node
         if module is None or isinstance(module, AsCalled):
-            return _call(node, self._values, self._modules)
+            return _call(node, self._values.__getitem__, self._modules)
         inputs = [self._values[name] for name in operation.inputs]
         if isinstance(module, nn.ReLU):
             return self._relu(inputs[0])
@@ -175,10 +179,10 @@ class Values:
         return run_layer(module, inputs[0])
 
 
-def _call(node: fx.Node, values: Mapping[str, Any], modules: fx.GraphModule) -> Any:
+def _call(node: fx.Node, value_of: Callable[[str], Any], modules: fx.GraphModule) -> Any:
     """Run a node as it was traced, though not in place."""
-    args = fx.node.map_arg(node.args, lambda n: values[n.name])
-    kwargs = fx.node.map_arg(node.kwargs, lambda n: values[n.name])
+    args = fx.node.map_arg(node.args, lambda n: value_of(n.name))
+    kwargs = fx.node.map_arg(node.kwargs, lambda n: value_of(n.name))
     if node.op == "call_module":
         return modules.get_submodule(str(node.target))(*args, **kwargs)
     if node.op == "call_method":

@@ -70,7 +70,7 @@ class Rescaled(torch.autograd.Function):
         if by_channel or len(there) > x.numel() // SPARSE:
             return multiplier * chord_slope(ctx.module, x, r, y, s, shortest), None, None, None
         few, x_few, r_few, y_few, s_few = (one.reshape(-1)[there] for one in (multiplier, x, r, y, s))
-        answer = torch.zeros_like(x).view(-1)
+        answer = x.new_zeros(x.numel())
         answer[there] = few * chord_slope(ctx.module, x_few, r_few, y_few, s_few, shortest)
         return answer.view_as(x), None, None, None
 
