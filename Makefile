@@ -31,7 +31,7 @@ test-slow: $(VENV)/.installed   ## whole runs, killed and continued; error rates
 	$(BIN)/pytest -m slow
 
 test-oracle: $(VENV)/.installed   ## against independent libraries
-	$(BIN)/pip install --quiet --no-deps zennit==0.5.1 captum==0.9.0 torchcam==0.5.0 quantus==0.6.0 opencv-python-headless  # zennit asks for torchvision; the tests stub it
+	$(BIN)/pip install --quiet --no-deps zennit==0.5.1 lxt==2.1 einops captum==0.9.0 torchcam==0.5.0 quantus==0.6.0 opencv-python-headless  # zennit asks for torchvision; the tests stub it
 	$(BIN)/pytest -m oracle
 
 test-cluster: $(VENV)/.installed   ## whole runs on a Slurm of one node, with what clusters do to them; root, half an hour

@@ -1,12 +1,15 @@
-"""Which methods explain which networks of the field: twenty networks with drawn weights, on one drawn volume.
+"""Which methods explain which networks of the field, with drawn weights, on one drawn volume; and at what cost.
 
 ``python benchmarks/foreign_networks.py > docs/benchmarks/foreign_networks.md``. Maps that add up are checked: a number
-is what a map misses of the difference of the logits, relative to it.
+is what a map misses of the difference of the logits, relative to it. MONAI's transformer needs einops. ``--speed``
+makes the table of times alone, names of networks their rows alone.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
@@ -15,7 +18,13 @@ import torch.nn.functional as F
 from monai.networks import nets
 from torch import Tensor, nn
 
-from heatlas.pipeline.explaining.any_network import Explained, explain
+from heatlas.pipeline.attribution.entry import RunContext
+from heatlas.pipeline.attribution.method_settings import read_settings
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.registry import find_method
+from heatlas.pipeline.explaining.any_network import explain, prepare
+from heatlas.pipeline.explaining.explained_image import Explained
 from heatlas.pipeline.run.errors import HeatlasError
 
 SHAPE = (64, 72, 64)
@@ -100,7 +109,13 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
     "VGG-like, group norm, SiLU": lambda: plain(nn.GroupNorm, nn.SiLU),
     "Conv5 with padding (Wen et al.)": lambda: plain(nn.BatchNorm3d, nn.ReLU, pads=True),
     "Vision transformer of torch": Transformer,
-}
+    "MONAI ViT": lambda: nets.ViT(
+        1, SHAPE, (16, 24, 16), hidden_size=48, mlp_dim=96, num_layers=2, num_heads=4, classification=True,
+        num_classes=2, post_activation="",
+    ),
+}  # fmt: skip
+ITEMS = {"MONAI ViT": "0"}
+"""Which entry is the answer of networks that give several."""
 
 
 def cell(found: Explained) -> str:
@@ -118,19 +133,80 @@ def row(name: str) -> str:
     cells = []
     for method, settings in METHODS.items():
         try:
-            cells.append(cell(explain(network, volume, method, reference=controls, settings=settings, bins=bins)))
+            options = {"reference": controls, "settings": settings, "bins": bins, "output_item": ITEMS.get(name, "")}
+            cells.append(cell(explain(network, volume, method, **options)))
         except HeatlasError as error:
             cells.append("no: " + str(error).split(";")[0].split(" is not")[0].replace("|", "/")[:60])
     return f"| {name} | {' | '.join(cells)} |"
 
 
+FINE = (97, 115, 97)
+"""The template at 2 mm."""
+TIMED = {
+    "lrp": {"batch_norm": "identity"}, "deeplift": {}, "expected-gradients": {"alphas": 2},
+    "expected-gradients, 16 points": {"alphas": 8},
+}  # fmt: skip
+FIRST = """
+import time
+start = time.perf_counter()
+import heatlas
+imported = time.perf_counter() - start
+import torch
+from torch import nn
+torch.set_num_threads(1)
+start = time.perf_counter()
+network = nn.Sequential(nn.Conv3d(1, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(8, 2))
+heatlas.explain(network, torch.rand(97, 115, 97), "deeplift", reference=[torch.rand(97, 115, 97)])
+print(imported, time.perf_counter() - start + imported)
+"""
+
+
+def speed() -> None:
+    """Times of `explain` beside those of the engine alone, and of a fresh process; one thread, medians of five."""
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    network, draws = NETWORKS["VGG-like, batch norm"]().eval(), torch.Generator().manual_seed(8)
+    volume, *controls = (torch.rand((1, 1, *FINE), generator=draws) for _ in range(3))
+    model = prepare(network, volume)
+    print("| method | engine alone, s | `explain`, s (times as long) | of a prepared network, s |\n|---|---|---|---|")
+    for name, settings in TIMED.items():
+        entry = find_method(name.split(",")[0], "method")
+        context = RunContext(None, None, Reference(torch.cat(controls), ("a", "b")))  # type: ignore[arg-type]
+        texts = [f"{key}={value}" for key, value in settings.items()]
+        method = entry.build(read_settings(entry.name, entry.record, texts), context)
+        start = "evidence" if entry.usual_start == "evidence" else "logit"
+        alone, whole, prepared = [], [], []
+        for _ in range(5):
+            before = time.perf_counter()
+            attribute(model, volume, 1, method, 0, start)
+            alone.append(time.perf_counter() - before)
+            for taken, times in ((network, whole), (model, prepared)):
+                before = time.perf_counter()
+                explain(taken, volume, entry.name, target=1, reference=controls, settings=settings)
+                times.append(time.perf_counter() - before)
+        own, first, later = (sorted(times)[2] for times in (alone, whole, prepared))
+        print(f"| {name} | {own:.2f} | {first:.2f} ({first / own:.2f}) | {later:.2f} ({later / own:.2f}) |", flush=True)
+    runs = [subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True) for _ in range(5)]
+    imports, firsts = zip(*(map(float, run.stdout.split()) for run in runs), strict=True)
+    print(f"\n`import heatlas`: {sorted(imports)[2]:.2f} s. First map in a fresh process: {sorted(firsts)[2]:.1f} s.")
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--speed"]:
+        speed()
+        sys.exit()
     print("# Which network, which method\n")
     print(
-        "Twenty networks with drawn weights as `heatlas.explain` takes them, without any change to their code. In "
-        "brackets: by how much the map\nmisses the difference of the logits, relative to it. Refusals name the layer. "
-        "`python benchmarks/foreign_networks.py` makes this table.\n"
+        "Networks of the field with drawn weights as `heatlas.explain` takes them, without any change to their code. "
+        "In brackets: by how much the map\nmisses the difference of the logits, relative to it. Refusals name the "
+        "layer. `python benchmarks/foreign_networks.py` makes this table.\n"
     )
     print(f"| network | {' | '.join(METHODS)} |\n|{'---|' * (len(METHODS) + 1)}")
     for name in NETWORKS if len(sys.argv) == 1 else sys.argv[1:]:
         print(row(name), flush=True)
+    if len(sys.argv) == 1:
+        print("\n## Times\n")
+        print(
+            f"One image of {FINE} voxels, a network like VGG with batch normalisation, one thread, medians of five.\n"
+        )
+        speed()

@@ -11,20 +11,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from heatlas.pipeline.explaining.any_network import Explained, explain, methods, networks
+    from heatlas.pipeline.explaining.any_network import explain, methods, networks, prepare
+    from heatlas.pipeline.explaining.explained_image import Explained
+    from heatlas.pipeline.explaining.single_methods import deeplift, expected_gradients, lrp
     from heatlas.reports.read.open_run import OpenRun
     from heatlas.reports.read.open_run import open_run as open
     from heatlas.workflows.library import apply, evaluate, run
 
-__all__ = ["Explained", "OpenRun", "apply", "evaluate", "explain", "methods", "networks", "open", "run"]
+__all__ = [
+    "Explained", "OpenRun", "apply", "deeplift", "evaluate", "expected_gradients", "explain", "lrp", "methods",
+    "networks", "open", "prepare", "run",
+]  # fmt: skip
 
 _PLACES = {
     "open": ("heatlas.reports.read.open_run", "open_run"),
     "OpenRun": ("heatlas.reports.read.open_run", "OpenRun"),
     "explain": ("heatlas.pipeline.explaining.any_network", "explain"),
-    "Explained": ("heatlas.pipeline.explaining.any_network", "Explained"),
+    "Explained": ("heatlas.pipeline.explaining.explained_image", "Explained"),
     "methods": ("heatlas.pipeline.explaining.any_network", "methods"),
     "networks": ("heatlas.pipeline.explaining.any_network", "networks"),
+    "lrp": ("heatlas.pipeline.explaining.single_methods", "lrp"),
+    "deeplift": ("heatlas.pipeline.explaining.single_methods", "deeplift"),
+    "expected_gradients": ("heatlas.pipeline.explaining.single_methods", "expected_gradients"),
+    "prepare": ("heatlas.pipeline.explaining.any_network", "prepare"),
     "run": ("heatlas.workflows.library", "run"),
     "apply": ("heatlas.workflows.library", "apply"),
     "evaluate": ("heatlas.workflows.library", "evaluate"),

@@ -67,7 +67,7 @@ class RunningMean:
         sampling = _mean(self._sampling) if self._sampling else None
         return dataclasses.replace(
             self._first, values=values, start_value=_mean(self._start_values), ledger=ledger, reference_value=reference,
-            errors=errors, sampling_error=sampling, sign=None,
+            errors=errors, sampling_error=sampling, sign=None, channels=None,
             members=torch.cat(self._members) if self._members else None,
         )  # fmt: skip
 

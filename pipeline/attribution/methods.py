@@ -31,7 +31,7 @@ class Method(Protocol):
     """As written in sidecars and on the command line."""
 
     def maps(self, view: NetworkView) -> Tensor:
-        """Maps (B, 1, d, h, w) at the boundary of `view`, summed over channels."""
+        """Maps (B, 1, d, h, w) at the boundary of `view`, or (B, C, d, h, w) of its channels, which are summed then."""
         ...
 
 
@@ -175,7 +175,9 @@ def attribute_all(
         ]
         return tuple(_joined(answers) for answers in zip(*each, strict=True))
     if isinstance(method, Propagation) and stage == 0:  # has its own pass through the network
-        return tuple(_finite(answer) for answer in method.answers(model, volumes, target, start, stage))
+        return tuple(
+            one_channel(_finite(answer), True) for answer in method.answers(model, volumes, target, start, stage)
+        )
     with explaining(model, volumes, target, stage, start) as view:
         if view.features.dim() != 5:
             raise UsageError(
@@ -195,7 +197,7 @@ def attribute_all(
                     made.errors, made.sampling_error,
                 )
             ]  # fmt: skip
-        answers = [_finite(answer) for answer in answers]
+        answers = [one_channel(_finite(answer), view.at_input) for answer in answers]
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]
     return tuple(answers)
@@ -258,7 +260,9 @@ def described(method: object, stage: int | str, start: StartValue) -> dict[str, 
     return settings
 
 
-def one_channel(answer: Attribution) -> Attribution:
-    """Sum a map over the channels of its stage; the input has one."""
+def one_channel(answer: Attribution, at_input: bool) -> Attribution:
+    """Sum a map over channels; at the input those are kept beside the sum."""
     values = answer.values
-    return answer if values.shape[1] == 1 else replace(answer, values=values.sum(1, keepdim=True))
+    if values.shape[1] == 1:
+        return answer
+    return replace(answer, values=values.sum(1, keepdim=True), channels=values if at_input else None)

@@ -44,6 +44,9 @@ class Attribution:
     members : Tensor or None
         (M, B, 1, D, H, W), the maps of the members of an ensemble, of methods relative to controls; None for all
         others.
+    channels : Tensor or None
+        (B, C, D, H, W), the map of each channel of the input, of which `values` are the sum; None for an input of one
+        channel, a mean over several networks, and a method that makes one map for all channels.
     """
 
     values: Tensor
@@ -57,6 +60,7 @@ class Attribution:
     sampling_error: Tensor | None = None
     sign: Tensor | None = None
     members: Tensor | None = None
+    channels: Tensor | None = None
 
     @property
     def speaking_for(self) -> Tensor:

@@ -36,7 +36,8 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
     Raises
     ------
     UsageError
-        If the target does not exist, `start` is unknown or the output is not one row of logits per volume.
+        If the target does not exist, `start` is unknown or a probability of one output, or the output is not one row of
+        logits per volume.
 
     Examples
     --------
@@ -57,6 +58,8 @@ def start_values(logits: Tensor, target: int, start: StartValue) -> Tensor:
     if start == "logit":
         return logits[:, target]
     if start == "probability":
+        if logits.shape[1] == 1:
+            raise UsageError("start = 'probability': the softmax of one output is always 1; take 'logit'.")
         return torch.softmax(logits, dim=1)[:, target]
     if start == "evidence":
         others = torch.cat([logits[:, :target], logits[:, target + 1 :]], dim=1)

@@ -7,13 +7,10 @@ same methods and checks as in a run.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import nibabel as nib
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -23,89 +20,23 @@ from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.method_settings import read_settings
 from heatlas.pipeline.attribution.methods import attribute_all
-from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.network_view import split_layers
 from heatlas.pipeline.attribution.registry import METHODS, find_method
 from heatlas.pipeline.attribution.targets import StartValue
+from heatlas.pipeline.explaining.explained_image import ATLAS, Explained, explained
+from heatlas.pipeline.explaining.given_images import GivenImage, Image, given_controls, given_image
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import FAMILIES
-from heatlas.pipeline.models.foreign.adapted import Answer, ForeignNetwork, Meaning, adapted
+from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, OutputForm, adapted
+from heatlas.pipeline.models.foreign.inputs import Others, WithOthers, fixed_inputs
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
-from heatlas.pipeline.regions.tables import scan_rows
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import UsageError
 
 if TYPE_CHECKING:
-    from nibabel.nifti1 import Nifti1Image
+    pass
 
-Image = Any
-"""A path, an image of nibabel, or an array or tensor (D, H, W) or (C, D, H, W) that the network takes as it is."""
-ATLAS = "neuromorphometrics-cat12"
 _OF_REGIONS = {"labels", "regions"}
 """Settings of methods that need an atlas."""
-
-
-@dataclass(frozen=True, eq=False)
-class Explained:
-    """The map of one image.
-
-    Parameters
-    ----------
-    map : nibabel.Nifti1Image
-        float32, on the grid of the image; summed over channels.
-    method : str
-    target : int
-        Output unit that was explained.
-    value : float
-        Its explained value: the logit, the probability, the evidence, or the number.
-    reference_value : float or None
-        The same of the reference; None for methods without.
-    missing : float or None
-        What the map's sum lacks of ``value - reference_value``; None for methods that promise no sum.
-    ledger : pandas.DataFrame or None
-        What each layer passed on and lost, of LRP and B-cos networks.
-    attribution : Attribution
-        The tensors, with the settings of the method.
-    has_space : bool
-        Whether the image said where its voxels are.
-    """
-
-    map: Nifti1Image
-    method: str
-    target: int
-    value: float
-    reference_value: float | None
-    missing: float | None
-    ledger: pd.DataFrame | None
-    attribution: Attribution
-    has_space: bool
-
-    def regions(self, atlas: str = ATLAS) -> pd.DataFrame:
-        """The map summed over the regions of an atlas; the image must be in MNI152NLin2009cAsym.
-
-        Parameters
-        ----------
-        atlas : str
-            A name of `atlases.catalogue`, or the path of a label image in that space.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per region: number, name, hemisphere, bilateral group, voxels, sum and density.
-
-        Raises
-        ------
-        UsageError
-            If the image was an array, which is in no space.
-        """
-        if not self.has_space:
-            raise UsageError("regions: the image was an array, and nothing says where its voxels are. Give an image.")
-        packed = PackedAtlas.of(load_atlas(atlas, Grid.of(self.map)))
-        values = torch.from_numpy(np.asarray(self.map.dataobj, dtype=np.float32))[None]
-        labels = device_labels(packed.labels, None, values.device)
-        sums = device_region_sums(values, labels)[0].numpy()
-        rows = scan_rows({}, {self.method: sums}, labels, packed.regions)
-        return rows[["region", "name", "hemisphere", "group", "n_voxels", "sum", "density"]]
 
 
 def explain(
@@ -115,6 +46,7 @@ def explain(
     *,
     target: int | None = None,
     reference: Sequence[Image] = (),
+    others: Others = (),
     stage: int | str | None = None,
     start: StartValue | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -129,13 +61,17 @@ def explain(
     network : torch.nn.Module
         Takes (1, C, D, H, W) and gives one row of numbers. Not changed: a copy in evaluation mode is explained.
     image : path, nibabel image, array or tensor
-        With the intensities, grid and orientation that the network was trained with. See `Image`.
+        With the intensities, grid and orientation that the network was trained with, (D, H, W) or (C, D, H, W); the
+        channels of a file are its last axis.
     method : str
         One of ``heatlas.methods()``.
     target : int, optional
         Output unit; by default the largest.
     reference : sequence of images
         Controls that the image is compared with, of methods on a reference. Without them, those methods refuse.
+    others : sequence, or mapping of str
+        What the network takes after the image, as ``[age]``, or by name, as ``{"age": 71}``: numbers, which it gets as
+        (1, 1), or arrays and tensors of one row. They are held fixed, for the reference too.
     stage : int or str, optional
         Where the map is made: 0 for the input, or the name of a layer; by default where the method usually is.
     start : {"logit", "probability", "evidence"}, optional
@@ -143,7 +79,7 @@ def explain(
     settings : mapping, optional
         Of the method, as ``{"samples": 200}``.
     output, output_item, bins
-        What the network answers; see `pipeline.models.foreign.adapted.Answer`.
+        What the network answers; see `pipeline.models.foreign.adapted.OutputForm`.
 
     Returns
     -------
@@ -166,92 +102,107 @@ def explain(
     ((8, 9, 10), True)
     """
     entry = find_method(method, "method")
-    parameter = next(network.parameters(), torch.zeros(()))
-    volume, affine = _read(image, parameter)
-    model = _prepared(network, volume, Answer(output, output_item, tuple(map(float, bins))))
-    with torch.no_grad():
-        values = model(volume)[0]
-    unit = int(values.argmax()) if target is None else target
-    context = _context(entry, affine, volume, reference, parameter)
+    given = given_image(image, next(network.parameters(), torch.zeros(())))
+    model = _model(network, given.volume, others, OutputForm(output, output_item, tuple(map(float, bins))))
+    known = model.answer if isinstance(model, ForeignNetwork) and model is not network else None
+    asked_stage = entry.stage_of(model) if stage is None else stage
+    if known is None and (target is None or isinstance(asked_stage, str)):
+        with torch.no_grad():
+            known = model(given.volume)
+    unit = int(known[0].argmax()) if target is None and known is not None else _unit(target)
+    context = _context(entry, given, reference)
     texts = [f"{name}={_as_text(value)}" for name, value in (settings or {}).items()]
     built = entry.build(read_settings(method, entry.record, texts, "settings"), context)
     asked_start: StartValue = start or ("evidence" if entry.usual_start == "evidence" else "logit")
-    asked_stage = entry.stage_of(model) if stage is None else stage
-    (answer, *_) = attribute_all(model, volume, unit, built, asked_stage, asked_start)
-    return _explained(answer, entry, affine)
+    if isinstance(asked_stage, str) and known is not None:
+        _require_whole(model, given.volume, asked_stage, known[0])
+    (answer, *_) = attribute_all(model, given.volume, unit, built, asked_stage, asked_start)
+    return explained(answer, entry.name, given, getattr(model, "others", {}))
 
 
-def _prepared(network: nn.Module, volume: Tensor, answer: Answer) -> StagedModel:
-    """The network itself if it is one of ours, which is staged already; a copy of any other."""
-    plain = isinstance(network, StagedModel) and not isinstance(network, ForeignNetwork)
-    if plain and answer == Answer() and not network.training:
-        return network  # type: ignore[return-value]
-    return adapted(network, volume, None, answer)
+def prepare(
+    network: nn.Module,
+    image: Image,
+    *,
+    others: Others = (),
+    output: Meaning = "auto",
+    output_item: str = "",
+    bins: Sequence[float] = (),
+) -> ForeignNetwork:
+    """A network made ready once, for many images: `explain` takes what it gives without copying and checking it again.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        Not changed; later changes of its weights do not reach what was prepared.
+    image : path, nibabel image, array or tensor
+        One that it takes; all images must have its grid.
+    others, output, output_item, bins
+        As of `explain`; they hold for all images.
+
+    Returns
+    -------
+    ForeignNetwork
+
+    Examples
+    --------
+    >>> network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))
+    >>> ready = prepare(network, torch.rand(8, 9, 10))
+    >>> [explain(ready, torch.rand(8, 9, 10), "lrp").map.shape for _ in range(2)]
+    [(8, 9, 10), (8, 9, 10)]
+    """
+    given = given_image(image, next(network.parameters(), torch.zeros(())))
+    fixed = fixed_inputs(others, given.volume)
+    whole = WithOthers(network, fixed, isinstance(others, Mapping)) if fixed else network
+    model = adapted(whole, given.volume, None, OutputForm(output, output_item, tuple(map(float, bins))))
+    model.others = fixed
+    return model
 
 
-def _context(
-    entry: Entry, affine: np.ndarray | None, volume: Tensor, reference: Sequence[Image], like: Tensor
-) -> RunContext:
-    controls = None
-    if entry.needs_reference and reference:
-        read = [_read(one, like) for one in reference]
-        for (controls_volume, place), number in zip(read, range(1, len(read) + 1), strict=True):
-            other = affine is not None and place is not None and not np.allclose(place, affine, atol=1e-3)
-            if other or controls_volume.shape != volume.shape:
-                raise BadInputError(
-                    f"reference {number}: lies on another grid than the image (its shape is "
-                    f"{tuple(controls_volume.shape[1:])}), so that other voxels would be compared; resample it."
-                )
-        volumes = torch.cat([one for one, _ in read])
-        names = [str(one) if isinstance(one, str | Path) else f"reference {n}" for n, one in enumerate(reference, 1)]
-        controls = Reference(volumes, tuple(names))
+def _model(network: nn.Module, volume: Tensor, others: Others, form: OutputForm) -> StagedModel:
+    """The network itself if it is one of ours, which is staged already, or prepared; a copy of any other."""
+    plain = not others and form == OutputForm()
+    if isinstance(network, ForeignNetwork) and not plain:
+        raise UsageError("network: was prepared already; give others, output, output_item and bins to heatlas.prepare.")
+    if isinstance(network, StagedModel) and plain and not network.training:
+        return network
+    return prepare(network, volume, others=others, output=form.meaning, output_item=form.item, bins=form.bins)
+
+
+def _unit(target: Any) -> int:
+    try:
+        if isinstance(target, bool):
+            raise TypeError
+        return operator.index(target)
+    except TypeError as error:
+        raise UsageError(f"target = {target!r}: must be the number of an output unit, counted from 0.") from error
+
+
+def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tensor) -> None:
+    """Refuse a layer at which patches or slices stand in place of the volumes, so that its two sides are no network."""
+    before, after = split_layers(model, stage)
+    found = volume
+    try:
+        with torch.no_grad():
+            for _, layer in (*before, *after):
+                found = layer(found)
+    except RuntimeError:
+        found = volume
+    if found.shape != (1, *wanted.shape) or not torch.allclose(found[0], wanted, rtol=1e-4, atol=1e-5):
+        raise UsageError(
+            f"stage {stage!r}: taken apart there, the network answers differently (its batch axis holds patches or "
+            "slices there); name a layer before or after these."
+        )
+
+
+def _context(entry: Entry, image: GivenImage, reference: Sequence[Image]) -> RunContext:
+    controls = given_controls(reference, image) if entry.needs_reference else None
     atlas: Any = None
     if _OF_REGIONS & {field.name for field in dataclasses.fields(entry.record)}:
-        if affine is None:
-            raise UsageError(f"{entry.name}: needs the regions of an atlas, and the image is an array. Give an image.")
-        atlas = PackedAtlas.of(load_atlas(ATLAS, Grid(tuple(volume.shape[2:]), affine)))  # type: ignore[arg-type]
+        if image.nowhere:
+            raise UsageError(f"{entry.name}: needs the regions of an atlas, but {image.nowhere}.")
+        atlas = PackedAtlas.of(load_atlas(ATLAS, Grid(tuple(image.volume.shape[2:]), image.affine)))  # type: ignore[arg-type]
     return RunContext(atlas, None, controls)
-
-
-def _explained(answer: Attribution, entry: Entry, affine: np.ndarray | None) -> Explained:
-    values = answer.values[0, 0].float().cpu().numpy()
-    image: Any = nib.Nifti1Image(values, np.eye(4) if affine is None else affine)  # type: ignore[no-untyped-call]
-    value = float(answer.start_value[0])
-    of_reference = None if answer.reference_value is None else float(answer.reference_value[0])
-    total = float(answer.values.double().sum())
-    return Explained(
-        map=image,
-        method=entry.name,
-        target=answer.target,
-        value=value,
-        reference_value=of_reference,
-        missing=None if of_reference is None else value - of_reference - total,
-        ledger=None if answer.ledger is None else answer.ledger.frame(entry.name, 0).drop(columns="map"),
-        attribution=answer,
-        has_space=affine is not None,
-    )
-
-
-def _read(image: Image, like: Tensor) -> tuple[Tensor, np.ndarray | None]:
-    """An image as the network takes it, (1, C, D, H, W), and where its voxels are, if it says so."""
-    affine = None
-    if isinstance(image, str | Path):
-        try:
-            image = nib.load(image)
-        except Exception as error:  # nibabel raises many kinds
-            raise BadInputError(f"{image}: no image that can be read ({error}).") from error
-    if hasattr(image, "dataobj"):
-        values = np.asarray(image.dataobj, dtype=np.float32)
-        affine = np.asarray(image.affine)
-        values = values if values.ndim == 3 else np.moveaxis(values, -1, 0)  # channels are last in files
-    else:
-        values = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
-    if values.ndim == 5 and len(values) == 1:
-        values = values[0]
-    values = values[None] if values.ndim == 3 else values
-    if values.ndim != 4:
-        raise BadInputError(f"image: has {values.ndim} axes; it must be (D, H, W) or (C, D, H, W).")
-    return torch.from_numpy(np.ascontiguousarray(values)).to(like.device, like.dtype)[None], affine
 
 
 def _as_text(value: Any) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
+from pathlib import Path
+
 import nibabel as nib
 import numpy as np
 import pytest
@@ -116,6 +119,16 @@ def test_a_network_of_a_family_is_explained_as_in_a_run():
         ({"method": "gradient", "output_item": ""}, "say which is the answer"),
         ({"method": "deeplift", "reference": [np.zeros((4, 4, 4))]}, "reference 1: lies on another grid"),
         ({"method": "rollout"}, "attention"),
+        ({"method": "gradient", "target": 1.0}, "must be the number of an output unit"),
+        ({"method": "gradient", "target": True}, "must be the number of an output unit"),
+        ({"method": "gradient", "target": "1"}, "must be the number of an output unit"),
+        ({"method": "deeplift", "reference": "control.nii.gz"}, r"give a list of images"),
+        ({"method": "deeplift", "reference": np.zeros(GRID.shape)}, r"give a list of images"),
+        ({"method": "deeplift", "reference": [np.full(GRID.shape, np.nan)]}, "reference 1: .* not finite"),
+        ({"method": "gradient", "others": "71"}, "give a list of inputs"),
+        ({"method": "gradient", "others": ["old"]}, r"others\[0\]: no number"),
+        ({"method": "gradient", "others": [np.zeros((2, 1))]}, "its first axis is the batch"),
+        ({"method": "gradient", "others": [71]}, "does not take a volume"),
     ],
 )
 def test_what_cannot_be_done_is_said(settings, message):
@@ -144,3 +157,152 @@ def test_a_reference_that_lies_elsewhere_is_refused_and_not_compared_voxel_by_vo
     other = nib.nifti1.Nifti1Image(mirrored.get_fdata(dtype=np.float32)[::-1], affine)
     with pytest.raises(BadInputError, match="reference 1: lies on another grid"):
         heatlas.explain(Residual(), image(1), "deeplift", reference=[other], output_item="probabilities")
+
+
+def test_values_of_the_image_are_checked_before_the_network_is_blamed():
+    broken = image(1).get_fdata(dtype=np.float32)
+    broken[0, 0, :3] = np.nan
+    with pytest.raises(BadInputError, match="image: 3 of its values are not finite"):
+        heatlas.explain(Residual(), broken, "gradient", output_item="probabilities")
+    with pytest.raises(BadInputError, match="image: holds <U"):
+        heatlas.explain(Residual(), np.full((4, 4, 4), "a"), "gradient", output_item="probabilities")
+
+
+def test_bytes_in_another_order_are_the_same_image():
+    values = image(1).get_fdata(dtype=np.float32)
+    asked = {"method": "gradient", "output_item": "probabilities"}
+    found, wanted = (heatlas.explain(Residual(), one, **asked) for one in (values.astype(">f4"), values))
+    np.testing.assert_array_equal(found.map.dataobj, wanted.map.dataobj)
+
+
+def test_a_header_without_a_space_gives_no_regions(tmp_path):
+    lost = image(1)
+    lost.set_sform(None, 0), lost.set_qform(None, 0)
+    nib.save(lost, tmp_path / "lost.nii")
+    found = heatlas.explain(Residual(), tmp_path / "lost.nii", "gradient", output_item="probabilities")
+    with pytest.raises(UsageError, match="sform_code and qform_code in the header of the image are 0"):
+        found.regions()
+    with pytest.raises(UsageError, match="sform_code and qform_code"):
+        heatlas.explain(Residual(), tmp_path / "lost.nii", "region-occlusion", output_item="probabilities")
+
+
+def test_the_probability_of_a_single_output_is_refused_since_it_is_always_1():
+    network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 1))
+    with pytest.raises(UsageError, match="the softmax of one output is always 1"):
+        heatlas.explain(network, image(1), "gradient", start="probability")
+
+
+class Patches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.conv, self.head = nn.Conv3d(1, 3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.unfold(2, 4, 4).unfold(3, 4, 4).unfold(4, 4, 4).reshape(-1, 1, 4, 4, 4)
+        y = torch.relu(self.conv(y)).mean((2, 3, 4))
+        return self.head(y.view(x.size(0), -1, 3).mean(1))
+
+
+def test_a_layer_that_sees_patches_is_refused_and_the_network_explained():
+    volume, control = torch.rand(8, 8, 8), torch.rand(8, 8, 8)
+    assert abs(heatlas.explain(Patches(), volume, reference=[control]).missing) < 1e-5
+    with pytest.raises(UsageError, match="its batch axis holds patches"):
+        heatlas.explain(Patches(), volume, "grad-cam", stage="conv")
+
+
+class WithAge(nn.Module):
+    """Takes a scan and an age, of which the evidence is a product, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.conv, self.head = nn.Conv3d(1, 3, 3), nn.Linear(4, 2)
+
+    def forward(self, scan: Tensor, age: Tensor) -> Tensor:
+        features = torch.relu(self.conv(scan)).mean((2, 3, 4))
+        return self.head(torch.cat([features, age / 100], 1))
+
+
+@pytest.mark.parametrize("others", [(71,), {"age": torch.tensor([[71.0]])}, [np.array([[71.0]])]])
+@pytest.mark.parametrize("method", ["expected-gradients", "deeplift", "input-x-gradient", "grad-cam"])
+def test_other_inputs_are_held_fixed_and_said(method, others):
+    network, volume, control = WithAge().eval(), torch.rand(8, 9, 10), torch.rand(8, 9, 10)
+    found = heatlas.explain(network, volume, method, target=1, reference=[control], others=others)
+    with torch.no_grad():
+        value, of_control = (network(one[None, None], torch.tensor([[71.0]]))[0] for one in (volume, control))
+    if found.reference_value is None:
+        assert found.value == pytest.approx(float(value[1]), abs=1e-5)
+    else:
+        assert found.value == pytest.approx(float(value[1] - value[0]), abs=1e-5)
+        assert found.reference_value == pytest.approx(float(of_control[1] - of_control[0]), abs=1e-5)
+        assert found.missing == pytest.approx(0, abs=1e-5)
+    assert [float(one) for one in found.others.values()] == [71.0]
+
+
+def test_maps_of_several_channels_are_there_and_add_up():
+    torch.manual_seed(2)
+    network = nn.Sequential(
+        nn.Conv3d(2, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 2)
+    ).eval()
+    volume, control = torch.rand(2, 8, 9, 10), torch.rand(2, 8, 9, 10)
+    leaf = volume[None].clone().requires_grad_()
+    network(leaf)[0, 1].backward()
+    found = heatlas.explain(network, volume, "input-x-gradient", target=1)
+    for one, wanted in zip(found.channels, (leaf * leaf.grad)[0].detach().numpy(), strict=True):
+        np.testing.assert_allclose(one.dataobj, wanted, rtol=1e-4, atol=1e-8)
+    for method in ("expected-gradients", "deeplift", "integrated-gradients-from-mean", "lrp", "guided-backpropagation"):
+        found = heatlas.explain(network, volume, method, target=1, reference=[control])
+        assert len(found.channels) == 2
+        both = sum(np.asarray(one.dataobj) for one in found.channels)
+        np.testing.assert_allclose(found.map.dataobj, both, rtol=1e-5, atol=1e-8)
+    assert heatlas.explain(network, volume, "grad-cam", target=1).channels == ()
+    file = nib.nifti1.Nifti1Image(np.moveaxis(volume.numpy(), 0, -1), np.eye(4))
+    np.testing.assert_array_equal(
+        heatlas.explain(network, file, "gradient").map.dataobj, heatlas.explain(network, volume, "gradient").map.dataobj
+    )
+
+
+def test_one_function_per_method_is_the_same_as_explain():
+    torch.manual_seed(3)
+    network = nn.Sequential(
+        nn.Conv3d(1, 3, 3), nn.Tanh(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 2)
+    ).eval()
+    volume, controls = torch.rand(8, 9, 10), [torch.rand(8, 9, 10), torch.rand(8, 9, 10)]
+    same = [
+        (heatlas.lrp(network, volume, beta=0.5, target=1), ("lrp", {"beta": 0.5}, {})),
+        (
+            heatlas.deeplift(network, volume, controls, compare="each", target=1),
+            ("deeplift", {"compare": "each"}, {"reference": controls}),
+        ),
+        (
+            heatlas.expected_gradients(network, volume, controls, alphas=3, target=1, settings={"batch": 2}),
+            ("expected-gradients", {"alphas": 3, "batch": 2}, {"reference": controls}),
+        ),
+    ]
+    for found, (method, settings, options) in same:
+        wanted = heatlas.explain(network, volume, method, target=1, settings=settings, **options)
+        np.testing.assert_array_equal(found.map.dataobj, wanted.map.dataobj)
+        assert found.value == wanted.value
+
+
+def test_a_network_that_was_prepared_answers_as_one_that_is_given():
+    network, volume, control = WithAge().eval(), torch.rand(8, 9, 10), torch.rand(8, 9, 10)
+    ready = heatlas.prepare(network, volume, others=(71,))
+    for image_of in (volume, control):
+        wanted = heatlas.explain(network, image_of, "deeplift", reference=[control], others=(71,))
+        found = heatlas.explain(ready, image_of, "deeplift", reference=[control])
+        assert (found.target, found.value, found.others["0"].item()) == (wanted.target, wanted.value, 71.0)
+        np.testing.assert_array_equal(found.map.dataobj, wanted.map.dataobj)
+    with torch.no_grad():
+        network.head.weight.zero_()
+    assert heatlas.explain(ready, volume, "gradient").value != 0
+    with pytest.raises(UsageError, match=r"give others, .* to heatlas\.prepare"):
+        heatlas.explain(ready, volume, "gradient", others=(60,))
+
+
+def test_what_the_page_of_the_library_shows_is_so():
+    page = Path(__file__).parents[2] / "docs" / "library.md"
+    found = doctest.testfile(str(page), module_relative=False)
+    assert found.attempted > 10
+    assert found.failed == 0

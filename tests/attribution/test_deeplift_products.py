@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,8 @@ from torch import Tensor, nn
 from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.deeplift import deeplift
-from heatlas.pipeline.attribution.reference.rescale import Multiplied, normalised
+from heatlas.pipeline.attribution.reference.rescale import Multiplied, multiplied, normalised, softmax
+from heatlas.pipeline.models.foreign.open_layers import OpenEncoderLayer
 from heatlas.pipeline.run.errors import UsageError
 
 DRAWS = torch.Generator().manual_seed(5)
@@ -114,3 +117,153 @@ def test_lrp_passes_activations_and_normalisations_unchanged(activation):
     positive, negative = (network[4].weight[1] * units).clamp(min=0), (network[4].weight[1] * units).clamp(max=0)
     of_units = found.start_value * (2 * positive / positive.sum() - negative / negative.sum())
     torch.testing.assert_close(found.values.sum(), of_units.sum(), rtol=1e-6, atol=1e-9)
+
+
+class _Function(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv, self.other, self.head = nn.Conv3d(1, 3, 3), nn.Conv3d(1, 3, 3), nn.Linear(3, 2)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.function(self.conv(x), self.other(x)).mean((2, 3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda a, _: torch.div(a, 0.5, rounding_mode="floor"), "div"),
+        (lambda a, _: a // 0.5, "floordiv"),
+        (lambda a, b: a * b.data, "getattr"),
+    ],
+)
+def test_a_division_that_rounds_and_a_detached_value_are_not_linear(function, name):
+    network, volume = _Function(function).double().eval(), drawn(1, 1, 5, 5, 5)
+    with pytest.raises(UsageError, match=rf"\({name}\) has no rule"):
+        deeplift(network, volume, drawn(1, 1, 5, 5, 5), 1)
+
+
+def test_a_layer_that_a_connection_passes_by_is_refused_by_the_function_too():
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.block, self.head = nn.Conv3d(1, 3, 3), nn.Conv3d(3, 3, 3, padding=1), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.stem(x))
+            return self.head((self.block(x) + x).mean((2, 3, 4)))
+
+    network = Residual().double().eval()
+    with pytest.raises(UsageError, match=r"a connection passes this layer by.*as add"):
+        deeplift(network, drawn(1, 1, 5, 5, 5), drawn(1, 1, 5, 5, 5), 1, stage="block")
+
+
+def test_a_constant_reference_before_a_normalisation_is_warned_of():
+    network = nn.Sequential(nn.InstanceNorm3d(1), nn.Conv3d(1, 2, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten()).eval()
+    volume = torch.rand(1, 1, 6, 6, 6)
+    with pytest.warns(UserWarning, match=r"constant before layer 0 \(InstanceNorm3d\)"):
+        deeplift(network, volume, torch.zeros_like(volume), 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        deeplift(network, volume, torch.rand(1, 1, 6, 6, 6), 1)
+
+
+def test_a_softmax_computes_what_torch_does_and_adds_up():
+    x, r, weights = drawn(2, 3, 5), drawn(1, 3, 5), drawn(2, 3, 5)
+    x.requires_grad_()
+    value, of_reference = softmax(x, r, 2)
+    torch.testing.assert_close(value, torch.softmax(x, 2))
+    torch.testing.assert_close(of_reference, torch.softmax(r, 2))
+    (weights * value).sum().backward()
+    sums = (weights * (value - of_reference)).sum((1, 2)).detach()
+    torch.testing.assert_close((x.grad * (x - r)).sum((1, 2)).detach(), sums)
+
+
+def test_near_the_reference_the_multipliers_of_a_softmax_are_its_gradient():
+    r, weights = drawn(1, 3, 5), drawn(1, 3, 5)
+    x = (r + 1e-9 * drawn(1, 3, 5)).requires_grad_()
+    (multiplier,) = torch.autograd.grad((weights * softmax(x, r, 2)[0]).sum(), x)
+    (gradient,) = torch.autograd.grad((weights * torch.softmax(x, 2)).sum(), x)
+    torch.testing.assert_close(multiplier, gradient, rtol=1e-6, atol=1e-8)
+
+
+def test_a_masked_score_has_no_multiplier():
+    x = torch.tensor([[0.5, float("-inf"), 2.0]], dtype=torch.float64, requires_grad=True)
+    r = torch.tensor([[0.1, float("-inf"), -1.0]], dtype=torch.float64)
+    value, of_reference = softmax(x, r, 1)
+    (multiplier,) = torch.autograd.grad(value[0, 2], x)
+    assert multiplier[0, 1] == 0
+    total = sum(float(multiplier[0, k] * (x[0, k] - r[0, k]).detach()) for k in (0, 2))
+    assert total == pytest.approx(float((value - of_reference)[0, 2].detach()))
+
+
+def test_two_matrices_get_their_shapley_values():
+    a, b, a_r, b_r = drawn(2, 3, 4), drawn(2, 4, 5), drawn(1, 3, 4), drawn(1, 4, 5)
+    a.requires_grad_(), b.requires_grad_()
+    value = multiplied(torch.matmul, a, b, a_r, b_r)
+    torch.testing.assert_close(value, a @ b)
+    weights = drawn(2, 3, 5)
+    (weights * value).sum().backward()
+    first, second = (weights * (a @ b_r - a_r @ b_r)).sum((1, 2)), (weights * (a @ b - a_r @ b)).sum((1, 2))
+    torch.testing.assert_close((a.grad * (a - a_r)).sum((1, 2)).detach(), ((first + second) / 2).detach())
+    both = (a.grad * (a - a_r)).sum((1, 2)) + (b.grad * (b - b_r)).sum((1, 2))
+    torch.testing.assert_close(both.detach(), (weights * (a @ b - a_r @ b_r)).sum((1, 2)).detach())
+
+
+def test_a_transformer_is_explained_and_adds_up():
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches, self.block, self.head = nn.Conv3d(1, 8, 4, 4), OpenEncoderLayer(layer), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.block(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
+
+    network = Tokens().double().eval()
+    values, explained, of_reference = deeplift(network, drawn(2, 1, 8, 8, 8), drawn(1, 1, 8, 8, 8), 1)
+    torch.testing.assert_close(values.flatten(1).sum(1), explained - of_reference)
+
+
+@pytest.mark.parametrize("start", ["logit", "evidence"])
+def test_operators_in_place_leave_what_is_explained(start):
+    class InPlace(_Function):
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.relu(self.conv(x))
+            y *= 2.0
+            y += 0.3
+            y -= 0.1
+            y /= 4.0
+            y *= self.other(x)
+            return self.head(y.mean((2, 3, 4)))
+
+    network, volume, reference = InPlace(None).double().eval(), drawn(1, 1, 5, 5, 5), drawn(1, 1, 5, 5, 5)
+    values, explained, of_reference = deeplift(network, volume, reference, 1, start)
+    torch.testing.assert_close(values.flatten(1).sum(1), explained - of_reference)
+    wanted = network(volume)[:, 1] - (network(volume)[:, 0] if start == "evidence" else 0)
+    torch.testing.assert_close(explained, wanted.detach())
+
+
+class Squares(nn.Module):
+    """Products of a value with itself, of matrices and of values, and a sparse activation of values in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.patches, self.head = nn.Conv3d(1, 8, 4, 4), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.einsum("bnc,bmc->bnm", x, x) + x * x
+        return self.head(torch.tanh(x.transpose(1, 2))[:, 0])
+
+
+def test_a_value_times_itself_and_values_in_another_order_add_up():
+    network, volume, reference = Squares().double().eval(), drawn(2, 1, 8, 8, 8), drawn(1, 1, 8, 8, 8)
+    values, explained, of_reference = deeplift(network, volume, reference, 1)
+    torch.testing.assert_close(values.flatten(1).sum(1), explained - of_reference)
+    answer = attribute(network, volume, 1, Lrp(beta=0.5))
+    scale = 1 + answer.values.abs().flatten(1).sum(1)
+    assert bool((answer.ledger.residual.abs() < 1e-7 * scale).all())

@@ -32,7 +32,7 @@ class TwiceReLU(nn.ReLU):
 
 class Squared(nn.Sequential):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * super().forward(x)
+        return super().forward(x) ** 2
 
 
 class ByValue(nn.Sequential):
@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "layer of one's own": (lambda: with_layer(2, TwiceReLU()), ["layer 2", "TwiceReLU"]),
     "block of one's own": (
         lambda: nn.Sequential(Squared(nn.ReLU()), *toy_network()).eval(),
-        ["layer 0.mul (Product)", "has no rule in this method"],
+        ["layer 0.pow_1 (pow)", "has no rule in this method"],
     ),
     "model of one's own": (lambda: OwnForward([staged(toy_network())]).eval(), ["layer neg (neg)"]),
     "a hook that changes what a layer gives": (lambda: hooked(toy_network()), ["layer 2 (ReLU)", "forward hook"]),

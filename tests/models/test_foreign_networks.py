@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.models.families.foreign import FOREIGN, ForeignConfig, made, with_weights
-from heatlas.pipeline.models.foreign.adapted import Answer, adapted
+from heatlas.pipeline.models.foreign.adapted import OutputForm, adapted
+from heatlas.pipeline.models.foreign.open_layers import with_open_layers
 from heatlas.pipeline.models.graph.boundary import split_at, staged
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
@@ -78,7 +79,7 @@ def test_a_sigmoid_is_taken_off_where_it_is_named_and_never_guessed():
     network = Net(1, nn.Sigmoid()).eval()
     with torch.no_grad():
         assert torch.equal(adapted(network, VOLUME)(VOLUME), network(VOLUME))
-        found = adapted(network, VOLUME, outputs=2, answer=Answer("sigmoid"))(VOLUME)
+        found = adapted(network, VOLUME, outputs=2, form=OutputForm("sigmoid"))(VOLUME)
         torch.testing.assert_close(found, torch.cat([torch.zeros(1, 1), network.logits(VOLUME)], 1))
         torch.testing.assert_close(torch.softmax(found, 1)[:, 1:], network(VOLUME))
 
@@ -86,11 +87,11 @@ def test_a_sigmoid_is_taken_off_where_it_is_named_and_never_guessed():
 def test_the_expected_value_of_bins_is_the_output():
     network = Net(last=nn.LogSoftmax(1)).eval()
     with torch.no_grad():
-        found = adapted(network, VOLUME, answer=Answer(bins=(60.0, 70.0, 90.0)))(VOLUME)
+        found = adapted(network, VOLUME, form=OutputForm(bins=(60.0, 70.0, 90.0)))(VOLUME)
         wanted = (torch.softmax(network.logits(VOLUME), 1) * torch.tensor([60.0, 70.0, 90.0])).sum(1, keepdim=True)
     torch.testing.assert_close(found, wanted)
     with pytest.raises(UsageError, match="2 centres, but the network has 3 outputs"):
-        adapted(network, VOLUME, answer=Answer(bins=(60.0, 70.0)))
+        adapted(network, VOLUME, form=OutputForm(bins=(60.0, 70.0)))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_the_expected_value_of_bins_is_the_output():
 def test_of_several_answers_one_is_named(end, item):
     network = Outside(end).eval()
     with torch.no_grad():
-        found = adapted(network, VOLUME, answer=Answer(item=item))(VOLUME)
+        found = adapted(network, VOLUME, form=OutputForm(item=item))(VOLUME)
         torch.testing.assert_close(found, network.logits(VOLUME))
     with pytest.raises(UsageError, match=r"say which is the answer, as output_item = "):
         adapted(network, VOLUME)
@@ -297,7 +298,7 @@ def test_layers_of_a_chain_keep_their_names():
 def test_a_saturated_sigmoid_is_taken_off_whatever_its_shape(end):
     network = Outside(lambda z: end(torch.sigmoid(100 * z)), outputs=1).eval()
     with torch.no_grad():
-        found = adapted(network, VOLUME, answer=Answer("sigmoid"))(VOLUME)
+        found = adapted(network, VOLUME, form=OutputForm("sigmoid"))(VOLUME)
         torch.testing.assert_close(found, 100 * network.logits(VOLUME))
 
 
@@ -324,17 +325,32 @@ class Tied(Net):
         return self.head(self.pool(x).flatten(1)) + self.offset
 
 
+class OfTokens(Net):
+    """With attention, which is opened."""
+
+    def __init__(self, outputs: int = 2) -> None:
+        super().__init__(outputs)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def logits(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        return self.head((x + self.attention(x, x, x)[0]).mean(1))
+
+
 @pytest.mark.parametrize(
-    ("network", "outputs", "answer"),
-    [(Tied(), 2, Answer()), (Net(1), 2, Answer()), (Net(3), 1, Answer(bins=(1, 2, 3)))],
-)
-def test_a_network_is_stored_under_its_own_names_and_read_back_whatever_its_stages_are_called(network, outputs, answer):
-    model = adapted(network, VOLUME, outputs, answer)
+    ("network", "outputs", "form"),
+    [
+        (Tied(), 2, OutputForm()), (Net(1), 2, OutputForm()), (Net(3), 1, OutputForm(bins=(1, 2, 3))),
+        (OfTokens(), 2, OutputForm()),
+    ],
+)  # fmt: skip
+def test_a_network_is_stored_under_its_own_names_and_read_back_whatever_its_stages_are_called(network, outputs, form):
+    model = adapted(network, VOLUME, outputs, form)
     state = model.state_dict()
     assert set(state) <= set(network.state_dict())
     assert all(torch.equal(value, network.state_dict()[name]) for name, value in state.items())
     safetensors.torch.save(state)  # which refuses the same tensor under two names
-    other = adapted(type(network)(network.head.out_features), VOLUME, outputs, answer)
+    other = adapted(type(network)(network.head.out_features), VOLUME, outputs, form)
     for value in other.state_dict().values():
         value.zero_()
     both = nn.ModuleDict({"first": other})
@@ -343,3 +359,86 @@ def test_a_network_is_stored_under_its_own_names_and_read_back_whatever_its_stag
         assert torch.equal(other(VOLUME), model(VOLUME))
     with pytest.raises(RuntimeError, match="Missing key"):
         other.load_state_dict({name: value for name, value in state.items() if name != "head.bias"})
+
+
+class _SizeFirst(Net):
+    """Reads the number of volumes before all else, as much code does."""
+
+    def __init__(self, read) -> None:
+        super().__init__(2)
+        self.read = read
+
+    def forward(self, x: Tensor) -> Tensor:
+        volumes = self.read(x)
+        x = self.stem(x)
+        x = torch.nn.functional.adaptive_avg_pool3d(self.block(x) + x, 1)
+        return self.head(x.view(volumes, -1))
+
+
+def _unpacked(x: Tensor) -> int:
+    volumes, *_ = x.shape[0], x.shape[2]
+    return volumes
+
+
+@pytest.mark.parametrize("read", [lambda x: x.size(0), lambda x: x.shape[0], lambda x: x.size()[0], _unpacked])
+def test_a_number_of_volumes_that_is_read_early_leaves_the_boundaries(read):
+    network = _SizeFirst(read).eval()
+    first, second = staged(network, VOLUME)
+    two = torch.cat([VOLUME, VOLUME.flip(2)])
+    assert first(two).shape == (2, 4, 6, 7, 8)
+    torch.testing.assert_close(second(first(two)), network(two))
+    x = two
+    for _, layer in (one for part in split_at(network, "stem") for one in part):
+        x = layer(x)
+    torch.testing.assert_close(x, network(two))
+
+
+class _Patches(nn.Module):
+    """Looks at patches one by one, as if they were a batch, and takes the mean of its answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.conv, self.head = nn.Conv3d(1, 3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.unfold(2, 4, 4).unfold(3, 4, 4).unfold(4, 4, 4).reshape(-1, 1, 4, 4, 4)
+        y = torch.relu(self.conv(y)).mean((2, 3, 4))
+        return self.head(y.view(x.size(0), -1, 3).mean(1))
+
+
+def test_patches_in_place_of_volumes_are_no_boundary_but_the_network_is_explained():
+    volume, network = torch.rand(1, 1, 8, 8, 8), _Patches().eval()
+    torch.testing.assert_close(adapted(network, volume)(volume), network(volume))
+    assert len(adapted(network, volume).stages) == 1
+
+
+def test_the_last_features_are_before_a_pooling_to_a_grid_of_its_own():
+    network = nn.Sequential(nn.Conv3d(1, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(2), nn.Flatten(), nn.Linear(24, 2))
+    first, _ = staged(network.eval(), VOLUME)
+    assert first(VOLUME).shape == (1, 3, 6, 7, 8)
+
+
+def test_the_pooling_of_a_gate_ends_no_features():
+    class SqueezeExcite(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.gate, self.head = nn.Conv3d(1, 3, 3), nn.Conv3d(3, 3, 1), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.conv(x))
+            x = x * torch.sigmoid(self.gate(nn.functional.adaptive_avg_pool3d(x, 1)))
+            return self.head(x.mean((2, 3, 4)))
+
+    network = SqueezeExcite().eval()
+    first, second = staged(network, VOLUME)
+    assert [name for name, _ in second.named_children()] == ["mean", "head"]
+    torch.testing.assert_close(second(first(VOLUME)), network(VOLUME))
+
+
+def test_opened_attention_has_the_weights_of_the_network_and_answers_the_same():
+    network = OfTokens().eval()
+    opened = with_open_layers(network)
+    torch.testing.assert_close(opened(VOLUME), network(VOLUME), rtol=1e-5, atol=1e-6)
+    assert opened.attention.qkv.weight is network.attention.in_proj_weight
+    assert with_open_layers(Net()) is None

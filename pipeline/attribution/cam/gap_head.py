@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.network_view import NetworkView
-from heatlas.pipeline.models.graph.tracing import SpatialMean
+from heatlas.pipeline.models.graph.operations import SpatialMean
 from heatlas.pipeline.run.errors import UsageError
 
 TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Flatten)

@@ -28,7 +28,7 @@ class Gradient:
     name: ClassVar[str] = "gradient"
 
     def maps(self, view: NetworkView) -> Tensor:
-        return channel_sum(score_gradient(view.score, view.features).abs())
+        return score_gradient(view.score, view.features).abs()
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class InputTimesGradient:
     name: ClassVar[str] = "input-x-gradient"
 
     def maps(self, view: NetworkView) -> Tensor:
-        return channel_sum(input_times_gradient(view.score, view.features))
+        return input_times_gradient(view.score, view.features)
 
 
 def score_gradient(score: Score, features: Tensor) -> Tensor:

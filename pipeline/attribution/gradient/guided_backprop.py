@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.planner import boundary_value, plan_forward
 from heatlas.pipeline.attribution.graph.tape import Values
-from heatlas.pipeline.attribution.methods import described, one_channel
+from heatlas.pipeline.attribution.methods import described
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.records import Attribution
@@ -96,8 +96,8 @@ class GuidedBackprop:
     def answers(
         self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
     ) -> Sequence[Attribution]:
-        """Susceptibility (B, 1, d, h, w)."""
-        answer = one_channel(guided_backprop(model, volumes, target, start, stage))
+        """Susceptibility (B, C, d, h, w)."""
+        answer = guided_backprop(model, volumes, target, start, stage)
         return [replace(answer, parameters=described(self, stage, start))]
 
     def maps(self, view: NetworkView) -> Tensor:

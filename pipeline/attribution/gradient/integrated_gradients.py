@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
+from heatlas.pipeline.attribution.gradient.gradients import Score, score_and_gradient
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
@@ -67,7 +67,7 @@ class IntegratedGradients(CheckedSettings):
         with torch.no_grad():
             ends = [in_batches(view.score, a, self.batch) for a in (view.features, baseline)]
         require_complete(self.name, path, ends[0], ends[1], self.tolerance, f"raise steps (now {self.steps})")
-        return channel_sum(path.attributions)
+        return path.attributions
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class SmoothInputTimesGradient(CheckedSettings, InputTimesGradient):
     kernel: Kernel = 15
 
     def maps(self, view: NetworkView) -> Tensor:
-        return gaussian_smooth(super().maps(view), self.kernel)
+        return gaussian_smooth(channel_sum(super().maps(view)), self.kernel)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class SmoothIntegratedGradients(IntegratedGradients):
     kernel: Kernel = 15
 
     def maps(self, view: NetworkView) -> Tensor:
-        return gaussian_smooth(super().maps(view), self.kernel)
+        return gaussian_smooth(channel_sum(super().maps(view)), self.kernel)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class SmoothGrad(CheckedSettings):
 
     def maps(self, view: NetworkView) -> Tensor:
         gradient = smooth_gradient(view.score, view.features, self.samples, self.noise, self.seed, batch=self.batch)
-        return channel_sum(gradient.abs())
+        return gradient.abs()
 
 
 def smooth_gradient(

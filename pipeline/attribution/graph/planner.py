@@ -24,26 +24,34 @@ from heatlas.pipeline.attribution.graph.supported import (
 )
 from heatlas.pipeline.attribution.network_view import split_layers
 from heatlas.pipeline.models.graph.boundary import is_in
-from heatlas.pipeline.models.graph.tracing import (
+from heatlas.pipeline.models.graph.operations import (
     ACTIVATIONS,
     NORMALISATIONS,
     PASSED,
     POOLINGS,
     Concatenate,
     Gate,
-    Operation,
-    Program,
+    MatrixProduct,
+    Moved,
+    Product,
+    Scaled,
+    Shifted,
     Sum,
-    trace,
 )
+from heatlas.pipeline.models.graph.tracing import Operation, Program, trace
 from heatlas.pipeline.run.errors import UsageError
 
 BatchNormMode = Literal["fold", "identity"]
 
-UNCHANGED = (*ACTIVATIONS, *NORMALISATIONS, nn.ConstantPad3d)
+UNCHANGED = (*ACTIVATIONS, *NORMALISATIONS, nn.ConstantPad3d, Scaled, Shifted)
 """Layers that relevance passes as it is: activations, each value of which comes from one (Bach et al. 2015), and
 normalisations by the spread of the values themselves, by the identity rule of AttnLRP (Achtibat et al. 2024, eq. 14).
-What was padded is cut off."""
+What was padded is cut off. A factor that does not depend on the volume changes nothing either, and what is added to a
+value (positions of tokens) is left out like a bias."""
+PRODUCTS = (MatrixProduct, Product)
+"""Both factors get half of the relevance; `pipeline.attribution.lrp.attention`."""
+LOCAL = (*PRODUCTS, nn.Softmax, Moved)
+"""Operations whose relevance goes back through their derivative at the values of the volume."""
 FOLLOWERS = (
     nn.BatchNorm3d, *(kind for kind in PASSED if kind is not nn.Flatten), *ACTIVATIONS, *NORMALISATIONS, nn.MaxPool3d,
     nn.AdaptiveMaxPool3d,
@@ -174,7 +182,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
     """
     if batch_norm not in ("fold", "identity"):
         raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'fold' and 'identity'.")
-    program = plan_forward(model, UNCHANGED)
+    program = plan_forward(model, (*UNCHANGED, *LOCAL))
     boundary = boundary_value(model, program, stage)
     if batch_norm == "fold":
         boundary = _past_normalisation(program, boundary)
@@ -193,7 +201,8 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
         chain = _chain(operation, program, boundary)
         taken.update(link.value for link in chain)
         step = _step(chain, batch_norm, operation.inputs[0] in near_input)
-        if step.weights is None and set(step.inputs) <= near_input:
+        same_places = step.weights is None and not isinstance(step.head, LOCAL)
+        if same_places and set(step.inputs) <= near_input:
             near_input.add(step.value)
         steps.append(step)
     return RelevancePlan(tuple(steps), program, boundary)
@@ -201,7 +210,7 @@ def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str
 
 def carried(program: Program) -> dict[str, Operation]:
     """Operations that carry relevance, by output value: all that lead to the result, except through a gate."""
-    by_value = {operation.value: operation for operation in program.operations}
+    by_value = {one.value: one for one in program.operations if one.value not in program.constants}
     carrying: dict[str, Operation] = {}
     waiting = [program.result]
     while waiting:
@@ -231,7 +240,7 @@ def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: boo
     operations = tuple(chain if pool is None else chain[:-1])
     norm = _norm_to_fold(chain) if batch_norm == "fold" else None
     inputs = head.inputs[:1] if isinstance(head.module, Gate) else head.inputs
-    shares = isinstance(head.module, (nn.Conv3d, nn.Linear, Sum, Concatenate, *POOLINGS))
+    shares = isinstance(head.module, (nn.Conv3d, nn.Linear, Sum, Concatenate, *POOLINGS, *LOCAL))
     return PlannedStep(
         name=head.name if shares else last.name,
         operations=operations,

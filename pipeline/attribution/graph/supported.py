@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
 
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from heatlas.pipeline.models.graph.tracing import (
-    KNOWN,
-    Concatenate,
-    Gate,
-    Operation,
-    Product,
-    Program,
-    Reshape,
-    Sum,
-)
+from heatlas.pipeline.models.graph.operations import KNOWN, Concatenate, Gate, Moved, Reshape, Sum
+from heatlas.pipeline.models.graph.rewriting import reads_shape
+from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import UsageError
 
 MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
 """Layers that differ in training mode, in all dimensions, since those of a gate may have any."""
-SAME_MEMORY = (Reshape, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
+SAME_MEMORY = (Reshape, Moved, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
 """Operations whose output may share memory with their input (in evaluation mode)."""
-SHAPE_ONLY = ("size", "dim", getattr)
-"""Operations that read only the shape of a value."""
 IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
 
 
@@ -37,32 +27,17 @@ def labelled(operation: Operation) -> str:
 
 
 LINEAR = (
-    "mean", "sum", "permute", "transpose", "unsqueeze", "expand", "expand_as", "repeat", "chunk", "split", operator.neg,
-    operator.sub, operator.add, operator.getitem, torch.mean, torch.sum, torch.sub, torch.unsqueeze, torch.permute,
-    torch.transpose, torch.chunk, torch.split, F.interpolate,
+    "mean", "sum", operator.neg, operator.sub, operator.add, torch.mean, torch.sum, torch.sub, F.interpolate,
 )  # fmt: skip
 """Functions and methods of tensors that are linear in all values together."""
-SCALINGS = (operator.mul, torch.mul, "mul", operator.truediv, torch.div, "div")
-"""Linear if all factors but one are numbers or weights."""
 
 
-def is_linear(operation: Operation, numbers: Collection[str]) -> bool:
-    """Whether a function or a method of a tensor is linear in what relevance may go to.
-
-    Parameters
-    ----------
-    operation : Operation
-    numbers : collection of str
-        Values that do not depend on the volume other than by its shape.
-    """
+def is_linear(operation: Operation) -> bool:
+    """Whether a function or a method of tensors is linear in all of them together."""
     node = operation.node
     if operation.module is not None or node.op not in ("call_function", "call_method"):
         return isinstance(operation.module, nn.Upsample) and operation.module.mode in ("nearest", "trilinear")
-    if node.target in LINEAR:
-        return True
-    free = [other for other in node.all_input_nodes if other.name not in numbers]
-    divides = node.target in SCALINGS[3:]
-    return node.target in SCALINGS and len(free) == 1 and (not divides or free[0] is node.args[0])
+    return node.target in LINEAR
 
 
 def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()) -> None:
@@ -81,14 +56,14 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
     """
     module = operation.module
     known: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in others if kind not in KNOWN))
-    kinds: tuple[type[nn.Module], ...] = (*known, Sum, Concatenate, Gate, Reshape)
+    kinds: tuple[type[nn.Module], ...] = (*known, Sum, Concatenate, Gate, Reshape, Moved)
     kind = next((kind for kind in kinds if isinstance(module, kind)), None)
     if module is None or kind is None or type(module).forward is not kind.forward:
+        named = ", ".join(kind.__name__ for kind in known if kind.__module__ != Sum.__module__)
         raise UsageError(
-            f"layer {labelled(operation)} has no rule in this method; known are "
-            f"{', '.join(kind.__name__ for kind in known if kind is not Product)}, sums, concatenation of channels, "
-            "gates, and changes of shape. Methods that use only outputs and gradients take any network, such as "
-            "expected-gradients and integrated-gradients."
+            f"layer {labelled(operation)} has no rule in this method; known are {named}, sums, means, concatenation of "
+            "channels, gates, and changes of shape. Methods that use only outputs and gradients take any network, such "
+            "as expected-gradients and integrated-gradients."
         )
     if module._forward_hooks or module._forward_pre_hooks:
         raise UsageError(
@@ -118,7 +93,7 @@ def require_private_in_place(operation: Operation, program: Program) -> None:
     by_value = {other.value: other for other in program.operations}
     source: fx.Node | None = operation.node.all_input_nodes[0]
     while source is not None:
-        if sum(user.target not in SHAPE_ONLY for user in source.users) > 1:
+        if sum(not reads_shape(user) for user in source.users) > 1:
             raise UsageError(
                 f"layer {labelled(operation)} works in place on a value that other layers read; create it with "
                 "inplace=False, or write its result to a new value."
@@ -153,6 +128,8 @@ def _unsupported_option(module: nn.Module) -> str:
         return "has no running statistics and normalises by the batch; train it with track_running_stats=True"
     if isinstance(module, nn.MaxPool3d | nn.AdaptiveMaxPool3d) and module.return_indices:
         return "return_indices=True is not supported; create it without"
+    if isinstance(module, nn.Softmax) and module.dim is None:
+        return "does not say its axis; create it with dim="
     if isinstance(module, nn.Flatten) and (module.start_dim != 1 or module.end_dim != -1):
         return "must flatten everything but the batch (start_dim=1, end_dim=-1)"
     return ""

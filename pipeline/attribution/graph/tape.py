@@ -6,6 +6,7 @@ and the volume. Sums of contributions are computed in the backward pass, only at
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,16 @@ import torch
 from torch import Tensor, fx, nn
 
 from heatlas.pipeline.attribution.graph.linear_maps import run_layer
-from heatlas.pipeline.attribution.graph.planner import PlannedStep, RelevancePlan
+from heatlas.pipeline.attribution.graph.planner import LOCAL, PlannedStep, RelevancePlan
 from heatlas.pipeline.attribution.graph.pooling import MaxPool
-from heatlas.pipeline.models.graph.tracing import Concatenate, Gate, Operation, Program, Reshape, Sum
+from heatlas.pipeline.models.graph.operations import AsCalled, Concatenate, Gate, Product, Scaled, Shifted, Sum
+from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+
+NOT_IN_PLACE: Mapping[Any, Callable[..., Any]] = {
+    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
+    operator.itruediv: operator.truediv, operator.ipow: operator.pow,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,12 +41,15 @@ class Record:
         Of the step's output before its max-pooling.
     winners : Tensor or None
         Winners of the max-pooling.
+    local : Tensor or None
+        Output of an operation whose relevance goes back through its derivative; `inputs` are its leaves.
     """
 
     step: PlannedStep
     inputs: tuple[Tensor, ...]
     unit_shape: torch.Size
     winners: Tensor | None
+    local: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -68,18 +78,21 @@ def record_forward(plan: RelevancePlan, volumes: Tensor) -> Tape:
     records = []
     for step in plan.steps:
         inputs = tuple(values[name] for name in step.inputs)
-        if step.weights is None and step.averaging is None and not isinstance(step.head, Sum):
+        local = None
+        if isinstance(step.head, LOCAL):
+            inputs, local = values.local(step.operations[0])
+        elif step.weights is None and step.averaging is None and not isinstance(step.head, Sum):
             inputs = tuple(a.new_empty(()).expand(a.shape) for a in inputs)  # only the shape is needed
         a: Any = None
         for operation in step.operations:
             a = values.run(operation)
-            if isinstance(operation.module, Sum | Gate):
+            if isinstance(operation.module, Sum | Gate | Scaled | Shifted):
                 _require_one_shape(operation.name, inputs, a)
         if step.pool is not None:
             a = values[step.inputs[0]] if not step.operations else a
             records.append(_pooled(step, inputs, a, values))
         elif step.inputs:
-            records.append(Record(step, inputs, a.shape, None))
+            records.append(Record(step, inputs, a.shape, None, local))
         del a
     return Tape(tuple(records), values[plan.program.result])
 
@@ -138,23 +151,38 @@ class Values:
             self.used(node.name)
         return value
 
+    def local(self, operation: Operation) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Copies of the inputs of an operation and what it makes of them, with the graph between."""
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = tuple(self._values[name].detach().clone().requires_grad_() for name in operation.inputs)
+            return leaves, self.called(operation, leaves)
+
+    def called(self, operation: Operation, inputs: Sequence[Tensor]) -> Any:
+        """What the model's own call makes of other inputs, of which two may be the same value of the model."""
+        left = list(zip(operation.inputs, inputs, strict=True))
+
+        def given(name: str) -> Any:
+            return left.pop(0)[1] if left and left[0][0] == name else self._values[name]
+
+        return _call(operation.node, given, self._modules)
+
     def _result(self, operation: Operation) -> Any:
         module, node = operation.module, operation.node
-        if module is None or isinstance(module, Reshape):
-            return _call(node, self._values, self._modules)
+        if module is None or isinstance(module, AsCalled):
+            return _call(node, self._values.__getitem__, self._modules)
         inputs = [self._values[name] for name in operation.inputs]
         if isinstance(module, nn.ReLU):
             return self._relu(inputs[0])
-        if isinstance(module, Sum | Gate | Concatenate):
+        if isinstance(module, Sum | Gate | Product | Concatenate):
             return module(*inputs)
         _require_fit(operation.name, module, inputs[0])
         return run_layer(module, inputs[0])
 
 
-def _call(node: fx.Node, values: Mapping[str, Any], modules: fx.GraphModule) -> Any:
-    """Run a node as it was traced."""
-    args = fx.node.map_arg(node.args, lambda n: values[n.name])
-    kwargs = fx.node.map_arg(node.kwargs, lambda n: values[n.name])
+def _call(node: fx.Node, value_of: Callable[[str], Any], modules: fx.GraphModule) -> Any:
+    """Run a node as it was traced, though not in place."""
+    args = fx.node.map_arg(node.args, lambda n: value_of(n.name))
+    kwargs = fx.node.map_arg(node.kwargs, lambda n: value_of(n.name))
     if node.op == "call_module":
         return modules.get_submodule(str(node.target))(*args, **kwargs)
     if node.op == "call_method":
@@ -163,7 +191,7 @@ def _call(node: fx.Node, values: Mapping[str, Any], modules: fx.GraphModule) -> 
         owner, _, name = str(node.target).rpartition(".")
         return getattr(modules.get_submodule(owner), name)
     assert callable(node.target)
-    return node.target(*args, **kwargs)
+    return NOT_IN_PLACE.get(node.target, node.target)(*args, **kwargs)
 
 
 def _require_one_shape(name: str, inputs: Sequence[Tensor], result: Tensor) -> None:

@@ -79,6 +79,13 @@ class LedgerEntry:
         return self.relevance_in - self.relevance_out - lost
 
 
+def constant_entry(layer: str, relevance: Tensor) -> LedgerEntry:
+    """Relevance of a constant that a layer joins to its values (a class token, another input): absorbed like a bias."""
+    arrived = sum_per_volume(relevance)
+    nothing = torch.zeros_like(arrived)
+    return LedgerEntry(layer, arrived, nothing, arrived, nothing, nothing)
+
+
 @dataclass(frozen=True)
 class Ledger:
     """Balances of all layers with weights, from output to input, and of the whole network.

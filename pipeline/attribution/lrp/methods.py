@@ -12,7 +12,7 @@ from heatlas.pipeline.attribution.graph.planner import BatchNormMode
 from heatlas.pipeline.attribution.lrp.composites import Composite, composite, focus, founding
 from heatlas.pipeline.attribution.lrp.relevance import lrp
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
-from heatlas.pipeline.attribution.methods import described, one_channel
+from heatlas.pipeline.attribution.methods import described
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.targets import StartValue
@@ -58,11 +58,11 @@ class Lrp(CheckedSettings):
     def answers(
         self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
     ) -> Sequence[Attribution]:
-        """Relevance (B, 1, d, h, w) for each β, with its ledger down to the stage."""
+        """Relevance (B, C, d, h, w) for each β, with its ledger down to the stage."""
         rules = [one._composite(volumes) for one in self.singles()]
         found = lrp(model, volumes, target, rules, start, self.batch_norm, stage)
         return [
-            replace(one_channel(answer), method=self.name, parameters=described(one, stage, start))
+            replace(answer, method=self.name, parameters=described(one, stage, start))
             for one, answer in zip(self.singles(), found, strict=True)
         ]
 

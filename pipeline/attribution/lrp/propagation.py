@@ -10,14 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.linear_maps import Averaging, Convolution, paired
-from heatlas.pipeline.attribution.graph.planner import RelevancePlan, Weights
+from heatlas.pipeline.attribution.graph.planner import LOCAL, RelevancePlan, Weights
 from heatlas.pipeline.attribution.graph.pooling import MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.tape import Record, Tape
-from heatlas.pipeline.attribution.lrp.composites import Composite
+from heatlas.pipeline.attribution.lrp.attention import back, product_relevance, softmax_relevance
+from heatlas.pipeline.attribution.lrp.composites import UNWEIGHTED, Composite
 from heatlas.pipeline.attribution.lrp.contributions import Contributors, Messages, Rule, merge_copies, products
-from heatlas.pipeline.attribution.lrp.ledger import LedgerEntry, Losses, sum_per_volume
+from heatlas.pipeline.attribution.lrp.ledger import LedgerEntry, Losses, constant_entry, sum_per_volume
 from heatlas.pipeline.attribution.lrp.winners import sparse_pays, winner_messages, winner_sums
-from heatlas.pipeline.models.graph.tracing import Concatenate, Sum
+from heatlas.pipeline.models.graph.operations import Concatenate, Moved, Sum
 from heatlas.pipeline.run.errors import UsageError
 
 Relevance = list[Tensor]
@@ -64,6 +65,10 @@ def propagate(
             for book, account in zip(entries, accounts, strict=True):
                 book.append(account)
         for name, part in zip(record.step.inputs, below, strict=True):
+            if name in plan.program.constants:
+                for book, relevance_of in zip(entries, part, strict=True):
+                    book.append(constant_entry(record.step.name, relevance_of))
+                continue
             at[name] = part if name not in at else [a + b for a, b in zip(at[name], part, strict=True)]
     answer = at.pop(plan.boundary)
     if at:
@@ -93,6 +98,8 @@ def _step_back(
         sizes = [a.shape[1] for a in record.inputs]
         split = [torch.split(r, sizes, dim=1) for r in relevance]
         return [[parts[place] for parts in split] for place in range(len(sizes))], []
+    if isinstance(step.head, LOCAL):
+        return _through_local(record, relevance)
     if isinstance(step.head, nn.ConstantPad3d):
         return [[F.pad(r, [-side for side in step.head.padding]) for r in relevance]], []
     return [[r.reshape(record.inputs[0].shape) for r in relevance]], []
@@ -242,6 +249,27 @@ def _through_unweighted(record: Record, relevance: Tensor, rule: Rule) -> tuple[
         down = None if messages.negative is None else _back_unweighted(averaging, messages.negative, a)
         below.append(a.clamp(min=0) * up if down is None else torch.where(a > 0, a * up, a * down))
     return below, messages
+
+
+def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance], list[LedgerEntry]]:
+    """Through attention: products of matrices, softmaxes, and values that are moved."""
+    head, local, leaves = record.step.head, record.local, record.inputs
+    assert local is not None
+    if isinstance(head, Moved):
+        return [[back(local, leaves, r.reshape(local.shape))[0] for r in relevance]], []
+    parts, losses = [], []
+    for one in relevance:
+        r = one.reshape(local.shape)
+        if isinstance(head, nn.Softmax):
+            found = softmax_relevance(leaves[0].detach(), local.detach(), r, head.dim or 0)
+            parts.append([found])
+            losses.append(Losses(bias=sum_per_volume(r) - sum_per_volume(found)))
+        else:
+            messages = UNWEIGHTED.messages(local.detach(), None, None, r)
+            parts.append(product_relevance(local, leaves, messages.positive))
+            losses.append(Losses.of(messages))
+    by_input = [[below[place] for below in parts] for place in range(len(leaves))]
+    return by_input, _accounts(record, relevance, [sum_inputs(below) for below in parts], losses)
 
 
 def _unweighted_sums(record: Record) -> tuple[Tensor, Tensor]:

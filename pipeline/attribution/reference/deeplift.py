@@ -2,13 +2,14 @@
 
 The map is ``multiplier * (x - r)`` and sums to ``score(x) - score(r)`` up to rounding; see
 `pipeline.attribution.reference.rescale`. The network's operations run one after the other for the volume and for the
-reference, so no hook is set and the model is not touched. A product of two values (squeeze and excitation, a
+reference, so no hook is set and the model is not touched. A product of two values (squeeze and excitation, attention, a
 normalisation by the spread of the values themselves) has no chord of one variable: each factor gets its Shapley value,
 and the sum stays exact. What no rule is defined for is refused by name.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -18,20 +19,39 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.graph.planner import boundary_value, max_pool, traced
-from heatlas.pipeline.attribution.graph.supported import is_linear, require_known
+from heatlas.pipeline.attribution.graph.supported import is_linear, labelled, require_known
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
-from heatlas.pipeline.attribution.methods import described, one_channel
+from heatlas.pipeline.attribution.methods import described
 from heatlas.pipeline.attribution.network_view import NetworkView, require_unchanging
 from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.reference.references import Reference, fitting
-from heatlas.pipeline.attribution.reference.rescale import Multiplied, Rescaled, RescaledMaxPool, normalised
+from heatlas.pipeline.attribution.reference.rescale import (
+    Multiplied,
+    Rescaled,
+    RescaledMaxPool,
+    is_flat,
+    multiplied,
+    normalised,
+    softmax,
+)
 from heatlas.pipeline.attribution.targets import StartValue, require_explainable, start_values
-from heatlas.pipeline.models.graph.tracing import ACTIVATIONS, NORMALISATIONS, Gate, Operation, Product, Program
+from heatlas.pipeline.models.graph.boundary import require_crossed
+from heatlas.pipeline.models.graph.operations import (
+    ACTIVATIONS,
+    NORMALISATIONS,
+    Gate,
+    MatrixProduct,
+    Product,
+    Scaled,
+    Shifted,
+)
+from heatlas.pipeline.models.graph.tracing import Operation, Program
 from heatlas.pipeline.run.errors import UsageError
 
-OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, nn.ConstantPad3d, nn.ConvTranspose3d, nn.Upsample)
+OTHERS = (*ACTIVATIONS, *NORMALISATIONS, Product, Scaled, Shifted, MatrixProduct, nn.Softmax, nn.ConstantPad3d,
+          nn.ConvTranspose3d, nn.Upsample)  # fmt: skip
 """Modules that DeepLIFT has a rule for, besides those that all methods know."""
 
 
@@ -45,16 +65,11 @@ def plan_deeplift(model: nn.Module) -> Program:
     """
     require_unchanging(model)
     program = traced(model)[0]
-    needed, numbers = {program.result}, set[str]()
-    for operation in program.operations:
-        if operation.node.target in ("size", "dim", getattr) or (
-            operation.module is None and {node.name for node in operation.node.all_input_nodes} <= numbers
-        ):
-            numbers.add(operation.value)  # a shape, or what is computed of shapes and of weights alone
+    needed = {program.result}
     for operation in reversed(program.operations):
-        if operation.value in needed and operation.value not in numbers:
+        if operation.value in needed and operation.value not in program.constants:
             needed |= {node.name for node in operation.node.all_input_nodes}
-            if not is_linear(operation, numbers):
+            if not is_linear(operation):
                 require_known(operation, OTHERS)
     return program
 
@@ -98,6 +113,7 @@ def deeplift(
     program = plan_deeplift(model)
     require_explainable(model, volumes)
     boundary = boundary_value(model, program, stage)
+    require_crossed(program, boundary, stage)
     with torch.inference_mode(False), torch.enable_grad(), exact_float32(volumes.device):
         volumes, reference = (one.clone() if one.is_inference() else one for one in (volumes, reference))
         leaf = volumes.detach().requires_grad_(boundary == program.source)
@@ -122,8 +138,24 @@ def _run(operation: Operation, own: Values, theirs: Values) -> tuple[Tensor, Ten
     if isinstance(module, Gate | Product):
         (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (own, theirs))
         return _given(operation, own, theirs, Multiplied.apply(a, b, a_r, b_r), a_r * b_r)  # type: ignore[no-untyped-call]
+    if isinstance(module, MatrixProduct):
+        (a, b), (a_r, b_r) = ([values[name] for name in operation.inputs] for values in (own, theirs))
+
+        def product(*factors: Tensor) -> Tensor:
+            return own.called(operation, factors)  # type: ignore[no-any-return]
+
+        return _given(operation, own, theirs, multiplied(product, a, b, a_r, b_r), product(a_r, b_r))
+    if isinstance(module, nn.Softmax):
+        (name,) = operation.inputs
+        return _given(operation, own, theirs, *softmax(own[name], theirs[name], module.dim or 0))
     if isinstance(module, NORMALISATIONS) and getattr(module, "running_mean", None) is None:
         (name,) = operation.inputs
+        if is_flat(module, own[name], theirs[name]):
+            warnings.warn(
+                f"deeplift: the reference is constant before layer {labelled(operation)}, which divides by its spread; "
+                "single voxels may get huge values of both signs. Take images of controls as the reference.",
+                stacklevel=2,
+            )
         return _given(operation, own, theirs, *normalised(module, own[name], theirs[name]))
     if pool is None and not isinstance(module, ACTIVATIONS):
         value = own.run(operation)
@@ -175,7 +207,7 @@ class DeepLift(CheckedSettings):
     def answers(
         self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
     ) -> Sequence[Attribution]:
-        """Contributions (B, 1, d, h, w) that sum to the value of the volume less that of the reference."""
+        """Contributions (B, C, d, h, w) that sum to the value of the volume less that of the reference."""
         reference = fitting(self.reference, volumes, self.name)
         baselines = [reference.mean] if self.compare == "mean" else list(torch.split(reference.volumes, 1))
         total, of_references = None, []
@@ -184,18 +216,9 @@ class DeepLift(CheckedSettings):
             total = found if total is None else total + found
             of_references.append(of_reference)
         assert total is not None
-        return [
-            one_channel(
-                Attribution(
-                    total / len(baselines),
-                    self.name,
-                    target,
-                    explained,
-                    described(self, stage, start),
-                    reference_value=torch.cat(of_references).mean().expand(len(volumes)),
-                )
-            )
-        ]
+        settings, base = described(self, stage, start), torch.cat(of_references).mean().expand(len(volumes))
+        values = total / len(baselines)
+        return [Attribution(values, self.name, target, explained, settings, reference_value=base)]
 
     def maps(self, view: NetworkView) -> Tensor:
         return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values

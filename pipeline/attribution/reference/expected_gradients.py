@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.gradient.gradients import Score, channel_sum, score_and_gradient
+from heatlas.pipeline.attribution.gradient.gradients import Score, score_and_gradient
 from heatlas.pipeline.attribution.gradient.integrated_gradients import PathIntegral, path_integral, require_complete
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import Drawn
@@ -174,7 +174,7 @@ class ExpectedGradients(CheckedSettings):
         return self.drawn(view).values
 
     def drawn(self, view: NetworkView) -> Drawn:
-        """Maps (B, 1, d, h, w) that sum to ``score(features)`` less the mean score of the reference.
+        """Maps (B, C, d, h, w) that sum to ``score(features)`` less the mean score of the reference.
 
         Where the points stand for too little of the paths to be weighted, more are taken, up to `MOST` times as many.
 
@@ -202,7 +202,7 @@ class ExpectedGradients(CheckedSettings):
             )  # fmt: skip
             maps.append(path.attributions)
             missed.append(own.new_tensor([float(sample.slopes.mean()) - wanted]))
-        return Drawn(channel_sum(torch.cat(maps)), sampling_error=torch.cat(missed))
+        return Drawn(torch.cat(maps), sampling_error=torch.cat(missed))
 
     def reference_value(self, view: NetworkView) -> Tensor:
         """Mean score of the reference volumes, (B,)."""
@@ -238,7 +238,7 @@ class IntegratedGradientsFromMean(CheckedSettings):
         return {"reference": surroundings.reference}
 
     def maps(self, view: NetworkView) -> Tensor:
-        """Maps (B, 1, d, h, w) that sum to ``score(features)`` less the score of the mean control, about.
+        """Maps (B, C, d, h, w) that sum to ``score(features)`` less the score of the mean control, about.
 
         Raises
         ------
@@ -251,7 +251,7 @@ class IntegratedGradientsFromMean(CheckedSettings):
             of_mean = view.score(baseline).expand(len(view.volumes))
         path = path_integral(view.score, view.features, baseline, self.steps, self.batch)
         require_complete(self.name, path, view.own_score, of_mean, self.tolerance, f"raise steps (now {self.steps})")
-        return channel_sum(path.attributions)
+        return path.attributions
 
     def reference_value(self, view: NetworkView) -> Tensor:
         """Score of the mean control, (B,)."""

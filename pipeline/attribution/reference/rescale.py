@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, gather, scatter
-from heatlas.pipeline.models.graph.tracing import SMOOTH
+from heatlas.pipeline.models.graph.operations import SMOOTH
 
 SPARSE = 4
 """Slopes are computed one by one if fewer than this part of the units have a multiplier."""
@@ -70,7 +70,7 @@ class Rescaled(torch.autograd.Function):
         if by_channel or len(there) > x.numel() // SPARSE:
             return multiplier * chord_slope(ctx.module, x, r, y, s, shortest), None, None, None
         few, x_few, r_few, y_few, s_few = (one.reshape(-1)[there] for one in (multiplier, x, r, y, s))
-        answer = torch.zeros_like(x).view(-1)
+        answer = x.new_zeros(x.numel())
         answer[there] = few * chord_slope(ctx.module, x_few, r_few, y_few, s_few, shortest)
         return answer.view_as(x), None, None, None
 
@@ -165,6 +165,37 @@ def normalised(module: nn.Module, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]
     inverse = Sloped.apply(v, 1 / root, -1 / (root * root_r * (root + root_r)))  # type: ignore[no-untyped-call]
     scaled = Multiplied.apply(centred, inverse, centred_r, 1 / root_r)  # type: ignore[no-untyped-call]
     return _with_weights(module, scaled.view_as(x)), _with_weights(module, (centred_r / root_r).view_as(r))
+
+
+def softmax(x: Tensor, r: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The softmax of x and of the reference r along an axis; derivatives of the first are multipliers that add up.
+
+    ``exp`` has the slope of its chord, the sum is linear, the chord of ``1 / t`` has ``-1 / (t t_r)``, and the result
+    is a product (`Multiplied`). Scores that are masked (minus infinity) in both get none.
+    """
+    top = torch.maximum(x, r).amax(dim, keepdim=True).detach()
+    masked = torch.isinf(x) & torch.isinf(r)
+    e, e_r = torch.exp(x.detach() - top), torch.exp(r - top)
+    shortest = torch.finfo(x.dtype).eps ** 0.5
+    slope = chord_slope(lambda a: torch.exp(a - top), x.detach(), r, e, e_r, shortest).masked_fill(masked, 0)
+    powers = Sloped.apply(x.masked_fill(masked, 0), e, slope)  # type: ignore[no-untyped-call]
+    total, total_r = powers.sum(dim, keepdim=True), e_r.sum(dim, keepdim=True)
+    inverse = Sloped.apply(total, 1 / total.detach(), -1 / (total.detach() * total_r))  # type: ignore[no-untyped-call]
+    of_r = torch.softmax(r, dim)
+    return Multiplied.apply(powers, inverse, e_r, 1 / total_r), of_r  # type: ignore[no-untyped-call]
+
+
+def multiplied(product: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, a_r: Tensor, b_r: Tensor) -> Tensor:
+    """Any product that is linear in both factors, as of matrices, with the multipliers of `Multiplied`."""
+    halves = product(a, (b + b_r).detach() / 2) + product((a + a_r).detach() / 2, b)
+    return product(a, b).detach() + halves - halves.detach()
+
+
+def is_flat(module: nn.Module, x: Tensor, r: Tensor) -> bool:
+    """Whether only `eps` keeps the spread of a reference from 0, somewhere where that of the volume is larger."""
+    v, v_r = (_centred(module, one).square().mean(-1) for one in (x, r))
+    eps = float(module.eps)  # type: ignore[arg-type]
+    return bool(((v_r < eps) & (v > 100 * eps)).any())
 
 
 def _centred(module: nn.Module, x: Tensor) -> Tensor:

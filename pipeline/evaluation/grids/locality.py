@@ -16,7 +16,8 @@ from heatlas.pipeline.attribution.graph.pooling import triple
 from heatlas.pipeline.attribution.network_view import open_parts
 from heatlas.pipeline.evaluation.grids.heads import pools_globally
 from heatlas.pipeline.evaluation.grids.layout import Layout
-from heatlas.pipeline.models.graph.tracing import Concatenate, Program, Reshape, Sum, trace
+from heatlas.pipeline.models.graph.operations import Concatenate, Reshape, Sum
+from heatlas.pipeline.models.graph.tracing import Program, trace
 from heatlas.pipeline.run.errors import UsageError
 
 WINDOWED = (nn.Conv3d, nn.MaxPool3d, nn.AvgPool3d)

@@ -155,7 +155,7 @@ def _build(shape: Shape, settings: ForeignConfig, outputs: int) -> StagedModel:
     import torch
 
     from heatlas.pipeline.models.families.family import Architecture
-    from heatlas.pipeline.models.foreign.adapted import Answer, ForeignNetwork, adapted
+    from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, OutputForm, adapted
 
     network = made(settings)
     if torch.empty(()).is_meta:  # only its weights are counted
@@ -163,8 +163,8 @@ def _build(shape: Shape, settings: ForeignConfig, outputs: int) -> StagedModel:
     if settings.weights:
         with_weights(network, Path(settings.weights))
     volume = torch.rand((1, 1, *shape), generator=torch.Generator().manual_seed(0))
-    answer = Answer(settings.output, settings.output_item, settings.bins)
-    model = adapted(network.float(), volume, outputs, answer)
+    form = OutputForm(settings.output, settings.output_item, settings.bins)
+    model = adapted(network.float(), volume, outputs, form)
     model.architecture = Architecture(settings, shape)
     return model
 

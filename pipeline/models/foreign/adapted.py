@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.exchange import names_in
+from heatlas.pipeline.models.foreign.open_layers import with_open_layers
 from heatlas.pipeline.models.graph.boundary import staged
 from heatlas.pipeline.models.graph.tracing import LayerTracer
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -36,7 +37,7 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Answer:
+class OutputForm:
     """What a network answers.
 
     Parameters
@@ -66,11 +67,22 @@ class ForeignNetwork(StagedModel):
     stages : sequence of nn.Module
     original : nn.Module
         Holds the tensors of the stages; what the stages have beside them is constant, and not stored.
+
+    Attributes
+    ----------
+    answer : Tensor or None
+        (1, K), its logits of the volume that it was taken apart with.
+    others : mapping of str to Tensor
+        Inputs besides the volume, which are held fixed.
     """
+
+    answer: Tensor | None
+    others: Mapping[str, Tensor]
 
     def __init__(self, stages: Sequence[nn.Module], original: nn.Module) -> None:
         nn.Module.__init__(self)
         self._stages = nn.ModuleList(stages)
+        self.answer, self.others = None, {}
         names = names_in(original, self)
         own = tuple(self.state_dict())
 
@@ -96,8 +108,8 @@ class ForeignNetwork(StagedModel):
 
 
 def adapted(
-    network: nn.Module, volume: Tensor, outputs: int | None = None, answer: Answer | None = None
-) -> StagedModel:
+    network: nn.Module, volume: Tensor, outputs: int | None = None, form: OutputForm | None = None
+) -> ForeignNetwork:
     """A copy of any network that can be explained.
 
     Parameters
@@ -108,7 +120,7 @@ def adapted(
         (1, C, D, H, W), one that it takes; on the device of the network.
     outputs : int or None
         Classes that are told apart. For 2, a network with one logit gets 0 as the other.
-    answer : Answer, optional
+    form : OutputForm, optional
 
     Raises
     ------
@@ -117,7 +129,7 @@ def adapted(
     UsageError
         If it is random in evaluation mode, changes its input, or answers with anything but one row of numbers.
     """
-    answer = answer or Answer()
+    form = form or OutputForm()
     try:
         copied = copy.deepcopy(network).eval().requires_grad_(False)
     except Exception as error:  # the code of others can raise anything
@@ -129,30 +141,57 @@ def adapted(
             module.inplace = False  # type: ignore[assignment]
     given = _asked(copied, volume)
     if not _same(given, untouched):
+        if not _same(_asked(copy.deepcopy(network).eval(), volume), untouched):
+            raise UsageError(
+                f"network {type(network).__name__}: answers differently to the same volume in evaluation mode, so a "
+                "map would be one of chance; switch off what draws at random."
+            )
         raise UsageError(
             f"network {type(network).__name__}: answers differently without its in-place operations, since a later "
             "layer reads a value that one of them changed; create that layer with inplace=False and train again."
         )
-    item = _item_of(given, answer.item)
+    copied = _opened(copied, volume, given)
+    item = _item_of(given, form.item)
     first = given if item is None else given[item]
+    values = first
     if item is not None or first.dim() != 2:
         copied = _OneRow(copied, item, flat=first.dim() > 2, lone=first.dim() == 1)
-    values = _asked(copied, volume)
+        values = copied.row(given)
     if values.dim() != 2 or len(values) != 1:
         raise UsageError(f"network: answers {tuple(first.shape)} to one volume; it must be one row of numbers.")
     if not bool(torch.isfinite(values).all()):
         raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
-    copied = _with_logits(copied, answer.meaning, values, volume)
-    copied = _with_outputs(copied, values.shape[1], outputs, answer.bins, volume)
-    model = ForeignNetwork(staged(copied.eval(), volume), own).eval()
+    changed = _with_logits(copied, form.meaning, values, volume)
+    changed = _with_outputs(changed, values.shape[1], outputs, form.bins, volume)
+    model = ForeignNetwork(staged(changed.eval(), volume), own).eval()
     with torch.no_grad():
-        wanted, found = copied(volume), model(volume)
+        wanted, found = values if changed is copied else changed(volume), model(volume)
     if wanted.shape != found.shape or not torch.allclose(wanted, found, rtol=1e-4, atol=1e-5):
         raise UsageError(
             f"network {type(network).__name__}: taken apart it answers differently (a forward hook, an in-place "
             "function or another use of the batch axis); remove what its layers alone do not show."
         )
+    model.answer = found
     return model
+
+
+def _opened(network: nn.Module, volume: Tensor, given: Any) -> nn.Module:
+    """A network with its transformer layers opened, if it answers the same then."""
+    opened = with_open_layers(network)
+    try:
+        with torch.no_grad():
+            same = opened is not None and _near(opened(volume), given)
+    except Exception:  # a layer that is given masks, or read in another way
+        same = False
+    return opened if opened is not None and same else network
+
+
+def _near(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+    if isinstance(a, Mapping):
+        return all(_near(a[key], b[key]) for key in a)
+    return all(map(_near, a, b)) if isinstance(a, Sequence) and not isinstance(a, str) else True
 
 
 class _OneRow(nn.Module):
@@ -163,7 +202,10 @@ class _OneRow(nn.Module):
         self.network, self.item, self.flat, self.lone = network, item, flat, lone
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.network(x)
+        return self.row(self.network(x))
+
+    def row(self, found: Any) -> Tensor:
+        """The row of an answer."""
         row: Tensor = found if self.item is None else found[self.item]
         if self.lone:
             return row.unsqueeze(1)
@@ -187,27 +229,21 @@ class _Logarithm(nn.Module):
 
 
 def _asked(network: nn.Module, volume: Tensor) -> Any:
-    """What a network answers to a volume, checked to be the same twice."""
-    before, answers = volume.clone(), []
-    with torch.no_grad():
-        for _ in range(2):
-            try:
-                answers.append(network(volume))
-            except Exception as error:  # as above
-                weights = f"{type(network).__name__}: does not take a volume of {tuple(volume.shape)}"
-                raise BadInputError(
-                    f"network {weights} ({_said(error)}). Check channels, grid and spacing of the images."
-                ) from error
-            if not _same(before, volume):
-                raise UsageError(
-                    f"network {type(network).__name__}: changes its input in place; let it work on a copy (x.clone())."
-                )
-    if not _same(*answers):
+    """What a network answers to a volume, which it must leave as it is."""
+    before = volume.clone()
+    try:
+        with torch.no_grad():
+            answer = network(volume)
+    except Exception as error:  # as above
+        raise BadInputError(
+            f"network {type(network).__name__}: does not take a volume of {tuple(volume.shape)} ({_said(error)}). "
+            "Check channels, grid and spacing of the images; other inputs than the image are given as others=[…]."
+        ) from error
+    if not _same(before, volume):
         raise UsageError(
-            f"network {type(network).__name__}: answers differently to the same volume in evaluation mode, so a map "
-            "would be one of chance; switch off what draws at random."
+            f"network {type(network).__name__}: changes its input in place; let it work on a copy (x.clone())."
         )
-    return answers[0]
+    return answer
 
 
 def _same(a: Any, b: Any) -> bool:

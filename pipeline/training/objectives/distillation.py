@@ -12,7 +12,7 @@ from heatlas.pipeline.models.kept_volumes import KeptVolumes
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.guidance import KnownOutput, masks_of
 from heatlas.pipeline.training.objectives.guidance_losses import explanation_distance
-from heatlas.pipeline.training.objectives.maps_in_training import Explained, explained_batch
+from heatlas.pipeline.training.objectives.maps_in_training import BatchMaps, explained_batch
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
 
 
@@ -150,22 +150,22 @@ def frozen(context: Context, volumes: Tensor | KeptVolumes, distillation: Distil
     return replace(context, answers=answers, masks=maps / largest, teacher=None)
 
 
-def _answered(batch: Batch, context: Context, distillation: Distillation) -> Explained:
+def _answered(batch: Batch, context: Context, distillation: Distillation) -> BatchMaps:
     """Logits and maps of the teacher for a batch: those it gave once, or of these volumes."""
     if context.answers is None:
         assert context.teacher is not None
         return _taught(context.teacher, batch.volumes, distillation)
     maps = batch.volumes[:, 0] if distillation.weight == 0 else masks_of(batch, context)
-    return Explained(context.answers[batch.scans], maps)
+    return BatchMaps(context.answers[batch.scans], maps)
 
 
-def _taught(teacher: nn.Module, volumes: Tensor, distillation: Distillation) -> Explained:
+def _taught(teacher: nn.Module, volumes: Tensor, distillation: Distillation) -> BatchMaps:
     """Logits and maps of a frozen teacher in evaluation mode, without a graph."""
     with torch.no_grad():
         logits = teacher(volumes)
     if distillation.weight == 0:
-        return Explained(logits, volumes[:, 0])
+        return BatchMaps(logits, volumes[:, 0])
     with torch.enable_grad():
         found, stage = logits.argmax(1), distillation.teacher_stage
         explained = explained_batch(teacher, volumes, found, distillation.map, stage, learning=False)
-    return Explained(logits, explained.maps.detach())
+    return BatchMaps(logits, explained.maps.detach())

@@ -46,7 +46,7 @@ POINTS = 8
 
 
 @dataclass(frozen=True)
-class Explained:
+class BatchMaps:
     """Logits (B, K) of a batch, and a map of each volume; both differentiable in the weights.
 
     Maps are (B, D, H, W); of `WEIGHTS` (B, 2, D, H, W), for an intensity v and for 1 - v.
@@ -64,7 +64,7 @@ def explained_batch(
     stage: int,
     learning: bool = True,
     reference: Tensor | None = None,
-) -> Explained:
+) -> BatchMaps:
     """Logits, and the map of one output for each volume, at a boundary between stages.
 
     The output explained is the evidence: its logit minus the mean of the others; of a single output, itself. Nothing is
@@ -128,7 +128,7 @@ def explained_batch(
     maps = MAPS[kind](features, gradient)
     if place:
         maps = interpolated(maps, placed_layers(split_layers(model, place)[0]), volumes.shape[2:])
-    return Explained(logits, maps[:, 0])
+    return BatchMaps(logits, maps[:, 0])
 
 
 def _parted(model: StagedModel, volumes: Tensor, place: int) -> tuple[Tensor, Sequence[nn.Module]]:
@@ -144,7 +144,7 @@ def _parted(model: StagedModel, volumes: Tensor, place: int) -> tuple[Tensor, Se
 
 def _inherent(
     model: StagedModel, volumes: Tensor, targets: Tensor, place: int, weights_alone: bool, learning: bool
-) -> Explained:
+) -> BatchMaps:
     """Contributions ``W(a) a`` of the features, with W as it depends on the weights (`differentiable_weights`).
 
     Or W(x) alone, at the input.
@@ -182,14 +182,14 @@ def _inherent(
     _, weights = differentiable_weights(model, value, features)
     weights = weights if learning else weights.detach()
     if weights_alone:
-        return Explained(passes[0], weights)
+        return BatchMaps(passes[0], weights)
     maps = (features * weights).sum(1, keepdim=True)
     if place:
         maps = interpolated(maps, before, volumes.shape[2:])
-    return Explained(passes[0], maps[:, 0])
+    return BatchMaps(passes[0], maps[:, 0])
 
 
-def _evidence(model: StagedModel, volumes: Tensor, targets: Tensor, reference: Tensor, learning: bool) -> Explained:
+def _evidence(model: StagedModel, volumes: Tensor, targets: Tensor, reference: Tensor, learning: bool) -> BatchMaps:
     """``(x - r) * gradient at r + alpha (x - r)`` with the mean control r: expected gradients (Erion et al. 2021).
 
     In a step alpha is drawn for each scan, by torch's generator, so that in expectation a map adds up to the evidence
@@ -207,7 +207,7 @@ def _evidence(model: StagedModel, volumes: Tensor, targets: Tensor, reference: T
             with gradients_of_features():
                 (gradient,) = torch.autograd.grad(evidence_of(found, targets).sum(), points, create_graph=learning)
             total = total + (volumes - reference) * gradient / len(alphas)
-    return Explained(logits, total[:, 0])
+    return BatchMaps(logits, total[:, 0])
 
 
 @contextmanager

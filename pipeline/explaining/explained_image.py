@@ -1,0 +1,121 @@
+"""What `heatlas.explain` answers: the map of one image, and what it adds up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import Grid
+from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.explaining.given_images import GivenImage
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
+from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
+from heatlas.pipeline.regions.tables import scan_rows
+from heatlas.pipeline.run.errors import UsageError
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
+ATLAS = "neuromorphometrics-cat12"
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """The map of one image.
+
+    Parameters
+    ----------
+    map : nibabel.Nifti1Image
+        float32, on the grid of the image; summed over channels.
+    method : str
+    target : int
+        Output unit that was explained.
+    value : float
+        Its explained value: the logit, the probability, the evidence, or the number.
+    reference_value : float or None
+        The same of the reference; None for methods without.
+    missing : float or None
+        What the map's sum lacks of ``value - reference_value``; None for methods that promise no sum.
+    ledger : pandas.DataFrame or None
+        What each layer passed on and lost, of LRP and B-cos networks.
+    attribution : Attribution
+        The tensors, with the settings of the method.
+    channels : tuple of nibabel.Nifti1Image
+        Of an image of several channels, the map of each, of which `map` is the sum; empty for a method that makes one
+        map for all.
+    others : mapping of str to Tensor
+        What the network was given besides the image, by name or place: held fixed, and the same for the reference.
+    nowhere : str
+        Why nothing says where the voxels are, so that there are no regions; empty if the image does.
+    """
+
+    map: Nifti1Image
+    method: str
+    target: int
+    value: float
+    reference_value: float | None
+    missing: float | None
+    ledger: pd.DataFrame | None
+    attribution: Attribution
+    channels: tuple[Nifti1Image, ...]
+    others: Mapping[str, Tensor]
+    nowhere: str
+
+    def regions(self, atlas: str = ATLAS) -> pd.DataFrame:
+        """The map summed over the regions of an atlas; the image must be in MNI152NLin2009cAsym.
+
+        Parameters
+        ----------
+        atlas : str
+            A name of `atlases.catalogue`, or the path of a label image in that space.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per region: number, name, hemisphere, bilateral group, voxels, sum and density.
+
+        Raises
+        ------
+        UsageError
+            If nothing says where the voxels of the image are.
+        """
+        if self.nowhere:
+            raise UsageError(f"regions: {self.nowhere}.")
+        packed = PackedAtlas.of(load_atlas(atlas, Grid.of(self.map)))
+        values = torch.from_numpy(np.asarray(self.map.dataobj, dtype=np.float32))[None]
+        labels = device_labels(packed.labels, None, values.device)
+        sums = device_region_sums(values, labels)[0].numpy()
+        rows = scan_rows({}, {self.method: sums}, labels, packed.regions)
+        return rows[["region", "name", "hemisphere", "group", "n_voxels", "sum", "density"]]
+
+
+def explained(answer: Attribution, method: str, image: GivenImage, others: Mapping[str, Tensor]) -> Explained:
+    """The first volume of an answer of the engine."""
+
+    def written(values: Tensor) -> Any:
+        return nib.Nifti1Image(values.float().cpu().numpy(), image.affine)  # type: ignore[no-untyped-call]
+
+    value = float(answer.start_value[0])
+    of_reference = None if answer.reference_value is None else float(answer.reference_value[0])
+    total = float(answer.values.double().sum())
+    return Explained(
+        map=written(answer.values[0, 0]),
+        method=method,
+        target=answer.target,
+        value=value,
+        reference_value=of_reference,
+        missing=None if of_reference is None else value - of_reference - total,
+        ledger=None if answer.ledger is None else answer.ledger.frame(method, 0).drop(columns="map"),
+        attribution=answer,
+        channels=() if answer.channels is None else tuple(map(written, answer.channels[0])),
+        others=others,
+        nowhere=image.nowhere,
+    )

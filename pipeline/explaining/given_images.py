@@ -1,0 +1,115 @@
+"""Images as users of the library give them, as volumes that a network takes, with the place of their voxels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import torch
+from torch import Tensor
+
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+
+Image = Any
+"""A path, an image of nibabel, or an array or tensor (D, H, W) or (C, D, H, W) that the network takes as it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class GivenImage:
+    """An image as the network takes it.
+
+    Parameters
+    ----------
+    volume : Tensor
+        (1, C, D, H, W).
+    affine : numpy.ndarray
+        From voxels to millimetres; of an array, from voxels to voxels.
+    nowhere : str
+        Why nothing says where its voxels are; empty if the image does.
+    """
+
+    volume: Tensor
+    affine: np.ndarray
+    nowhere: str = ""
+
+
+def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
+    """Read an image, in the precision and on the device of `like`.
+
+    Raises
+    ------
+    BadInputError
+        If it cannot be read, has the wrong number of axes or values that are no finite numbers.
+    """
+    affine, nowhere = np.eye(4), "the image was an array, and nothing says where its voxels are. Give an image"
+    if isinstance(image, str | Path):
+        try:
+            image = nib.load(image)
+        except Exception as error:  # nibabel raises many kinds
+            raise BadInputError(f"{image}: no image that can be read ({error}).") from error
+    if hasattr(image, "dataobj"):
+        values, affine, nowhere = np.asarray(image.dataobj), np.asarray(image.affine), _without_place(image.header)
+        values = values[..., 0, :] if values.ndim == 5 and values.shape[3] == 1 else values
+        values = values if values.ndim == 3 else np.moveaxis(values, -1, 0)  # channels are last in files
+    else:
+        values = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
+    if values.dtype.kind not in "buif":
+        raise BadInputError(f"{name}: holds {values.dtype}, no numbers.")
+    if values.ndim == 5 and len(values) == 1:
+        values = values[0]
+    values = values[None] if values.ndim == 3 else values
+    if values.ndim != 4:
+        raise BadInputError(f"{name}: has {values.ndim} axes; it must be (D, H, W) or (C, D, H, W).")
+    wide = like.dtype == torch.float64
+    volume = torch.from_numpy(
+        np.array(values, dtype=np.float64 if wide else np.float32)
+    )  # of this machine's byte order
+    broken = int((~torch.isfinite(volume)).sum())
+    if broken:
+        raise BadInputError(
+            f"{name}: {broken} of its values are not finite (NaN or infinity); set them to what the network saw there "
+            "in training, as 0 in air."
+        )
+    return GivenImage(volume.to(like.device, like.dtype)[None], affine, nowhere)
+
+
+def _without_place(header: Any) -> str:
+    """Why a header says nothing about the place of the voxels; empty if it does."""
+    codes = [int(header[key]) for key in ("sform_code", "qform_code") if key in header]
+    if codes and not any(codes):
+        return (
+            "sform_code and qform_code in the header of the image are 0, so nothing says where its voxels are. Set one"
+        )
+    return ""
+
+
+def given_controls(reference: Any, image: GivenImage) -> Reference | None:
+    """The reference of an image, of a sequence of images; None if it is empty.
+
+    Raises
+    ------
+    UsageError
+        If it is one image, no list of them.
+    BadInputError
+        If one of them lies on another grid than the image, or cannot be used.
+    """
+    if isinstance(reference, str | Path | np.ndarray | Tensor) or hasattr(reference, "dataobj"):
+        raise UsageError("reference: is one image or array; give a list of images, as reference=[control].")
+    if not reference:
+        return None
+    names = [str(one) if isinstance(one, str | Path) else f"reference {n}" for n, one in enumerate(reference, 1)]
+    volumes = []
+    for number, one in enumerate(reference, 1):
+        read = given_image(one, image.volume, names[number - 1])
+        elsewhere = not (image.nowhere or read.nowhere) and not np.allclose(read.affine, image.affine, atol=1e-3)
+        if elsewhere or read.volume.shape != image.volume.shape:
+            raise BadInputError(
+                f"reference {number}: lies on another grid than the image (its shape is "
+                f"{tuple(read.volume.shape[1:])}), so that other voxels would be compared; resample it."
+            )
+        volumes.append(read.volume)
+    return Reference(torch.cat(volumes), tuple(names))
