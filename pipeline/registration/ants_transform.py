@@ -6,6 +6,7 @@ and only workers need it, so functions that use it import it themselves.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import nibabel as nib
 import numpy as np
 import scipy.io
 
-from heatlas.pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.errors import HeatlasError, MissingDataError
 
 LPS_FROM_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 THREADS_VARIABLE = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
@@ -36,6 +37,15 @@ _LOOK = "Look at the scan: it may not be a head, or be cut."
 
 class RegistrationError(HeatlasError):
     """ANTs found no transform between a scan and the template."""
+
+
+def require_ants() -> None:
+    """Check before any work that ANTs is installed; it is not imported."""
+    if importlib.util.find_spec("ants") is None:
+        raise MissingDataError(
+            "scans are registered by ANTs, which is not installed: pip install 'heatlas[registration]', or give images "
+            "that lie in template space (--start-at template)."
+        )
 
 
 @dataclass(frozen=True)
