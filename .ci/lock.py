@@ -30,7 +30,9 @@ LOCKS = {"cpu": ROOT / "requirements.lock", "cuda": ROOT / "requirements-cuda.lo
 TOOLS, DOCS = ROOT / ".ci" / "requirements.lock", ROOT / "docs" / "requirements.lock"
 PAGE, ENVIRONMENT = ROOT / "docs" / "installation.md", ROOT / "environment.yml"
 HEADS = {
-    LOCKS["cpu"]: "What users install (Python 3.11, Linux, no GPU), exactly. Installed by `.ci/install`, which takes the build of "
+    LOCKS[
+        "cpu"
+    ]: "What users install (Python 3.11, Linux, no GPU), exactly. Installed by `.ci/install`, which takes the build of "
     "torch without CUDA.",
     LOCKS["cuda"]: f"The same for GPUs: torch is built for CUDA {CUDA}, which needs NVIDIA's driver {DRIVER} or later.",
     TOOLS: "What `make test` and `make check` add to requirements.lock, exactly.",

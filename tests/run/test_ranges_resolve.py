@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PYTHONS = [one.rsplit(" ", 1)[1] for one in PROJECT["classifiers"] if one.startswith("Programming Language") and "." in one]
+PYTHONS = [
+    one.rsplit(" ", 1)[1] for one in PROJECT["classifiers"] if one.startswith("Programming Language") and "." in one
+]
 EXTRAS = PROJECT["optional-dependencies"]
 CORE = PROJECT["dependencies"]
 CARRIED = [*CORE, *EXTRAS["template"], *EXTRAS["extraction"]]
@@ -54,5 +56,8 @@ def test_all_extras_install_where_ants_has_wheels(python: str, tmp_path: Path) -
 @pytest.mark.network
 @pytest.mark.parametrize("other", ["clinica>=0.12", "clinicadl>=2.0"])
 def test_all_extras_install_beside_the_programs_of_the_field(other: str, tmp_path: Path) -> None:
-    name = other.partition(">")[0]
-    assert name in resolved([*SCANS, other], "3.11", tmp_path)
+    done = subprocess.run(  # parts of theirs have no wheels, so this resolves for the Python of the tests
+        [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", *SCANS, other],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -24,7 +24,9 @@ def test_version_is_that_of_heatlas(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"heatlas {heatlas.__version__}\n"
 
 
-@pytest.mark.parametrize("words", [["in", "out"], ["in", "out", "run"], ["in", "out", "group", "--stop-after", "cohort"]])
+@pytest.mark.parametrize(
+    "words", [["in", "out"], ["in", "out", "run"], ["in", "out", "group", "--stop-after", "cohort"]]
+)
 def test_a_command_line_that_is_none_of_an_app_is_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(words)
