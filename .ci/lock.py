@@ -32,8 +32,8 @@ PAGE, ENVIRONMENT = ROOT / "docs" / "installation.md", ROOT / "environment.yml"
 HEADS = {
     LOCKS[
         "cpu"
-    ]: "What users install (Python 3.11, Linux, no GPU), exactly. Installed by `.ci/install`, which takes the build of "
-    "torch without CUDA.",
+    ]: "What users install (Python 3.11, Linux, no GPU), exactly. Installed by `.ci/install`, which takes the "
+    "build of torch without CUDA.",
     LOCKS["cuda"]: f"The same for GPUs: torch is built for CUDA {CUDA}, which needs NVIDIA's driver {DRIVER} or later.",
     TOOLS: "What `make test` and `make check` add to requirements.lock, exactly.",
     DOCS: "What `make docs` adds to requirements.lock, exactly.",
@@ -50,8 +50,9 @@ def compiled(backend: str, options: list[str], constraints: dict[str, str], upgr
         known, out = Path(name) / "constraints.txt", Path(name) / "out.txt"
         pins = {} if upgrade else constraints
         known.write_text("".join(f"{one}=={version}\n" for one, version in (pins | {"torch": TORCH}).items()))
-        command = ["uv", "pip", "compile", "pyproject.toml", *EXTRAS, *options, "--python-version", PYTHON, "--no-header",
-                   "--no-annotate", "--quiet", "--constraint", str(known), "--output-file", str(out), *source(backend)]  # fmt: skip
+        command = ["uv", "pip", "compile", "pyproject.toml", *EXTRAS, *options, "--python-version", PYTHON,
+                   "--no-header", "--no-annotate", "--quiet", "--constraint", str(known), "--output-file", str(out),
+                   *source(backend)]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True)
         return read(out)
 
@@ -100,8 +101,8 @@ def download(lock: Path, backend: str) -> int:
     """Bytes of the wheels that this machine would download for a lock."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "pylock.toml"
-        command = ["uv", "pip", "compile", str(lock), "--no-deps", "--python-version", PYTHON, "--format", "pylock.toml",
-                   "--quiet", "--output-file", str(out), *source(backend)]  # fmt: skip
+        command = ["uv", "pip", "compile", str(lock), "--no-deps", "--python-version", PYTHON, "--format",
+                   "pylock.toml", "--quiet", "--output-file", str(out), *source(backend)]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True)
         packages = tomllib.loads(out.read_text(encoding="utf-8"))["packages"]
     return sum(chosen_size(package) for package in packages)
@@ -127,8 +128,9 @@ def installed(backend: str) -> tuple[int, float]:
         begun = time.monotonic()
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
         subprocess.run([ROOT / ".ci" / "install", environment, backend], cwd=ROOT, check=True)
-        subprocess.run([environment / "bin" / "uv", "pip", "install", "--quiet", "--python", environment / "bin" / "python",
-                        "--no-deps", "."], cwd=ROOT, check=True)  # fmt: skip
+        python = environment / "bin" / "python"
+        subprocess.run([environment / "bin" / "uv", "pip", "install", "--quiet", "--python", python, "--no-deps", "."],
+                       cwd=ROOT, check=True)  # fmt: skip
         seconds = time.monotonic() - begun
         subprocess.run([environment / "bin" / "heatlas", "--version"], check=True)
         kilobytes = subprocess.run(["du", "-sk", environment], check=True, capture_output=True, text=True).stdout

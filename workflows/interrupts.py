@@ -75,10 +75,9 @@ def start(command: Callable[..., int] | None = None) -> int:
     _open_what_is_closed()
     interrupts = Interrupts()
     interrupts.listen()
-    if command is None:
-        from heatlas.workflows.command_line import main as command
+    from heatlas.workflows.command_line import main
 
     try:
-        return command(begin=interrupts.begin)
+        return (command or main)(begin=interrupts.begin)
     finally:
         interrupts.end()

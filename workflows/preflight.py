@@ -141,8 +141,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; the reasons are above.")
     notes = []
     if "registration" in stages:
-        if any(scan.entry != "template" for scan in cohort.table.kept):
-            require_ants()
+        require_ants(cohort.table.kept)
         notes = _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
     if "pretraining" in stages:
         from heatlas.pipeline.training.pretraining.stage import parts_of  # torch takes a second

@@ -1,4 +1,4 @@
-"""The ranges of pyproject.toml can be installed on every Python that they name, and beside the programs of the field."""
+"""The ranges of pyproject.toml can be installed on every Python that they name, and beside other programs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ SCANS = [*CARRIED, *EXTRAS["registration"], *EXTRAS["cluster"]]
 def resolved(requirements: list[str], python: str, folder: Path) -> dict[str, str]:
     """What pip would install from wheels alone; versions by name."""
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--report", "report.json",
-         "--target", str(folder / "target"), "--python-version", python, "--only-binary=:all:", *requirements],
+        [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--report",
+         "report.json", "--target", str(folder / "target"), "--python-version", python, "--only-binary=:all:",
+         *requirements],
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

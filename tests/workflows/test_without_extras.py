@@ -54,7 +54,7 @@ def test_a_cohort_in_template_space_runs_and_is_applied_to_without_the_extras(co
     people.write_text(people.read_text().replace("sub-", "sub-9"))
     for words in (
         ["run", cohort / "bids", tmp_path / "out", "--config", cohort / "some.toml", "--n-procs", "1"],
-        ["apply", tmp_path / "out", new, tmp_path / "applied", "--n-procs", "1"],
+        ["apply", tmp_path / "out", new, tmp_path / "applied", "--start-at", "template", "--n-procs", "1"],
     ):
         done = subprocess.run(
             [sys.executable, "-m", "heatlas", *map(str, words)],

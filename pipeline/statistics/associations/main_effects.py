@@ -71,9 +71,7 @@ def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
                 blocks.append(_tested(inputs, features, values, variable, frame, models))
             except BadInputError as error:
                 blocks.append(_blank(features.source, variable, str(error)))
-    known = [
-        block.dropna(axis=1, how="all") for block in blocks[1:]
-    ]  # empty columns would decide the types in pandas 2
+    known = [block.dropna(axis=1, how="all") for block in blocks[1:]]  # which pandas 2 warns of
     table = pd.concat(known or blocks, ignore_index=True)
     return table.reindex(columns=list(MAIN_EFFECTS_COLUMNS))
 
