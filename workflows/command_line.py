@@ -381,6 +381,12 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--participant-label", nargs="+", default=[], metavar="LABEL", help="only these, e.g. sub-01, 01 or 002_S_0295"
     )
     parser.add_argument(
+        "--bids-filter-file",
+        type=_path,
+        metavar="FILE",
+        help="which images, by entities of their names (docs/bids_app.md)",
+    )
+    parser.add_argument(
         "--start-at",
         choices=("auto", "scan", "brain", "template"),
         help="what images are: recognised individually (auto, default), scans, brains, or brains in template space",

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from heatlas.pipeline.run.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, TerminatedError
@@ -69,14 +70,14 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
 
 
-def start() -> int:
-    """Run the command line of this process."""
+def start(command: Callable[..., int] | None = None) -> int:
+    """Run the command line of this process: that of ``heatlas``, or a function of the same parameters."""
     _open_what_is_closed()
     interrupts = Interrupts()
     interrupts.listen()
     from heatlas.workflows.command_line import main
 
     try:
-        return main(begin=interrupts.begin)
+        return (command or main)(begin=interrupts.begin)
     finally:
         interrupts.end()

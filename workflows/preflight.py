@@ -28,6 +28,7 @@ from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.registration.ants_transform import require_ants
 from heatlas.pipeline.registration.images.given_masks import mask_path
 from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
 from heatlas.pipeline.registration.settled import COARSEST_MM, not_measured
@@ -140,6 +141,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         raise BadInputError(f"{without_home(cohort.root)}: no scan can be used; the reasons are above.")
     notes = []
     if "registration" in stages:
+        require_ants(cohort.table.kept)
         notes = _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
     if "pretraining" in stages:
         from heatlas.pipeline.training.pretraining.stage import parts_of  # torch takes a second

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from heatlas.pipeline.cohort.bids.filters import read_filter
 from heatlas.pipeline.cohort.reading import ScanSelection
 from heatlas.pipeline.cohort.sharing.anonymise import open_disguise
 from heatlas.pipeline.cohort.sharing.manifest import Manifest
@@ -90,6 +91,7 @@ def selection_of(arguments: argparse.Namespace, config: Config, folders: Sequenc
         raise UsageError("--pseudonymise ids: a manifest and its comparison contain image ids. Leave one out.")
     return ScanSelection(
         participants=tuple(arguments.participant_label),
+        entities=read_filter(filtered) if (filtered := getattr(arguments, "bids_filter_file", None)) else {},
         manifest=None if manifest is None else Manifest.read(manifest),
         disguise=open_disguise(getattr(arguments, "anonymise", None), config.privacy, folders),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,7 @@ from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.images import parse_image
 from heatlas.pipeline.cohort.bids import dataset as bids
 from heatlas.pipeline.cohort.bids.derivatives import over_template, with_entries
+from heatlas.pipeline.cohort.bids.filters import Filter, matching
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
 from heatlas.pipeline.cohort.candidates import (
     Candidate,
@@ -96,11 +97,14 @@ class ScanSelection:
         Use only these images.
     disguise : Disguise or None
         How records are anonymised.
+    entities : mapping
+        Values by entity of BIDS, which names of images must have.
     """
 
     participants: tuple[str, ...] = ()
     manifest: Manifest | None = None
     disguise: Disguise | None = None
+    entities: Filter = field(default_factory=dict)
 
 
 def read_cohort(
@@ -137,7 +141,7 @@ def read_cohort(
         candidates = with_labels(candidates, config)
     except BadInputError as error:
         problem = str(error)
-    candidates = only_participants(candidates, selection.participants)
+    candidates = matching(only_participants(candidates, selection.participants), selection.entities)
     if config.without:
         candidates = without_people(candidates, Path(config.without))
     candidates, header_notes = with_readable_headers(root, candidates, config.max_voxel_mm)

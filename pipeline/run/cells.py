@@ -63,7 +63,7 @@ def _refuse(path: Path, frame: pd.DataFrame, column: str, wrong: pd.Series, why:
 def first_wrong(frame: pd.DataFrame, column: str, wrong: pd.Series, why: str) -> str:
     """A sentence on the first wrong cell of a column, with line and text."""
     row = int(wrong.to_numpy(bool).argmax())
-    above = frame.iloc[:row].select_dtypes(["object", "str"])
+    above = frame.iloc[:row].select_dtypes(exclude=["number", "bool"])
     line = row + 2 + sum(str(cell).count("\n") for cell in above.to_numpy().ravel())  # a cell may hold line breaks
     cell = frame[column].iloc[row]
     text = str(cell)

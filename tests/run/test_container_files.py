@@ -21,7 +21,7 @@ def test_all_that_the_package_holds_is_copied() -> None:
     project = build["project"]
     rooms = {link.resolve().name for name in wheel["packages"] for link in (ROOT / name).iterdir() if link.is_symlink()}
     needed = {*wheel["packages"], *rooms, project["readme"], *project["license-files"]}
-    assert copied == {*needed, "pyproject.toml", "requirements.lock"}
+    assert copied == {*needed, "pyproject.toml", "requirements.lock", "requirements-cuda.lock", ".ci/install"}
 
 
 def test_both_set_the_same_variables_and_neither_runs_as_root() -> None:
@@ -38,9 +38,11 @@ def test_both_set_the_same_variables_and_neither_runs_as_root() -> None:
 
 
 def test_both_install_the_lock_and_then_the_package_alone() -> None:
-    for text in (DOCKER, APPTAINER):
-        installs = re.findall(r"pip install (.+?)(?: \\)?$", text, re.MULTILINE)
-        assert ["--requirement requirements.lock" in one for one in installs] == [True, False]
+    for text, torch in ((DOCKER, "$TORCH"), (APPTAINER, "{{ TORCH }}")):
+        installs = re.findall(r"(?:pip |\.ci/)install (.+?)(?: \\)?$", text, re.MULTILINE)[-2:]
+        assert installs[0] == f"/opt/heatlas {torch}"
         assert "--no-deps ." in installs[1]
+    assert "ARG TORCH=cpu" in DOCKER
+    assert "%arguments\n    TORCH=cpu\n" in APPTAINER
     python = re.findall(r"python:(\d\.\d+)-slim", DOCKER + APPTAINER)
     assert python == ["3.11", "3.11", "3.11"]

@@ -13,7 +13,8 @@ CONDA, PIP = ([line.strip().removeprefix("- ") for line in part.splitlines() if 
               for part in ENVIRONMENT.split("  - pip:\n"))  # fmt: skip
 LOCKED = {
     name.lower().replace("_", "-"): version.split()[0]
-    for name, found, version in (line.partition("==") for line in (ROOT / "requirements.lock").open(encoding="utf-8"))
+    for lock in ("requirements.lock", ".ci/requirements.lock")
+    for name, found, version in (line.partition("==") for line in (ROOT / lock).open(encoding="utf-8"))
     if found and not name.startswith("#")
 }
 
@@ -28,3 +29,7 @@ def test_versions_are_those_of_the_lock(line: str) -> None:
     name, _, version = line.replace("==", "=").partition("=")
     if name != "python":
         assert LOCKED[{"pytorch": "torch"}.get(name, name)] == version
+
+
+def test_it_can_run_the_tests() -> None:
+    assert any(line.startswith("pytest==") for line in PIP)

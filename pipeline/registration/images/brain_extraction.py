@@ -158,7 +158,10 @@ def _deepbet() -> Any:
     """Both networks, loaded once per worker."""
     spec = importlib.util.find_spec("deepbet")
     if spec is None or spec.origin is None:
-        raise MissingDataError("The package deepbet is missing: pip install deepbet, or give stripped images.")
+        raise MissingDataError(
+            "brains are extracted by deepbet, which is not installed: pip install 'heatlas[extraction]', or give "
+            "stripped images, masks (registration.mask_pattern) or SynthStrip (registration.brain_extraction)."
+        )
     weights = Path(spec.origin).parents[1] / "data" / "models"
     for name in ("model.pt", "bbox_model.pt"):
         if not (weights / name).is_file():

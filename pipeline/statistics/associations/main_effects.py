@@ -71,8 +71,9 @@ def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
                 blocks.append(_tested(inputs, features, values, variable, frame, models))
             except BadInputError as error:
                 blocks.append(_blank(features.source, variable, str(error)))
-    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(MAIN_EFFECTS_COLUMNS)]
+    known = [block.dropna(axis=1, how="all") for block in blocks[1:]]  # which pandas 2 warns of
+    table = pd.concat(known or blocks, ignore_index=True)
+    return table.reindex(columns=list(MAIN_EFFECTS_COLUMNS))
 
 
 def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> NDArray[np.float64]:

@@ -1,0 +1,88 @@
+"""``heatlas-bids BIDS OUT {participant,group}``: ``heatlas run`` with the command line of BIDS Apps.
+
+At the level ``participant`` scans are registered; at ``group`` everything is done that is not done yet. A run folder
+has one program at a time, so a call should name all its participants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import heatlas
+
+LEVELS = {"participant": "registration", "group": "report"}
+"""Last stage of a run by level of analysis."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options that BIDS Apps share; all others are those of ``heatlas run``."""
+    parser = argparse.ArgumentParser(
+        prog="heatlas-bids",
+        usage="heatlas-bids BIDS OUT {participant,group} [options] [options of heatlas run]",
+        description="Heatlas as a BIDS App: heatlas run with the usual command line.",
+        epilog="All other options are those of `heatlas run`: --preset, --contrast, --target, --config, --n-procs, ... "
+        "(docs/commands.md). Exit codes are those of heatlas.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("bids", metavar="BIDS", help="BIDS dataset with participants.tsv; only read")
+    parser.add_argument("out", metavar="OUT", help="folder for the results; an unfinished run there is continued")
+    parser.add_argument("level", choices=tuple(LEVELS), help="participant: register scans; group: everything")
+    parser.add_argument("--version", action="version", version=f"heatlas {heatlas.__version__}")
+    parser.add_argument(
+        "--participant-label", "--participant_label", nargs="+", default=[], metavar="LABEL", help="only these"
+    )
+    parser.add_argument(
+        "--bids-filter-file", type=Path, metavar="FILE", help="which images, by entities: JSON as fMRIPrep's"
+    )
+    parser.add_argument("-w", "--work-dir", type=Path, metavar="FOLDER", help="for temporary files")
+    parser.add_argument(
+        "--skip-bids-validation", "--skip_bids_validation", action="store_true",
+        help="accepted; the dataset is not validated, but what cannot be used is named",
+    )  # fmt: skip
+    return parser
+
+
+def command_of(arguments: argparse.Namespace, further: Sequence[str]) -> list[str]:
+    """The command of heatlas that does the same.
+
+    >>> parser = build_parser()
+    >>> command_of(*parser.parse_known_args(["in", "out", "participant", "--participant-label", "01", "--seed", "2"]))
+    ['run', 'in', 'out', '--participant-label', '01', '--seed', '2', '--stop-after', 'registration']
+    """
+    words = ["run", arguments.bids, arguments.out]
+    words += ["--participant-label", *arguments.participant_label] if arguments.participant_label else []
+    words += ["--bids-filter-file", str(arguments.bids_filter_file)] if arguments.bids_filter_file else []
+    return [*words, *further, "--stop-after", LEVELS[arguments.level]]
+
+
+def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: None) -> int:
+    """Run the app and return its exit code, which is that of ``heatlas run``."""
+    parser = build_parser()
+    arguments, further = parser.parse_known_args(argv)
+    if "--stop-after" in further:
+        parser.error("--stop-after: the level of analysis says where to stop")
+    if arguments.work_dir is not None:
+        try:
+            arguments.work_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"-w {arguments.work_dir}: {error.strerror}")
+        os.environ["TMPDIR"] = tempfile.tempdir = str(arguments.work_dir.resolve())
+    from heatlas.workflows.command_line import main as heatlas_main
+
+    return heatlas_main(command_of(arguments, further), begin)
+
+
+def start() -> int:
+    """Run the app of this process, with the signals handled as for ``heatlas``."""
+    from heatlas.workflows.interrupts import start as begin_process
+
+    return begin_process(main)
+
+
+if __name__ == "__main__":
+    sys.exit(start())
