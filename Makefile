@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every
 $(VENV)/.installed: requirements.lock requirements-cuda.lock pyproject.toml .ci/install
 	$(PYTHON) -m venv $(VENV)
 	.ci/install $(VENV) $(TORCH)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	$(BIN)/pip install --quiet --no-deps --editable .
 	$(BIN)/python -m compileall -q heatlas
 	touch $@
 

@@ -16,7 +16,7 @@ from heatlas.pipeline.statistics.comparison.agreement import agreement
 from heatlas.pipeline.statistics.groups.fairness import _of_level
 from heatlas.pipeline.statistics.normative.clustering import ward_labels
 from heatlas.pipeline.statistics.normative.subtypes import Subtypes, _compared
-from heatlas.pipeline.statistics.performance.demographics import _fisher, _welch
+from heatlas.pipeline.statistics.performance.demographics import _fisher, welch
 from heatlas.pipeline.statistics.progression.conversion import Conversions
 from heatlas.pipeline.statistics.progression.cox import RELEVANCE, _tests, _with_shared_models, predictors
 from heatlas.pipeline.statistics.progression.permuted_change import ChangeTest, change_test
@@ -169,7 +169,7 @@ def subtypes(rng: Generator, effect: float = 0.0) -> Found:
 def demographic(rng: Generator, effect: float = 0.0) -> Found:
     a, b = pd.Series(2 * rng.normal(size=20) + effect), pd.Series(rng.normal(size=40))
     female = [pd.Series((rng.random(n) < share).astype(float)) for n, share in ((20, 0.5 + 0.1 * effect), (40, 0.5))]
-    return {"Welch's t, 20 and 40, SD 2:1": np.array([_welch(a, b)["p"]]),
+    return {"Welch's t, 20 and 40, SD 2:1": np.array([welch(a, b)["p"]]),
             "Fisher's exact, 20 and 40": np.array([_fisher(*female)["p"]])}  # fmt: skip
 
 

@@ -247,7 +247,7 @@ def test_operators_in_place_leave_what_is_explained(start):
 
 
 class Squares(nn.Module):
-    """Products of a value with itself, of matrices and of values, and a sparse activation of values in another order."""
+    """Products of a value with itself, of matrices and of values; a sparse activation of values in another order."""
 
     def __init__(self) -> None:
         super().__init__()
