@@ -114,6 +114,17 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class System:
+    """Parts of the notes on a source (`notes`), and the command that reaches them; empty where none does."""
+
+    notes: str
+    systems: str
+    what: str
+    command: str
+    how: str
+
+
+@dataclass(frozen=True)
 class Source:
     """Claims of one line of papers."""
 
@@ -185,6 +196,13 @@ def commands() -> dict[str, Command]:
     return {name: Command(tuple(one["lines"]), one.get("config", "").lstrip()) for name, one in values.items()}
 
 
+@cache
+def systems() -> tuple[System, ...]:
+    """A row per command that reaches parts of the sources."""
+    lines = (RECORDS / "systems.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return tuple(System(*line.split("\t")) for line in lines)
+
+
 def command_of(answer: Answer) -> Command | None:
     """What makes a row again; None where no command does."""
     if answer.test:
@@ -200,7 +218,7 @@ def page() -> str:
     used = sorted({answer.command for _, answer in rows if answer.command})
     parts = [HEAD, _summary()]
     parts += [f"## {one.title}\n\n{one.papers}.\n\n{_table(one)}" for one in sources()]
-    parts += [COMMANDS, *(_command(name) for name in used), f"## How many\n\n{_counts(every)}"]
+    parts += [REACHED, _reached(), COMMANDS, *(_command(name) for name in used), f"## How many\n\n{_counts(every)}"]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -217,6 +235,11 @@ who was asked, by how many seeds, whether settings were those of the source, and
 - The verdict of a claim is that of its first row: the source's own measure where it was asked, then patients before made-up people.
 - A made-up cohort, a toy or a test says nothing of patients, and two classes of small volumes are not ImageNet: "does not" means *not here*.
 - A test compares every number with its page. A row whose page has changed is *stale*, and open."""
+
+REACHED = """## Which command reaches which system
+
+Parts S1 to S40 of our notes on the sources: *attribution* (chapters 3, 4, 7, 8, 9), *inherent* (CoDA, B-cos), *probing* (how to probe, Opti-CAM, CA-Stream, readable gradients). What of a part a command does not
+reach is in the last column; [tests of the inherent networks](theory/inherent.md#what-the-tests-check)."""
 
 COMMANDS = """## Commands
 
@@ -248,6 +271,14 @@ def _cells(name: str, said: str, answer: Answer) -> tuple[str, ...]:
     made += [f"`{answer.test}`"] if answer.test else []
     made += [f"[{answer.page}]({answer.page})"] if answer.page else []
     return (name, said, here, answer.found or "–", verdict, ", ".join(made) or "no command")
+
+
+def _reached() -> str:
+    lines = ["| notes | parts | | command | settings, and what is not reached |", "|---|---|---|---|---|"]
+    for one in systems():
+        command = f"`{one.command}`" if one.command else "**none**"
+        lines.append(f"| {one.notes} | {one.systems} | {one.what} | {command} | {one.how} |")
+    return "\n".join(lines)
 
 
 def _command(name: str) -> str:

@@ -65,6 +65,22 @@ def test_commands_and_their_settings_exist(name, tmp_path):
                 assert not word.startswith("--") or f'"{word}"' in source, word
 
 
+def test_every_part_of_the_notes_is_reached_or_says_why_not():
+    parts = {(one.notes, int(number)) for one in claims.systems() for number in _parts(one.systems)}
+    assert parts == {
+        (n, k + 1) for n, last in (("attribution", 40), ("inherent", 40), ("probing", 20)) for k in range(last)
+    }
+    for one in claims.systems():
+        assert one.how or one.command, one.systems
+        if one.command:
+            build_parser().parse_args(shlex.split(one.command)[1:])
+
+
+def _parts(text: str) -> list[int]:
+    found = [re.findall(r"\d+", piece) for piece in text.split(",")]
+    return [number for ends in found for number in range(int(ends[0]), int(ends[-1]) + 1)]
+
+
 def test_numbers_of_a_text():
     assert claims.numbers("−.05 (-0.17 to +.03), 1,098 in 3/3; 1e-3, 65, 40") == {
         "-.05", "-.17", ".03", "1098", "3", "1e-3", "65", "40",
