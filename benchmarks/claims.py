@@ -226,25 +226,31 @@ HEAD = """# Claims: what the papers say of explanations, and what holds here
 
 Made by `python benchmarks/claims.py > docs/claims.md` from the records in `benchmarks/claims`; do not edit it by hand.
 
-A row per claim and answer. **The source** is in our words, with its number and its place (*spec*, B.9, C1 and R1: sections and numbers of our notes on the sources). **Here** is what a committed page holds:
-who was asked, by how many seeds, whether settings were those of the source, and the difference with its 95 % interval over people in brackets.
+A row per claim and answer. **The source** is in our words, with its number and its place (*spec*, B.9, C1 and R1:
+sections and numbers of our notes on the sources). **Here** is what a committed page holds: who was asked, by how many
+seeds, whether settings were those of the source, and the difference with its 95 % interval over people in brackets.
 
-- *holds*, *does not*: the interval, and every seed where there are several, lie on the side that the source says, or on the other or at nothing; without an interval, every seed. An identity that a test proves
-  holds.
+- *holds*, *does not*: the interval, and every seed where there are several, lie on the side that the source says, or
+  on the other or at nothing; without an interval, every seed. An identity that a test proves holds.
 - *open*: everything else, with what it needs. A row that no page answers is open.
-- The verdict of a claim is that of its first row: the source's own measure where it was asked, then patients before made-up people.
-- A made-up cohort, a toy or a test says nothing of patients, and two classes of small volumes are not ImageNet: "does not" means *not here*.
+- The verdict of a claim is that of its first row: the source's own measure where it was asked, then patients before
+  made-up people.
+- A made-up cohort, a toy or a test says nothing of patients, and two classes of small volumes are not ImageNet: "does
+  not" means *not here*.
 - A test compares every number with its page. A row whose page has changed is *stale*, and open."""
 
 REACHED = """## Which command reaches which system
 
-Parts S1 to S40 of our notes on the sources: *attribution* (chapters 3, 4, 7, 8, 9), *inherent* (CoDA, B-cos), *probing* (how to probe, Opti-CAM, CA-Stream, readable gradients). What of a part a command does not
-reach is in the last column; [tests of the inherent networks](theory/inherent.md#what-the-tests-check)."""
+Parts S1 to S40 of our notes on the sources: *attribution* (chapters 3, 4, 7, 8, 9), *inherent* (CoDA, B-cos),
+*probing* (how to probe, Opti-CAM, CA-Stream, readable gradients). What of a part a command does not reach is in the
+last column; [tests of the inherent networks](theory/inherent.md#what-the-tests-check)."""
 
 COMMANDS = """## Commands
 
-`python benchmarks/claims.py run ID NAME=FOLDER …` makes a row again: words in capitals are folders, and CONFIG is a file with the settings that follow. INPUT is `../shared/data/oasis1/older`, YOUNGER
-`../shared/data/oasis1/younger`, RUN a finished run (of the demo: `demo/run`). A command of an open row asks it with one setting; what else to set is in the row."""
+`python benchmarks/claims.py run ID NAME=FOLDER …` makes a row again: words in capitals are folders, and CONFIG is a
+file with the settings that follow. INPUT is `../shared/data/oasis1/older`, YOUNGER `../shared/data/oasis1/younger`,
+RUN a finished run (of the demo: `demo/run`). A command of an open row asks it with one setting; what else to set is in
+the row."""
 
 
 def _table(source: Source) -> str:
@@ -261,9 +267,8 @@ def _cells(name: str, said: str, answer: Answer) -> tuple[str, ...]:
         here = "not asked"
     else:
         seeds = f"{answer.seeds} seed{'s' * (answer.seeds > 1)}" if answer.seeds else ""
-        here = ". ".join(part for part in (
-            ", ".join(part for part in (COHORTS[answer.cohort], answer.who, seeds) if part), f"Settings: {answer.settings}"
-        ) if part)  # fmt: skip
+        who = ", ".join(part for part in (COHORTS[answer.cohort], answer.who, seeds) if part)
+        here = f"{who}. Settings: {answer.settings}"
     verdict = f"**{answer.shown_verdict}**" + (" (identity)" if answer.cohort == "identity" else "")
     if answer.needs:
         verdict += f"; {'' if answer.needs.startswith('no command') else 'needs '}{answer.needs}"

@@ -1,4 +1,4 @@
-"""The ledger of claims: every number stands on its page, every command exists, and what has changed is shown as stale."""
+"""The ledger of claims: every number stands on its page, every command exists, and what has changed is stale."""
 
 from __future__ import annotations
 
