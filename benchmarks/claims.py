@@ -1,0 +1,385 @@
+"""The ledger of claims: what the sources say about explanations, what was measured here, and whether it holds.
+
+    python benchmarks/claims.py > docs/claims.md                 # the page, from the records in benchmarks/claims
+    python benchmarks/claims.py list [WORD ...]                  # rows in which every word occurs
+    python benchmarks/claims.py run A2 RUN=demo/run              # makes a row again; folders by their names
+
+A record quotes the page that its numbers come from. A row whose quotation is no longer there is shown as stale and
+counts as open; `tests/run/test_claims.py` fails by the name of the claim. Numbers of a row that its quotations do not
+hold are refused there as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "benchmarks" / "claims"
+SOURCES = (
+    "relevance_propagation", "attribution_methods", "coda", "bcos", "guidance", "distillation", "temperature",
+    "probing", "opti_cam", "ca_stream", "readable_gradients",
+)  # fmt: skip
+COHORTS = {
+    "patients": "patients (OASIS-1)",
+    "copies": "copies of patients' and others' brains with planted loss",
+    "demo": "demo (made-up people)",
+    "scenes": "made-up volumes",
+    "identity": "nobody: proven by a test",
+}
+FOLDERS = ("INPUT", "YOUNGER", "ADNI", "RUN", "BACKBONE", "OUT")
+"""Words of commands that whoever runs one names a folder for."""
+VERDICTS = ("holds", "does not", "open")
+STALE = "stale"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found here about a claim: numbers that a page holds, or a test that proves it.
+
+    Parameters
+    ----------
+    cohort : str
+        A key of `COHORTS`.
+    verdict : {"holds", "does not", "open"}
+    who, settings, found : str
+        People and networks; whether settings are the source's, and what differs; numbers with their intervals.
+    seeds : int
+        Seeds from which networks were trained; 0 where nothing was trained.
+    command : str
+        A key of commands.toml; empty where a test is the command.
+    needs : str
+        What would close an open row.
+    page : str
+        Of docs/, which holds every quotation.
+    quotes : tuple of str
+    test : str
+        File under tests/ and function.
+    """
+
+    cohort: str
+    verdict: str
+    settings: str
+    who: str = ""
+    found: str = ""
+    seeds: int = 0
+    command: str = ""
+    needs: str = ""
+    page: str = ""
+    quotes: tuple[str, ...] = ()
+    test: str = ""
+
+    @property
+    def stands(self) -> bool:
+        """Whether the page still holds what is quoted."""
+        return not self.page or all(flat(one) in page_text(self.page) for one in self.quotes)
+
+    @property
+    def shown_verdict(self) -> str:
+        return self.verdict if self.stands else STALE
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a source; its verdict is that of the first answer, and open without one."""
+
+    id: str
+    where: str
+    says: str
+    there: str
+    here: tuple[Answer, ...] = ()
+    command: str = ""
+    needs: str = ""
+
+    @property
+    def verdict(self) -> str:
+        shown = self.here[0].shown_verdict if self.here else "open"
+        return "open" if shown == STALE else shown
+
+    def rows(self) -> Iterator[tuple[str, Answer]]:
+        """Answers under the names A2, A2b, A2c; one that says nothing where there is none."""
+        answers = self.here or (Answer("", "open", "", command=self.command, needs=self.needs),)
+        for number, answer in enumerate(answers):
+            yield self.id + ("" if not number else "abcdefgh"[number]), answer
+
+
+@dataclass(frozen=True)
+class System:
+    """Parts of the notes on a source (`notes`), and the command that reaches them; empty where none does."""
+
+    notes: str
+    systems: str
+    what: str
+    command: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Claims of one line of papers."""
+
+    title: str
+    papers: str
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Lines that make rows again, and the settings that they call CONFIG."""
+
+    lines: tuple[str, ...]
+    config: str = ""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Those of `FOLDERS` that it names."""
+        words = set(re.findall(r"\w+", " ".join((*self.lines, self.config))))
+        return tuple(name for name in FOLDERS if name in words)
+
+    def filled(self, folders: Mapping[str, str], config: Path) -> tuple[list[str], ...]:
+        """Arguments of each line, with folders in place of their names; settings are written to ``config``."""
+        config.write_text(_named(self.config, folders), encoding="utf-8")
+        every = {**folders, "CONFIG": str(config)}
+        return tuple([_named(word, every) for word in shlex.split(line)] for line in self.lines)
+
+
+def _named(text: str, folders: Mapping[str, str]) -> str:
+    """Text with folders in place of their names."""
+    return re.sub(r"\b[A-Z]+\b", lambda found: folders.get(found[0], found[0]), text)
+
+
+def flat(text: str) -> str:
+    """Text with single spaces: a quotation may run over the end of a line."""
+    return " ".join(text.split())
+
+
+@cache
+def page_text(page: str) -> str:
+    """A page of docs/; empty where there is none, so that its rows are stale."""
+    path = ROOT / "docs" / page
+    return flat(path.read_text(encoding="utf-8")) if path.is_file() else ""
+
+
+def numbers(text: str) -> set[str]:
+    """Numbers of a text, with their minus sign; 0.5 and .5 are one."""
+    found = re.findall(r"(?<![\w.])[-−]?(?:\d[\d,]*)?\.?\d+(?:e-?\d+)?", text)
+    return {re.sub(r"^(-?)0+(?=\.)", r"\1", one.replace("−", "-").replace(",", "")) for one in found}
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    """All records, in the order of the page."""
+    return tuple(_source(tomllib.loads((RECORDS / f"{name}.toml").read_text(encoding="utf-8"))) for name in SOURCES)
+
+
+def _source(values: dict[str, Any]) -> Source:
+    claims = []
+    for one in values["claim"]:
+        answers = [Answer(**{**a, "quotes": tuple(a.get("quotes", ()))}) for a in one.pop("here", [])]
+        claims.append(Claim(**one, here=tuple(answers)))
+    return Source(values["title"], values["papers"], tuple(claims))
+
+
+@cache
+def commands() -> dict[str, Command]:
+    values = tomllib.loads((RECORDS / "commands.toml").read_text(encoding="utf-8"))
+    return {name: Command(tuple(one["lines"]), one.get("config", "").lstrip()) for name, one in values.items()}
+
+
+@cache
+def systems() -> tuple[System, ...]:
+    """A row per command that reaches parts of the sources."""
+    lines = (RECORDS / "systems.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return tuple(System(*line.split("\t")) for line in lines)
+
+
+def command_of(answer: Answer) -> Command | None:
+    """What makes a row again; None where no command does."""
+    if answer.test:
+        file, _, function = answer.test.partition("::")
+        return Command((f"pytest -m '' tests/{file} -k {function}",))
+    return commands()[answer.command] if answer.command else None
+
+
+def page() -> str:
+    """docs/claims.md."""
+    every = [claim for source in sources() for claim in source.claims]
+    rows = [row for claim in every for row in claim.rows()]
+    used = sorted({answer.command for _, answer in rows if answer.command})
+    parts = [HEAD, _summary()]
+    parts += [f"## {one.title}\n\n{one.papers}.\n\n{_table(one)}" for one in sources()]
+    parts += [REACHED, _reached(), COMMANDS, *(_command(name) for name in used), f"## How many\n\n{_counts(every)}"]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+HEAD = """# Claims: what the papers say of explanations, and what holds here
+
+Made by `python benchmarks/claims.py > docs/claims.md` from the records in `benchmarks/claims`; do not edit it by hand.
+
+A row per claim and answer. **The source** is in our words, with its number and its place (*spec*, B.9, C1 and R1:
+sections and numbers of our notes on the sources). **Here** is what a committed page holds: who was asked, by how many
+seeds, whether settings were those of the source, and the difference with its 95 % interval over people in brackets.
+
+- *holds*, *does not*: the interval, and every seed where there are several, lie on the side that the source says, or
+  on the other or at nothing; without an interval, every seed. An identity that a test proves holds.
+- *open*: everything else, with what it needs. A row that no page answers is open.
+- The verdict of a claim is that of its first row: the source's own measure where it was asked, then patients before
+  made-up people.
+- A made-up cohort, a toy or a test says nothing of patients, and two classes of small volumes are not ImageNet: "does
+  not" means *not here*.
+- A test compares every number with its page. A row whose page has changed is *stale*, and open."""
+
+REACHED = """## Which command reaches which system
+
+Parts S1 to S40 of our notes on the sources: *attribution* (chapters 3, 4, 7, 8, 9), *inherent* (CoDA, B-cos),
+*probing* (how to probe, Opti-CAM, CA-Stream, readable gradients). What of a part a command does not reach is in the
+last column; [tests of the inherent networks](theory/inherent.md#what-the-tests-check)."""
+
+COMMANDS = """## Commands
+
+`python benchmarks/claims.py run ID NAME=FOLDER …` makes a row again: words in capitals are folders, and CONFIG is a
+file with the settings that follow. INPUT is `../shared/data/oasis1/older`, YOUNGER `../shared/data/oasis1/younger`,
+RUN a finished run (of the demo: `demo/run`). A command of an open row asks it with one setting; what else to set is in
+the row."""
+
+
+def _table(source: Source) -> str:
+    lines = ["| | the source | here | difference | verdict | made by |", "|---|---|---|---|---|---|"]
+    for claim in source.claims:
+        for number, (name, answer) in enumerate(claim.rows()):
+            said = f"{claim.says} *{claim.there}* ({claim.where})" if not number else ""
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(name, said, answer)) + " |")
+    return "\n".join(lines)
+
+
+def _cells(name: str, said: str, answer: Answer) -> tuple[str, ...]:
+    if not answer.cohort:
+        here = "not asked"
+    else:
+        seeds = f"{answer.seeds} seed{'s' * (answer.seeds > 1)}" if answer.seeds else ""
+        who = ", ".join(part for part in (COHORTS[answer.cohort], answer.who, seeds) if part)
+        here = f"{who}. Settings: {answer.settings}"
+    verdict = f"**{answer.shown_verdict}**" + (" (identity)" if answer.cohort == "identity" else "")
+    if answer.needs:
+        verdict += f"; {'' if answer.needs.startswith('no command') else 'needs '}{answer.needs}"
+    made = [f"`{answer.command}`"] if answer.command else []
+    made += [f"`{answer.test}`"] if answer.test else []
+    made += [f"[{answer.page}]({answer.page})"] if answer.page else []
+    return (name, said, here, answer.found or "–", verdict, ", ".join(made) or "no command")
+
+
+def _reached() -> str:
+    lines = ["| notes | parts | | command | settings, and what is not reached |", "|---|---|---|---|---|"]
+    for one in systems():
+        command = f"`{one.command}`" if one.command else "**none**"
+        lines.append(f"| {one.notes} | {one.systems} | {one.what} | {command} | {one.how} |")
+    return "\n".join(lines)
+
+
+def _command(name: str) -> str:
+    one = commands()[name]
+    text = f"**`{name}`**\n\n```bash\n" + "\n".join(one.lines) + "\n```"
+    return text + (f"\n\n```toml\n{one.config.strip()}\n```" if one.config else "")
+
+
+def _summary() -> str:
+    lines = ["| source | claims | hold | do not | open |", "|---|---:|---:|---:|---:|"]
+    for one in sources():
+        found = [claim.verdict for claim in one.claims]
+        lines.append(f"| {one.title} | {len(found)} | " + " | ".join(str(found.count(v)) for v in VERDICTS) + " |")
+    return "\n".join(lines)
+
+
+def _counts(every: Sequence[Claim]) -> str:
+    """Claims by verdict, by whom they were asked of, and by seeds."""
+    shown = {
+        "all claims": every,
+        "identities": [one for one in every if _asked(one, "identity") and len(one.here) == 1],
+        "measured": [one for one in every if one.here and not all(a.cohort == "identity" for a in one.here)],
+        "asked of patients": [one for one in every if _asked(one, "patients")],
+        "asked of copies of real brains": [one for one in every if _asked(one, "copies")],
+        "measured with three seeds or more": [one for one in every if any(a.seeds >= 3 for a in one.here)],
+        "asked of patients with three seeds or more": [
+            one for one in every if any(a.seeds >= 3 and a.cohort == "patients" for a in one.here)
+        ],
+        "reached by no command": [one for one in every if all(command_of(a) is None for _, a in one.rows())],
+    }
+    lines = ["| | claims | hold | do not | open |", "|---|---:|---:|---:|---:|"]
+    for name, claims in shown.items():
+        found = [claim.verdict for claim in claims]
+        lines.append(f"| {name} | {len(found)} | " + " | ".join(str(found.count(v)) for v in VERDICTS) + " |")
+    return "\n".join(lines)
+
+
+def _asked(claim: Claim, cohort: str) -> bool:
+    return any(answer.cohort == cohort for answer in claim.here)
+
+
+def listed(words: Sequence[str]) -> Iterator[str]:
+    """A line per row in which all words occur: its name, verdict, command and claim."""
+    for source in sources():
+        for claim in source.claims:
+            for name, answer in claim.rows():
+                made = answer.command or answer.test or "no command"
+                line = f"{name}\t{answer.shown_verdict}\t{made}\t{claim.says}"
+                if all(word.casefold() in f"{line} {answer.cohort} {source.title}".casefold() for word in words):
+                    yield line
+
+
+def run(row: str, given: Sequence[str]) -> int:
+    """Run the command of a row; the exit code of its first line that fails, else 0."""
+    answers = {name: answer for source in sources() for claim in source.claims for name, answer in claim.rows()}
+    if row not in answers:
+        raise SystemExit(f"claims: no row {row}; python benchmarks/claims.py list names them.")
+    command = command_of(answers[row])
+    if command is None:
+        raise SystemExit(f"claims: {row} has no command: {answers[row].needs}.")
+    folders = {name: str(Path(to).resolve()) for name, _, to in (one.partition("=") for one in given) if to}
+    if set(folders) != set(command.folders):
+        wanted = " ".join(f"{name}=FOLDER" for name in command.folders) or "nothing"
+        raise SystemExit(f"claims: {row} takes {wanted} after its name.")
+    with tempfile.TemporaryDirectory() as scratch:
+        for words in command.filled(folders, Path(scratch) / "config.toml"):
+            print(shlex.join(words), flush=True)
+            if code := subprocess.run([*PROGRAMS[words[0]], *words[1:]], cwd=ROOT, check=False).returncode:
+                return code
+    return 0
+
+
+PROGRAMS = {
+    "python": [sys.executable],
+    "pytest": [sys.executable, "-m", "pytest"],
+    "heatlas": [sys.executable, "workflows/adni.py"],
+}
+"""Programs of commands, by this Python and from the repository."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    steps = parser.add_subparsers(dest="step")
+    steps.add_parser("list", help="rows in which every word occurs").add_argument("words", nargs="*")
+    making = steps.add_parser("run", help="make a row again")
+    making.add_argument("row")
+    making.add_argument("folders", nargs="*", metavar="NAME=FOLDER")
+    arguments = parser.parse_args()
+    if arguments.step == "list":
+        print("\n".join(listed(arguments.words)))
+    elif arguments.step == "run":
+        return run(arguments.row, arguments.folders)
+    else:
+        print(page(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
