@@ -17,6 +17,8 @@ import heatlas
 
 LEVELS = {"participant": "registration", "group": "report"}
 """Last stage of a run by level of analysis."""
+LONGEST_WORK = 70
+"""Bytes of the path of the working folder: workers' sockets lie there, and Linux allows 107 for the whole path."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -67,6 +69,8 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], None] = lambda: 
     if "--stop-after" in further:
         parser.error("--stop-after: the level of analysis says where to stop")
     if arguments.work_dir is not None:
+        if len(os.fsencode(arguments.work_dir.resolve())) > LONGEST_WORK:
+            parser.error(f"-w {arguments.work_dir}: its path has more than {LONGEST_WORK} bytes. Give a shorter one.")
         try:
             arguments.work_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:

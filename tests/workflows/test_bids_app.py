@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.tables import read_table
 from heatlas.workflows.bids_app import main
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_version_is_that_of_heatlas(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,27 +37,37 @@ def test_a_command_line_that_is_none_of_an_app_is_refused(words: list[str]) -> N
     assert end.value.code == 2
 
 
-def test_participant_registers_what_is_chosen_in_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+def test_participant_registers_what_is_chosen_in_the_working_folder(tmp_path: Path) -> None:
     write_template_cohort(tmp_path / "bids", participants=4)
     first = tmp_path / "bids" / "sub-00" / "anat" / "sub-00_T1w.nii.gz"
     first.rename(first.with_name("sub-00_run-02_T1w.nii.gz"))
     config, filters = write_config(tmp_path / "some.toml"), tmp_path / "filter.json"
     filters.write_text(json.dumps({"t1w": {"datatype": "anat", "suffix": "T1w", "run": None}, "bold": {"task": "x"}}))
-    out, work = tmp_path / "out", tmp_path / "work" / "here"
+    out = tmp_path / "out"
     words = [str(tmp_path / "bids"), str(out), "participant", "--participant-label", "00", "01", "02"]
-    words += ["--bids-filter-file", str(filters), "-w", str(work), "--config", str(config), "--n-procs", "1"]
-    assert main(words) == 0
+    words += ["--bids-filter-file", str(filters), "--config", str(config), "--n-procs", "1"]
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a process of its own, as workers keep the folder's name
+        work = Path(short) / "work"
+        command = [sys.executable, "-m", "heatlas.workflows.bids_app", *words, "-w", str(work)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert work.is_dir()
     table = {scan.participant_id: scan for scan in ScanTable.read(out / "scans.tsv")}
     assert {name for name, scan in table.items() if scan.kept} == {"sub-01", "sub-02"}
     assert table["sub-00"].reason == "not chosen by --bids-filter-file: run-2"
     assert table["sub-03"].reason == "participant not chosen by --participant-label"
     assert read_table(out / "group" / "registration.tsv")["status"].tolist() == ["registered"] * 2
     assert not (out / "report.html").exists()
-    assert work.is_dir()
+
+
+def test_a_working_folder_whose_path_is_too_long_for_sockets_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["in", "out", "group", "-w", str(tmp_path / ("n" * 70))])
+    assert end.value.code == 2
+    assert "has more than 70 bytes. Give a shorter one." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
