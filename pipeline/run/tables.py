@@ -25,10 +25,6 @@ MISSING = "n/a"
 CLASS_COLUMNS = frozenset({"label", "predicted"})
 """Columns that hold class names, in every table; ``0``, ``1.5`` or ``true`` may be one."""
 
-_EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
-EXACT_FLOATS: dict[str, Any] = {} if _EXACT else {"float_precision": "round_trip"}
-"""For `pandas.read_csv`: from 3.1 on it reads floats back exactly, and warns of the argument."""
-
 _FORMULA = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 """First characters of cells that a spreadsheet would run: OWASP's list, with the full-width forms."""
 _RUNS = re.compile(f"'*{_FORMULA}")
@@ -123,7 +119,6 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
             na_values=[MISSING],
             keep_default_na=False,
             encoding="utf-8-sig",
-            **EXACT_FLOATS,
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().replace("\n", " ")
