@@ -14,7 +14,7 @@ import pandas as pd
 
 from heatlas.atlases.regions import Hemisphere, Region, RegionTable
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.tables import EXACT_FLOATS, MISSING, read_table
+from heatlas.pipeline.run.tables import MISSING, read_table
 
 _SIDES: dict[str, Hemisphere] = {
     "left": "left", "lh": "left", "l": "left",
@@ -53,7 +53,7 @@ def split_side(name: str) -> tuple[Hemisphere, str]:
 def read_cat12_table(path: Path) -> RegionTable:
     """Read a semicolon table of CAT12: ``ROIid``, ``ROIname``, and tissue shares where given."""
     blank = {column: [""] for column in ("Vgm", "Vwm", "Vcsf")}  # elsewhere "NA" may be a name
-    table = pd.read_csv(path, sep=";", dtype={"ROIname": str}, keep_default_na=False, na_values=blank, **EXACT_FLOATS)
+    table = pd.read_csv(path, sep=";", dtype={"ROIname": str}, keep_default_na=False, na_values=blank)
     return RegionTable(tuple(_cat12_region(row) for row in table.to_dict("records")))
 
 
