@@ -405,7 +405,9 @@ EXTERNAL = AnalysisSection(
         View(
             "external_validation", "Performance and calibration of both cohorts.",
             ("measure", "run", "new", "estimate", *_CI, "n_run", "n_new"), where={"part": ["performance"]},
-            intervals=IntervalChart(("measure",), "estimate", "ci_low", "ci_high", "here less run"),
+            intervals=IntervalChart(
+                ("measure",), "estimate", "ci_low", "ci_high", "here less run", n=("n_run", "n_new")
+            ),
         ),
         View(
             "external_validation", "Agreement over regions: rank correlation of Hedges' g of the classes.",

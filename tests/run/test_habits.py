@@ -154,7 +154,6 @@ def test_a_statistic_with_its_section_is_one_file_and_two_entries(tmp_path) -> N
         },
         "reports/analyses/catalogue.py": {
             "from heatlas.reports.read.run_record import OUTCOMES": SECTION,
-            "    NUMBER_ASSOCIATIONS, PROGRESSION, NORMS, SUBGROUPS, MAIN_EFFECTS, SHORTCUTS, HARMONISATION, PLANTED, "
-            "EFFECTS_FOUND,": "    TOY,",
+            "    EFFECTS_FOUND,": "    TOY,",
         },
     })  # fmt: skip
