@@ -154,6 +154,7 @@ def measured_step(config: Config) -> TrainingStep:
             family.require_fits(timed, config.model)
             network = build_network(config.model, timed, 2).train()
             volume, seconds = torch.rand(2, 1, *timed), math.inf
+            volume.requires_grad_(is_given(config))  # the weights of such networks are held
             for _ in range(2):
                 began = time.perf_counter()
                 with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

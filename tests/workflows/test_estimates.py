@@ -106,3 +106,14 @@ def test_a_network_that_is_solved_is_not_counted_in_epochs() -> None:
     config = configured(model={"architecture": "linear"}, training={"max_epochs": 200})
     made = made_of(config, 10, 10, [8, 8], ALL, TrainingStep(2.0, 1e6), workers=2)
     assert made.seconds["training"] == pytest.approx(8 * 2.0)
+
+
+def test_a_step_of_a_network_trained_elsewhere_is_timed_though_its_weights_are_held(tmp_path) -> None:
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def net():\n"
+        "    features = nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1))\n"
+        "    return nn.Sequential(features, nn.Flatten(), nn.Linear(2, 2))\n"
+    )
+    model = {"architecture": "foreign", "network": f"{tmp_path}/nets.py:net"}
+    assert measured_step(load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": model})).seconds > 0
