@@ -30,10 +30,8 @@ LOCKS = {"cpu": ROOT / "requirements.lock", "cuda": ROOT / "requirements-cuda.lo
 TOOLS, DOCS = ROOT / ".ci" / "requirements.lock", ROOT / "docs" / "requirements.lock"
 PAGE, ENVIRONMENT = ROOT / "docs" / "installation.md", ROOT / "environment.yml"
 HEADS = {
-    LOCKS[
-        "cpu"
-    ]: "What users install (Python 3.11, Linux, no GPU), exactly. Installed by `.ci/install`, which takes the "
-    "build of torch without CUDA.",
+    LOCKS["cpu"]: "What users install (Python 3.11, Linux, no GPU), exactly. Installed by `.ci/install`, which takes "
+    "the build of torch without CUDA.",
     LOCKS["cuda"]: f"The same for GPUs: torch is built for CUDA {CUDA}, which needs NVIDIA's driver {DRIVER} or later.",
     TOOLS: "What `make test` and `make check` add to requirements.lock, exactly.",
     DOCS: "What `make docs` adds to requirements.lock, exactly.",
@@ -128,9 +126,7 @@ def installed(backend: str) -> tuple[int, float]:
         begun = time.monotonic()
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
         subprocess.run([ROOT / ".ci" / "install", environment, backend], cwd=ROOT, check=True)
-        python = environment / "bin" / "python"
-        subprocess.run([environment / "bin" / "uv", "pip", "install", "--quiet", "--python", python, "--no-deps", "."],
-                       cwd=ROOT, check=True)  # fmt: skip
+        subprocess.run([environment / "bin" / "pip", "install", "--quiet", "--no-deps", "."], cwd=ROOT, check=True)
         seconds = time.monotonic() - begun
         subprocess.run([environment / "bin" / "heatlas", "--version"], check=True)
         kilobytes = subprocess.run(["du", "-sk", environment], check=True, capture_output=True, text=True).stdout

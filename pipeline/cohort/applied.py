@@ -118,12 +118,15 @@ def why_without_performance(cohort: InputCohort, config: CohortConfig) -> str:
 def fitting_folds(smallest: int, folds: int) -> int:
     """The most folds, up to those wanted, that leave two people of the smallest class outside each test part.
 
+    If none does, the fewest beyond; of three people or more there is always such a number.
+
     Examples
     --------
-    >>> fitting_folds(40, 5), fitting_folds(4, 5), fitting_folds(3, 5)
-    (5, 4, 3)
+    >>> fitting_folds(40, 5), fitting_folds(4, 5), fitting_folds(3, 5), fitting_folds(3, 2)
+    (5, 4, 3, 3)
     """
-    return next(k for k in range(min(folds, smallest), 1, -1) if smallest - ceil(smallest / k) >= 2)
+    tried: list[int] = [*range(min(folds, smallest), 1, -1), *range(folds + 1, smallest + 1)]
+    return next(k for k in tried if smallest - ceil(smallest / k) >= 2)
 
 
 def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:

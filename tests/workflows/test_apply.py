@@ -207,3 +207,8 @@ def test_bad_images_and_people_of_the_run_are_refused_before_anything_is_written
         assert expected in said
         assert len(said.strip().splitlines()) == 1
         assert not (tmp_path / "out" / "config.toml").exists()
+
+
+def test_maps_of_people_without_labels_are_not_judged(one, capsys) -> None:
+    assert main(["evaluate", str(one.root), "--n-procs", "1"]) != 0
+    assert "nobody has a label, and the bench compares classes" in capsys.readouterr().err

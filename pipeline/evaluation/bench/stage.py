@@ -148,6 +148,11 @@ class Bench:
     def _of_run(self, truth_json: Path) -> JudgedCohort:
         """Scans of the run that a network of the run may explain: of each participant and class the first."""
         task = task_of(self.config.cohort)
+        if all(scan.label is None for scan in self.scans):
+            raise BadInputError(
+                f"{self.layout.root}: nobody has a label, and the bench compares classes. Give heatlas apply a cohort "
+                "with labels of both classes."
+            )
         tested: dict[tuple[str, str | None], Scan] = {}
         for scan in self.scans:
             fold = self.split.fold_of_test(scan.participant_id) if scan.label is not None else None

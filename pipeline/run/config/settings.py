@@ -265,8 +265,8 @@ class TrainingConfig:
     """Weight the loss so that each class counts the same."""
     from_run: str = ""
     """Folder of a finished run whose networks the training starts from: of the same architecture and settings, or, for
-    B-cos networks, conventional ones. Each fold starts from a network that knows none of the people it tests. Of
-    another task (age before diagnosis) all but the last stage is taken."""
+    B-cos networks, conventional ones. Each fold starts from a network that knows none of the people it tests. If
+    that run had another task (age before diagnosis), all but the last stage is taken."""
     networks_of: str = ""
     """Folder of a finished run whose networks, of all folds together, answer as they are; nothing is trained. Set by
     ``heatlas apply``."""
