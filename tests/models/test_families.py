@@ -1,6 +1,10 @@
 """Families of networks: MONAI's own computation seen as stages, and the smallest grid of each."""
 
+import re
 from dataclasses import replace
+from fnmatch import fnmatch
+from itertools import product
+from pathlib import Path
 
 import monai.networks.nets as nets
 import pytest
@@ -118,3 +122,17 @@ def test_the_methods_text_cites_known_works(name):
     text = FAMILIES[name].described(NETWORKS[name](name))
     assert set(_CITATION.findall(text)) <= set(REFERENCES)
     assert _CITATION.search(text)
+
+
+def test_the_page_lists_what_each_family_refuses():
+    page = (Path(__file__).parents[2] / "docs" / "networks.md").read_text(encoding="utf-8")
+    table = page.split("## Which methods explain them")[1].split("\n## ")[0]
+    said = set()
+    for row in re.findall(r"^\| (.+?) \| (.+?) \|", table, re.M)[1:]:
+        named, methods = (re.findall("`(.+?)`", cell) for cell in row)
+        if "with" not in row[0]:  # depends on settings
+            hit = [name for name in BUILT if any(fnmatch(name, pattern) for pattern in named)]
+            wanted = [name for name in BUILT if name not in hit] if row[0].startswith("all but") else hit
+            assert wanted
+            said |= set(product(wanted, methods))
+    assert said == {(name, method) for name in BUILT for method in FAMILIES[name].refused}

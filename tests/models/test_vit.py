@@ -3,10 +3,12 @@
 from unittest import mock
 
 import monai.networks.nets as nets
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import heatlas
 from heatlas.pipeline.models.attention import attention_layers, kept_attention
 from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.registry import FAMILIES, build_network
@@ -119,3 +121,29 @@ def test_a_run_asks_for_no_method_that_the_family_refuses():
     config = load_config(overrides={"model": {"architecture": "vit"}})
     assert not set(config.attribution.methods) & set(FAMILIES["vit"].refused)
     assert set(Config().attribution.methods) & set(FAMILIES["vit"].refused)
+
+
+class Whole(nn.Module):
+    """MONAI's transformer with the mean of its tokens classified."""
+
+    def __init__(self, vit, head):
+        super().__init__()
+        self.vit, self.head = vit, head
+
+    def forward(self, x):
+        return self.head(self.vit(x)[0].mean(1))
+
+
+@pytest.mark.parametrize("method", ["lrp", "deeplift"])
+def test_its_rules_give_the_map_of_monais_own_modules(method):
+    torch.manual_seed(1)
+    ours = build_network(SETTINGS, SHAPE, 3).eval()
+    torch.manual_seed(1)
+    theirs = Whole(*of_monai()).eval()
+    volume, controls = torch.rand(SHAPE), [torch.rand(SHAPE) for _ in range(2)]
+    options = {"target": 1, "reference": controls if method == "deeplift" else ()}
+    found, expected = (heatlas.explain(network, volume, method, **options) for network in (ours, theirs))
+    ours, theirs = found.map.get_fdata(), expected.map.get_fdata()
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+    if method == "deeplift":
+        assert abs(found.missing) < 1e-5

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from heatlas.pipeline.models.contract import StagedModel
 
 SWISH = (
-    "its activation is Swish, which is negative for some inputs; the rules here are proven for ReLU networks only. "
+    "its activation is Swish, which is negative for some inputs; the method is defined for ReLU networks only. "
     "Use gradient, integrated-gradients or grad-cam"
 )
 NEGATIVE = "the features of its last stage may be negative{}, and the formula needs amounts. Use grad-cam"
-ATTENTION = (
-    "its attention multiplies two activations, and GELU is negative for some inputs; the rules here are proven for "
-    "ReLU networks only. Use expected-gradients, or for a whole transformer cgw1, which has rules of its own"
+GELU = (
+    "its normalisations have no rule in it, and GELU is negative for some inputs. Use expected-gradients, lrp, or for "
+    "a whole transformer cgw1, which has rules of its own"
 )
 
 
@@ -225,7 +225,7 @@ MONAI_FAMILIES: Sequence[Family] = (
         "was a vision transformer [@vit] over tokens in three dimensions, as in MONAI [@monai], that classifies the "
         "mean of its tokens",
         refused={
-            **dict.fromkeys(("lrp", "guided-backpropagation", "deeplift"), ATTENTION),
+            "guided-backpropagation": GELU,
             **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), NEGATIVE.format("")),
         },
         step=lambda settings: settings.patch,

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.fx import wrap
 from torch.nn import functional
 
 from heatlas.pipeline.models.attention import AttentionWeights
@@ -28,6 +29,7 @@ class OnTokens(nn.Module):
     """Runs a module of token sequences (B, N, C) on tokens at their places (B, C, d, h, w)."""
 
     keeps_places: ClassVar[bool] = True
+    rules_inside: ClassVar[bool] = True
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -38,20 +40,28 @@ class OnTokens(nn.Module):
         return tokens.transpose(1, 2).reshape(x.shape)
 
 
+def on_grid(values: Tensor, grid: Shape) -> Tensor:
+    """Values (1, C, d, h, w) on another grid, interpolated linearly."""
+    if values.shape[2:] == grid:
+        return values
+    return functional.interpolate(values, grid, mode="trilinear")  # type: ignore[no-any-return]
+
+
+wrap("on_grid")  # traced as one call: which branch it takes depends on shapes alone
+
+
 class LearnedPositions(nn.Module):
     """Adds a trained vector to each token; on another grid than that of training, interpolated linearly."""
 
     keeps_places: ClassVar[bool] = True
+    rules_inside: ClassVar[bool] = True
 
     def __init__(self, values: Tensor) -> None:
         super().__init__()
         self.values = nn.Parameter(values)
 
     def forward(self, x: Tensor) -> Tensor:
-        values: Tensor = self.values
-        if values.shape[2:] != x.shape[2:]:
-            values = functional.interpolate(values, x.shape[2:], mode="trilinear")
-        return x + values
+        return x + on_grid(self.values, x.shape[2:])
 
 
 class Attention(nn.Module):
@@ -68,8 +78,8 @@ class Attention(nn.Module):
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Three tensors (B, heads, N, C / heads)."""
-        q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        return q, k, v
+        parts = self.qkv(x).view(x.shape[0], x.shape[1], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        return parts[0], parts[1], parts[2]
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.queries_keys_values(x)

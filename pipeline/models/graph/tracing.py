@@ -88,7 +88,8 @@ class LayerTracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         whole = isinstance(m, KNOWN + ACTIVATIONS + NORMALISATIONS + GATES + DYNAMIC)
         whole = whole or type(m).__module__.startswith("einops.")
-        return whole or getattr(m, "keeps_places", False) or super().is_leaf_module(m, module_qualified_name)
+        whole = whole or (getattr(m, "keeps_places", False) and not getattr(m, "rules_inside", False))
+        return whole or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(model: nn.Module) -> Program:
