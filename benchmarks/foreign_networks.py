@@ -16,6 +16,7 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from monai.networks import nets
+from monai.networks.nets.swin_unetr import SwinTransformer
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
@@ -44,6 +45,13 @@ class Pooled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(F.adaptive_avg_pool3d(self.encoder(x), 1).flatten(1))
+
+
+class Last(Pooled):
+    """The deepest of several features, pooled."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.adaptive_avg_pool3d(self.encoder(x)[-1], 1).flatten(1))
 
 
 class Sfcn(nn.Module):
@@ -112,6 +120,9 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
     "MONAI ViT": lambda: nets.ViT(
         1, SHAPE, (16, 24, 16), hidden_size=48, mlp_dim=96, num_layers=2, num_heads=4, classification=True,
         num_classes=2, post_activation="",
+    ),
+    "MONAI Swin encoder": lambda: Last(
+        SwinTransformer(1, 12, (4, 4, 4), (2, 2, 2), (2, 2, 2, 2), (2, 2, 4, 4), spatial_dims=3), 192
     ),
 }  # fmt: skip
 ITEMS = {"MONAI ViT": "0"}
