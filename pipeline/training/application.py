@@ -2,8 +2,8 @@
 
 A network is never applied to a participant it was trained or selected with. A participant who also has labelled scans
 gets only the network of the fold that tests them; everyone else gets the networks of all folds that could be trained,
-and their outputs are averaged: the mean logits and the mean softmax probabilities. With the mean logit, or the mean
-probability, as start value the explanation of the average is the average of the explanations; see
+and their logits are averaged, as those of the members of an ensemble: the probability is that of the mean logits. With
+the mean logit as start value the explanation of the average is the average of the explanations; see
 `pipeline.attribution.ensembles`.
 
 One unit of work per fold: its network and all scans that it is applied to.
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from scipy.special import expit
 
 from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.people.splits import Split
@@ -64,10 +65,10 @@ NETWORK_TABLE = Table(
 APPLIED_COLUMNS = {
     **_IDENTITY,
     "networks": "Folds whose networks were applied, joined by ;: none was trained or selected with the participant",
-    "n_networks": "Number of networks; logits and probability are means over them",
+    "n_networks": "Number of networks; logits are means over them",
     "logit_negative": "Mean logit of the negative class (unit 0)",
     "logit_positive": "Mean logit of the positive class (unit 1)",
-    "probability": "Mean softmax probability of the positive class; uncalibrated",
+    "probability": "Softmax probability of the positive class, of the mean logits; uncalibrated",
     "probability_sd": "Standard deviation of the probability over networks; n/a for one network",
     "predicted": "Positive class if probability is above one half, otherwise negative class",
     "control": PREDICTION_COLUMNS["control"],
@@ -181,7 +182,7 @@ def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, .
 
 
 def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.DataFrame:
-    """Average the predictions of the networks, one row per scan.
+    """Average the logits of the networks, as those of an ensemble are; one row per scan.
 
     Parameters
     ----------
@@ -197,7 +198,8 @@ def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.Da
     """
     answers = answers.sort_values("fold")
     by_scan = answers.groupby(list(_IDENTITY), dropna=False, sort=False)
-    frame = by_scan[["logit_negative", "logit_positive", "probability"]].mean()
+    frame = by_scan[["logit_negative", "logit_positive"]].mean()
+    frame["probability"] = expit(frame["logit_positive"] - frame["logit_negative"])
     frame["networks"] = by_scan["fold"].agg(lambda folds: ";".join(map(str, folds)))
     frame["n_networks"] = by_scan.size()
     frame["probability_sd"] = by_scan["probability"].std()
