@@ -61,7 +61,7 @@ def test_one_scan_is_answered_by_each_network_as_in_a_cohort_with_labels(folder,
     (row,) = read_table(one.group / "predictions_applied.tsv").to_dict("records")
     assert (row["participant_id"], row["n_networks"], str(row["networks"])) == ("sub-scan", 2, "0;1")
     of_cohort = read_table(labelled.group / "predictions.tsv").set_index("participant_id").loc[SCAN]
-    for answer in ("logit_negative", "logit_positive", "probability"):  # networks together, and each with the mean after
+    for answer in ("logit_negative", "logit_positive", "probability"):  # together, and each with the mean after
         assert row[answer] == pytest.approx(of_cohort[answer], abs=1e-5)
     answers = [read_table(one.fold(k).predictions_applied)["probability"].iloc[0] for k in (0, 1)]
     assert row["probability_sd"] == pytest.approx(np.std(answers, ddof=1))
