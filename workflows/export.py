@@ -32,6 +32,7 @@ from heatlas.pipeline.explaining.shared_reference import (
     mean_volume,
     norms_of_controls,
 )
+from heatlas.pipeline.models.families.probes.body import with_body
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
@@ -85,7 +86,7 @@ def _exportable(run: RunLayout) -> tuple[Config, Mapping[int, LoadedModel]]:
     config = read_run_config(run)
     if config.training.networks_of:
         raise UsageError(f"{run.root}: has the networks of another run. Export that one.")
-    if is_given(config) or isinstance(config.model, ProbeConfig):
+    if is_given(config):
         raise UsageError(
             f"{run.root}: its networks need a file outside the run (model.architecture = "
             f'"{config.model.architecture}"), and a folder of heatlas export stands alone. Share the run itself.'
@@ -141,6 +142,8 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
         shutil.copyfile(run.fold(index).weights, made.fold(index).weights)
         write_json(made.fold(index).description, nameless(loaded.description, str(run.fold(index).description), salt))
     everyone = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
+    for index, loaded in networks.items():
+        everyone |= set(people_of(loaded.description, str(run.fold(index).description), "backbone"))
     PEOPLE_TABLE.write(made.people, [(name,) for name in sorted(hidden_name(name, salt) for name in everyone)])
     write_text(made.config, config_to_toml(shared_settings(config)))
     scans = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls]
@@ -179,11 +182,18 @@ def nameless(description: Mapping[str, Any], where: str, salt: str) -> dict[str,
     BadInputError
         If it does not say whom the network was trained with.
     """
-    people = {part: sorted(hidden_name(name, salt) for name in people_of(description, where, part)) for part in PARTS}
+
+    def hidden(part: str) -> list[str]:
+        return sorted(hidden_name(name, salt) for name in people_of(description, where, part))
+
+    people = {part: hidden(part) for part in PARTS}
+    backbone = {"backbone_participants": hidden("backbone")} if "backbone_participants" in description else {}
     scans = {part: len(names) for part, names in description.get("scans", {}).items()}
     goal = {name: value for name, value in description["objective"].items() if not isinstance(value, dict)}
     training = {**description["training"], "from_run": ""}
-    return {**description, "participants": people, "scans": scans, "objective": goal, "training": training}
+    return {
+        **description, "participants": people, **backbone, "scans": scans, "objective": goal, "training": training,
+    }  # fmt: skip
 
 
 def shared_settings(config: Config) -> Config:
@@ -194,6 +204,7 @@ def shared_settings(config: Config) -> Config:
         cohort=replace(config.cohort, without="", freesurfer_folder=""),
         training=replace(config.training, from_run=""),
         registration=replace(config.registration, synthstrip_model=""),
+        model=with_body(config.model) if isinstance(config.model, ProbeConfig) else config.model,
         privacy=PrivacyConfig(),
         objective=ObjectiveConfig(),
         pretraining=PretrainingConfig(),

@@ -158,7 +158,8 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         from heatlas.pipeline.training.objectives.explanations import require_explanations  # torch takes a second
 
         require_explanations(config, split)
-    if config.training.from_run or isinstance(config.model, ProbeConfig):
+    starts = config.training.from_run or isinstance(config.model, ProbeConfig)
+    if starts and not config.training.networks_of:
         from heatlas.pipeline.training.objectives.known_networks import require_start
 
         require_start(config, split)

@@ -20,6 +20,7 @@ from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.bundle_layout import BundleLayout
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, ExplanationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table
@@ -82,6 +83,32 @@ def test_a_probe_stands_on_it_and_is_explained(folder, capsys):
         theirs = torch.nn.Sequential(*backbone.stages[: len(probe.model.stages[0])]).state_dict()
         assert all(torch.equal(value, theirs[name]) for name, value in probe.model.stages[0].state_dict().items())
     assert len(read_table(layout.group / "evidence.tsv")) > 0
+
+
+def test_an_export_of_probes_stands_alone_and_knows_the_people_of_the_backbone(folder, capsys, monkeypatch):
+    """After the test above."""
+    monkeypatch.setattr("heatlas.workflows.export.FEWEST_CONTROLS", 3)
+    assert main(["export", str(folder / "run"), str(folder / "given")]) == 0
+    digests = json.loads(BundleLayout(folder / "given").fold(0).description.read_text())["backbone_participants"]
+    assert len(digests) == len(LEARNT)
+    assert not set(digests) & {f"sub-{one}" for one in LEARNT}
+    scan = folder / "sub-new_T1w.nii.gz"
+    shutil.copyfile(folder / "input" / "sub-03" / "anat" / "sub-03_T1w.nii.gz", scan)
+    asked_for = ["--start-at", "template", "--stop-after", "training", "--n-procs", "1"]
+    hidden = [folder / name for name in ("run", "backbone")]
+    assert main(["apply", str(hidden[0]), str(scan), str(folder / "by_run"), *asked_for]) == 0
+    for path in hidden:
+        path.rename(path.with_name(f"{path.name}-away"))
+    try:
+        assert main(["apply", str(folder / "given"), str(scan), str(folder / "by_export"), *asked_for]) == 0
+        known = scan.rename(folder / "sub-03_T1w.nii.gz")
+        assert main(["apply", str(folder / "given"), str(known), str(folder / "known"), *asked_for]) == 65
+    finally:
+        for path in hidden:
+            path.with_name(f"{path.name}-away").rename(path)
+    by_run, by_export = (RunLayout(folder / name).group / "predictions_applied.tsv" for name in ("by_run", "by_export"))
+    assert by_run.read_bytes() == by_export.read_bytes()
+    assert "sub-03" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_finished_run_needs_its_backbone_no_longer(folder, tmp_path):
