@@ -250,6 +250,7 @@ def _add_apply(commands: Any) -> None:
         "input", type=_path, metavar="NEW", help="ADNI or OASIS download, BIDS dataset, or one NIfTI image; only read"
     )
     apply.add_argument("out", type=_path, metavar="OUT", help="folder for the results")
+    _add_table(apply)
     apply.add_argument("--include", metavar="RULE", help="who takes part (default: as in the run)")
     apply.add_argument(
         "--start-at", choices=("auto", "scan", "brain", "template"), default="auto",
@@ -372,6 +373,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="two or more classes to distinguish, the explained one last, e.g. diagnosis=CN,AD (default), "
         'age_group=young,old or diagnosis=CN,MCI,AD; by number: "cdr=0,>=0.5", "mmse>=27,<24"',
     )
+    _add_table(parser)
     parser.add_argument("--target", metavar="COLUMN", help="predict a number, e.g. age, in all scans that have one")
     parser.add_argument(
         "--include", metavar="RULE", help='who takes part, e.g. "age >= 60 and cdr >= 0" (docs/inputs.md)'
@@ -396,6 +398,13 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="shift the dates of each participant; KEY is a secret file, created if absent; keep it apart",
     )  # fmt: skip
     parser.add_argument("--pseudonymise", metavar="sites,ids", help="with --anonymise: rename sites, people and images")
+
+
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--table", type=_path, metavar="FILE", help="for a folder of images of any names: CSV or TSV with the path of "
+        "each, its participant, and what is known of them (docs/inputs.md)",
+    )  # fmt: skip
 
 
 def _add_seed_and_config(parser: argparse.ArgumentParser) -> None:

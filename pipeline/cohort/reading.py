@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -24,6 +24,7 @@ from heatlas.pipeline.cohort.candidates import (
 )
 from heatlas.pipeline.cohort.cells.ranges import possible_scans
 from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note
+from heatlas.pipeline.cohort.listed.images import read_listed
 from heatlas.pipeline.cohort.oasis import download as oasis
 from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
@@ -44,7 +45,7 @@ PLANTED = Path(DEMO_TRUTH, "planted.json")
 """Marks an input as a demo cohort."""
 
 
-Layout = Literal["adni", "bids", "oasis", "image"]
+Layout = Literal["adni", "bids", "oasis", "table", "image"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class InputCohort:
     ----------
     root : Path
         Resolved; `Scan.file` is relative to it.
-    layout : {"adni", "bids", "oasis", "image"}
+    layout : {"adni", "bids", "oasis", "table", "image"}
     table : ScanTable
         One row per image found.
     notes : tuple of str
@@ -110,7 +111,7 @@ class ScanSelection:
 def read_cohort(
     root: Path, config: CohortConfig, seed: int, selection: ScanSelection | Sequence[str] = ()
 ) -> InputCohort:
-    """Read an ADNI or OASIS download or a BIDS dataset without writing anything.
+    """Read an ADNI or OASIS download, a BIDS dataset or images with a table without writing anything.
 
     BadInputError if the folder is of no known layout or holds no image, a table or column is missing, a participant is
     unknown, or the rule of inclusion names no column or keeps nobody.
@@ -178,18 +179,25 @@ def _input_folder(root: Path) -> Path:
 
 def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
-    layout = detect_layout(root)
+    layout: Layout = "table" if config.table else detect_layout(root)
     if layout == "bids":
         files = walk_input(root, bids.enters)
         candidates, notes = bids.read_bids(root, files, config.mci_horizon_months)
     else:
         files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
-        read = oasis.read_oasis if layout == "oasis" else adni.read_adni
-        candidates, notes = read(root, files, config)
-    notes = [*notes, *_file_notes(files, layout)]
+        candidates, notes = _READERS[layout](root, files, config)
+    used = {*files.pairs} if layout == "oasis" else {one.scan.image for one in candidates if one.scan.image}
+    notes = [*notes, *_file_notes(files, layout, used)]
     if not candidates:
         raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
     return layout, candidates, notes
+
+
+_READERS: Mapping[str, Callable[[Path, InputFiles, CohortConfig], tuple[list[Candidate], list[str]]]] = {
+    "adni": adni.read_adni,
+    "oasis": oasis.read_oasis,
+    "table": read_listed,
+}
 
 
 def detect_layout(root: Path) -> Layout:
@@ -212,7 +220,8 @@ def detect_layout(root: Path) -> Layout:
         )
     raise BadInputError(
         f"{root}: neither an ADNI download (folders named like 002_S_0295, ADNIMERGE*.csv) nor one of OASIS (folders "
-        "named like OAS1_0001_MR1 with Analyze pairs) nor a BIDS dataset (participants.tsv, folders sub-*); "
+        "named like OAS1_0001_MR1 with Analyze pairs) nor a BIDS dataset (participants.tsv, folders sub-*), "
+        "and no table of its images is given (--table people.csv); "
         f"{len(files.images)} NIfTI and {files.dicom_count} DICOM files seen."
         + (" Put each DICOM series into a folder of its participant, such as 002_S_0295/MPRAGE." * bool(files.dicom))
         + "".join(f" {note}." for note in _foreign_notes(files))
@@ -224,7 +233,7 @@ def _has_participants(files: InputFiles) -> bool:
     return any(parse_image(path) is not None for path in (*files.images, *series))
 
 
-def _file_notes(files: InputFiles, layout: str) -> list[str]:
+def _file_notes(files: InputFiles, layout: str, used: Collection[str]) -> list[str]:
     notes = []
     if files.dicom and layout == "bids":
         notes.append(f"{counted(files.dicom_count, 'DICOM file')} ignored: BIDS uses NIfTI; convert them")
@@ -233,7 +242,7 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
             f"{counted(len(files.linked_folders), 'link')} to folders not followed; give the real folder: "
             f"{listed(files.linked_folders, 3)}"
         )
-    notes += _foreign_notes(files, layout)
+    notes += _foreign_notes(files, used)
     if files.irregular:
         notes.append(
             f"{counted(len(files.irregular), 'table or XML file', 'is', 'tables or XML files')} not read (a named "
@@ -253,9 +262,8 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
     return notes
 
 
-def _foreign_notes(files: InputFiles, layout: str = "") -> list[str]:
-    read = set(files.pairs) if layout == "oasis" else set()
-    foreign = [name for name in files.foreign if name not in read]
+def _foreign_notes(files: InputFiles, used: Collection[str] = ()) -> list[str]:
+    foreign = [name for name in files.foreign if name not in used]
     if not foreign:
         return []
     return [

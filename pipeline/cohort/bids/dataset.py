@@ -74,7 +74,7 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
     read = [_candidate(root, path, match, tables, common) for path, match in t1w.items()]
     misnamed = [path for path, match in matches.items() if match is None and _T1W_NAME.fullmatch(path)]
     histories, history_notes = diagnosis_histories(tables)
-    candidates = [_with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
+    candidates = [with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
         _misnamed(path) for path in misnamed
     ]
     notes = [f"tables come from the dataset above, {tables_root.name}"] if tables_root != root else []
@@ -87,7 +87,7 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
         + _other_images(matches, t1w)
         + _unmatched(tables, [candidate for candidate, _ in read])
     )
-    return candidates, notes + _about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
+    return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
 
 
 def read_shared_sidecar(root: Path) -> dict[str, object]:
@@ -142,7 +142,7 @@ def _candidate(
     return Candidate(facts.scan_with(entry), columns, preference(entities, entry)), facts
 
 
-def _with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis]], horizon_months: int) -> Candidate:
+def with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis]], horizon_months: int) -> Candidate:
     """Add the progression after the scan, from the sessions tables."""
     at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
     if at is None or not history:
@@ -201,7 +201,7 @@ def _unmatched(tables: BidsTables, candidates: Sequence[Candidate]) -> list[str]
     return notes
 
 
-def _about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
+def about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
     """Notes on values that were substituted for missing ones."""
     notes = []
     stand_ins = sum(facts.brain_stands_in for _, facts in read)

@@ -74,11 +74,11 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
     if (root / PARTICIPANTS).exists():
         rows = _rows(root / PARTICIPANTS, ["participant_id"], tables)
         keyed = [(_prefixed("sub", cells["participant_id"]), cells) for cells in rows]
-        tables.participants = _merged(keyed, PARTICIPANTS, tables.notes)
+        tables.participants = merged(keyed, PARTICIPANTS, tables.notes)
     if (root / SESSIONS).exists():
         rows = _rows(root / SESSIONS, ["participant_id", "session_id"], tables)
         by_visit = [(_visit(cells["participant_id"], cells), cells) for cells in rows]
-        tables.sessions = _merged(by_visit, SESSIONS, tables.notes)
+        tables.sessions = merged(by_visit, SESSIONS, tables.notes)
     for person in people:
         _read_personal(root, person, tables)
     for person, session in visits:
@@ -96,7 +96,7 @@ def _read_personal(root: Path, person: str, tables: BidsTables) -> None:
         tables.unreadable[person] = _without_root(error, root)
         return
     keyed = [(_visit(person, cells), cells) for cells in rows]
-    for visit, cells in _merged(keyed, path.name, tables.notes).items():
+    for visit, cells in merged(keyed, path.name, tables.notes).items():
         tables.sessions[visit] = {**tables.sessions.get(visit, {}), **cells}
 
 
@@ -112,7 +112,7 @@ def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables
         tables.notes.append(f"not read: {_without_root(error, root)}")
         return
     keyed = [(f"{folder}/{cells['filename']}", cells) for cells in rows]
-    tables.scans.update(_merged(keyed, path.name, tables.notes))
+    tables.scans.update(merged(keyed, path.name, tables.notes))
 
 
 def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[str, str]]:
@@ -151,7 +151,7 @@ def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     return [(n, dict(zip(header, row, strict=True))) for n, row in rows]
 
 
-def _merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
+def merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
     """Merge rows by key; the first is used, others fill its gaps."""
     rows: dict[Key, Cells] = {}
     repeated: list[str] = []
