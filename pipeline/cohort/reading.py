@@ -31,7 +31,8 @@ from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_dia
 from heatlas.pipeline.cohort.people.inclusion import included
 from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from heatlas.pipeline.cohort.records import ScanTable
-from heatlas.pipeline.cohort.segmented.subjects import with_segmented_volumes
+from heatlas.pipeline.cohort.segmented import images as freesurfer
+from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes
 from heatlas.pipeline.cohort.sharing.anonymise import Disguise, capped_ages
 from heatlas.pipeline.cohort.sharing.manifest import Manifest, Match, select
 from heatlas.pipeline.cohort.walking import InputFiles, walk_input
@@ -45,7 +46,7 @@ PLANTED = Path(DEMO_TRUTH, "planted.json")
 """Marks an input as a demo cohort."""
 
 
-Layout = Literal["adni", "bids", "oasis", "table", "image"]
+Layout = Literal["adni", "bids", "oasis", "freesurfer", "table", "image"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class InputCohort:
     ----------
     root : Path
         Resolved; `Scan.file` is relative to it.
-    layout : {"adni", "bids", "oasis", "table", "image"}
+    layout : {"adni", "bids", "oasis", "freesurfer", "table", "image"}
     table : ScanTable
         One row per image found.
     notes : tuple of str
@@ -135,7 +136,8 @@ def read_cohort(
     root = _input_folder(root)
     layout, candidates, notes = _found(root, config)
     candidates, entry_notes = with_entries(candidates, config.start_at)
-    candidates, volume_notes = with_segmented_volumes(candidates, config.freesurfer_folder)
+    measured = config.freesurfer_folder or (str(root) if layout == "freesurfer" and has_volumes(root) else "")
+    candidates, volume_notes = with_segmented_volumes(candidates, measured)
     candidates, range_notes = possible_scans(candidates)
     problem = ""
     try:
@@ -179,14 +181,15 @@ def _input_folder(root: Path) -> Path:
 
 def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
-    layout: Layout = "table" if config.table else detect_layout(root)
+    layout = detect_layout(root, with_table=bool(config.table))
     if layout == "bids":
         files = walk_input(root, bids.enters)
         candidates, notes = bids.read_bids(root, files, config.mci_horizon_months)
     else:
-        files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
+        files = walk_input(root, _ENTERS.get(layout, lambda folder: folder != DEMO_TRUTH))
         candidates, notes = _READERS[layout](root, files, config)
-    used = {*files.pairs} if layout == "oasis" else {one.scan.image for one in candidates if one.scan.image}
+    known = {"oasis": files.pairs, "freesurfer": files.foreign}
+    used = known.get(layout, [one.scan.image for one in candidates if one.scan.image is not None])
     notes = [*notes, *_file_notes(files, layout, used)]
     if not candidates:
         raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
@@ -197,11 +200,18 @@ _READERS: Mapping[str, Callable[[Path, InputFiles, CohortConfig], tuple[list[Can
     "adni": adni.read_adni,
     "oasis": oasis.read_oasis,
     "table": read_listed,
+    "freesurfer": freesurfer.read_subjects,
 }
+_ENTERS: Mapping[str, Callable[[str], bool]] = {"freesurfer": freesurfer.enters}
+"""Which folders of a layout are searched, if not all."""
 
 
-def detect_layout(root: Path) -> Layout:
-    """Detect the layout of a folder; one of no known layout is refused."""
+def detect_layout(root: Path, with_table: bool = False) -> Layout:
+    """Detect the layout of a folder; one of no known layout is refused unless a table of its images is given."""
+    if freesurfer.is_subjects_folder(root):
+        return "freesurfer"
+    if with_table:
+        return "table"
     names = {entry.name for entry in root.iterdir()}
     if names & {PARTICIPANTS, "dataset_description.json"} or any(name.startswith("sub-") for name in names):
         return "bids"
@@ -220,8 +230,8 @@ def detect_layout(root: Path) -> Layout:
         )
     raise BadInputError(
         f"{root}: neither an ADNI download (folders named like 002_S_0295, ADNIMERGE*.csv) nor one of OASIS (folders "
-        "named like OAS1_0001_MR1 with Analyze pairs) nor a BIDS dataset (participants.tsv, folders sub-*), "
-        "and no table of its images is given (--table people.csv); "
+        "named like OAS1_0001_MR1 with Analyze pairs) nor a BIDS dataset (participants.tsv, folders sub-*) nor "
+        "FreeSurfer subjects (*/mri/brain.mgz), and no table of its images is given (--table people.csv); "
         f"{len(files.images)} NIfTI and {files.dicom_count} DICOM files seen."
         + (" Put each DICOM series into a folder of its participant, such as 002_S_0295/MPRAGE." * bool(files.dicom))
         + "".join(f" {note}." for note in _foreign_notes(files))

@@ -112,7 +112,7 @@ def test_files_of_one_name_are_told_apart_by_their_people(folder) -> None:
         (("file,scan,id", "x,y,1"), "columns file and scan may hold the paths"),
         (("path,id", "a.nii,1", "zz.nii,2"), "line 3, column path: zz.nii: no such file, from "),
         (("path,id", "deep,1"), "line 2, column path: deep is no image"),
-        (("path,id,session", "a.nii,1,1", "a.nii,1,2"), "a.nii is in lines 2 and 3 (of sub-1). Correct the paths"),
+        (("path,id,session", "a.nii,1,1", "a.nii,1,2"), "a.nii is in lines 2 and 3 (of sub-1). Correct the cells"),
         (("path,id", "a.nii,1", "./a.nii,2"), "a.nii is in lines 2 and 3 (of sub-1, sub-2)"),
         (("path,id", "../out.nii,1"), "line 2, column path: ../out.nii lies outside "),
         (("path,id", "a.nii,1", "b.nii,1"), "sub-1 has an image in lines 2 and 3. Name the session of each"),

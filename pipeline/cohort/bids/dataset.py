@@ -117,11 +117,8 @@ def _candidate(
     person, session = match["participant"], match["session"]
     entities = dict(entity.split("-", 1) for entity in match["entities"].split("_") if entity)
     scan = Scan(person, session, image_stem(path), path)
-    of_session = tables.sessions.get((person, session), {}) if session else {}
-    if person in tables.unreadable:
-        return Candidate(scan.dropped(f"unreadable table: {tables.unreadable[person]}")), None
-    if person not in tables.participants and not of_session:
-        return Candidate(scan.dropped(f"no row in {PARTICIPANTS}")), None
+    if (lacking := row_problem(scan, tables)) is not None:
+        return Candidate(scan.dropped(lacking)), None
     try:
         sidecar = {**common, **read_sidecar(root / path)}
     except ValueError as error:
@@ -137,9 +134,31 @@ def _candidate(
         problem = f"not the magnitude image: part-{entities['part']}"
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
-    facts = facts_of(scan, tables.participants.get(person, {}), of_session, tables.scans.get(path, {}), sidecar)
-    columns = {**tables.participants.get(person, {}), **of_session}
-    return Candidate(facts.scan_with(entry), columns, preference(entities, entry)), facts
+    return described(scan, tables, sidecar, entry, preference(entities, entry))
+
+
+def row_problem(scan: Scan, tables: BidsTables) -> str | None:
+    """Why the tables say nothing about a scan; None if they do."""
+    person = scan.participant_id
+    if person in tables.unreadable:
+        return f"unreadable table: {tables.unreadable[person]}"
+    known = person in tables.participants or bool(tables.sessions.get((person, scan.session_id or "")))
+    return None if known else f"no row in {tables.names[2]}"
+
+
+def described(
+    scan: Scan,
+    tables: BidsTables,
+    sidecar: Mapping[str, object],
+    entry: str,
+    preference: tuple[int | str, ...],
+    criteria: tuple[str, ...] = (),
+) -> tuple[Candidate, ScanFacts]:
+    """A scan filled in from the tables, as a candidate."""
+    of_person = tables.participants.get(scan.participant_id, {})
+    of_session = tables.sessions.get((scan.participant_id, scan.session_id or ""), {})
+    facts = facts_of(scan, of_person, of_session, tables.scans.get(scan.file, {}), sidecar, tables.names)
+    return Candidate(facts.scan_with(entry), {**of_person, **of_session}, preference, criteria), facts
 
 
 def with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis]], horizon_months: int) -> Candidate:

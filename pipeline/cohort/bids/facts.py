@@ -50,7 +50,6 @@ _SAID_TWICE: Mapping[str, Callable[[str | None], object]] = {
 }
 """Facts that two columns of a table must not contradict. Sites have several names, volumes several methods."""
 
-_TABLES = ("scans table", "sessions table", PARTICIPANTS)
 _TESLA = (0.5, 1.0, 1.5, 3.0, 4.0, 4.7, 5.0, 7.0, 9.4, 11.7)
 
 
@@ -75,12 +74,9 @@ def facts_of(
     of_session: Cells,
     of_image: Cells,
     sidecar: Mapping[str, object],
-    tables: Sequence[str] = _TABLES,
+    tables: Sequence[str] = BidsTables().names,
 ) -> ScanFacts:
-    """Fill a scan from the rows of its tables and its sidecar.
-
-    `tables`: names of the tables of image, session and participant.
-    """
+    """Fill a scan from the rows of its tables and its sidecar; `tables` are their names, as `BidsTables.names`."""
     row = _Rows(of_image, of_session, of_participant, tables=tables)
     months = visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else 0
     baseline = months == 0
@@ -166,7 +162,7 @@ def nominal_tesla(sidecar: Mapping[str, object]) -> float | None:
 class _Rows:
     """The rows that describe one image, closest first, with column names in lower case."""
 
-    def __init__(self, *rows: Cells, tables: Sequence[str] = _TABLES) -> None:
+    def __init__(self, *rows: Cells, tables: Sequence[str] = BidsTables().names) -> None:
         self.tables = tables
         self.rows = [{name.lower(): (name, text) for name, text in row.items()} for row in rows]
 

@@ -49,6 +49,8 @@ class BidsTables:
     unreadable: dict[str, str] = field(default_factory=dict)
     impossible: list[str] = field(default_factory=list)  # cells with impossible values, by table, line, column and text
     notes: list[str] = field(default_factory=list)
+    # What the tables of images, sessions and participants are called
+    names: tuple[str, str, str] = ("scans table", "sessions table", PARTICIPANTS)
 
     @property
     def empty(self) -> bool:

@@ -27,9 +27,9 @@ from heatlas.pipeline.run.plain_text import counted, listed
 
 def read_listed(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
     """Read a folder of images by its table: one candidate per row with a path, and notes."""
-    table = read_people(find_table(config.table, root), with_paths=True)
+    table = read_people(find_table(config.table, root))
     images = {row: _image(root, table, row) for row in table.rows if row.path}
-    _require_single(table, images)
+    require_single(table, images, of_visits=True)
     tables = as_bids(table)
     names = scan_ids(images)
     histories, history_notes = diagnosis_histories(tables)
@@ -50,7 +50,7 @@ def _candidate(root: Path, table: str, row: PeopleRow, path: str, scan_id: str) 
     entry, problem, sidecar = entry_of_file(root / path)
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
-    facts = facts_of(scan, {}, row.cells, {}, sidecar, ("", table, ""))
+    facts = facts_of(scan, {}, row.cells, {}, sidecar, (table, table, table))
     return Candidate(facts.scan_with(entry), row.cells), facts
 
 
@@ -87,12 +87,15 @@ def _placed(path: Path) -> Path:
     return path.parent.resolve() / path.name
 
 
-def _require_single(table: PeopleTable, images: Mapping[PeopleRow, str]) -> None:
-    """Refuse a file in two rows, and two images of one visit."""
-    for what, key, remedy in (
-        ("is in", lambda row: images[row], "Correct the paths, or remove all but one of the rows"),
-        ("has an image in", lambda row: row.named, "Name the session of each in a column session, or keep one row"),
-    ):
+def require_single(table: PeopleTable, images: Mapping[PeopleRow, str], of_visits: bool) -> None:
+    """Refuse a file or subject in two rows, and two images of one visit."""
+    of_files = ("is in", lambda row: images[row], "Correct the cells, or remove all but one of the rows")
+    of_people = (
+        "has an image in",
+        lambda row: row.named,
+        "Name the session of each in a column session, or keep one row",
+    )
+    for what, key, remedy in (of_files, of_people)[: 1 + of_visits]:
         rows: dict[str, list[PeopleRow]] = {}
         for row in images:
             rows.setdefault(key(row), []).append(row)

@@ -14,7 +14,8 @@ All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,24 +75,25 @@ def find_table(text: str, root: Path) -> Path:
     raise BadInputError(f"cohort.table = '{text}': no such file, neither here nor in {root}. Correct --table.")
 
 
-def read_people(file: Path, with_paths: bool) -> PeopleTable:
+def read_people(file: Path, subjects: Collection[str] | None = None) -> PeopleTable:
     """Read a table (CSV or TSV); BadInputError if a column is missing or could be either of two.
 
     Parameters
     ----------
     file : Path
-    with_paths : bool
-        Whether it must say where the image of each row is.
+    subjects : collection of str, optional
+        Names of the folders of subjects, of which the table may have a column in place of paths.
     """
     frame, notes = read_text_table(file)
     rows = filled_rows(frame)
     columns = [str(name) for name in frame.columns]
-    path = _path_column(file, columns, rows) if with_paths else ""
-    person = _first(columns, PEOPLE)
-    if person is None:
+    path = _path_column(file, columns, rows) if subjects is None else _subject_column(columns, rows, subjects)
+    person = _first([name for name in columns if name != path], PEOPLE) or (path if subjects is not None else None)
+    if not person:
         raise BadInputError(_missing(file, "participants", "participant_id", columns))
     session = _first(columns, SESSIONS)
-    said = [f"{path} for the path" if path else "", f"{person} for the participant", f"{session} for the session"]
+    of_path = "path" if subjects is None else "subject"
+    said = [f"{path} for the {of_path}" if path else "", f"{person} for the participant", f"{session} for the session"]
     notes.append(f"columns of {file.name} that are used: {', '.join(one for one in said[: 2 + bool(session)] if one)}")
     nameless = [str(line) for line, cells in rows if cells and person not in cells]
     if nameless:
@@ -119,8 +121,8 @@ def read_people(file: Path, with_paths: bool) -> PeopleTable:
 
 def as_bids(table: PeopleTable) -> BidsTables:
     """The same as the tables of a BIDS dataset hold it: by visit where a row names one, else by person."""
-    tables = BidsTables(impossible=list(table.impossible), notes=list(table.notes))
     name = table.file.name
+    tables = BidsTables(impossible=list(table.impossible), notes=list(table.notes), names=(name, name, name))
     visits = [((row.person, row.session), row.cells) for row in table.rows if row.session is not None]
     tables.sessions = merged(visits, name, tables.notes)
     people = [(row.person, row.cells) for row in table.rows if row.session is None]
@@ -171,7 +173,7 @@ def _spelling(text: str) -> str:
     return re.sub(r"^sub-", "", (identifier(text) or "").lower())
 
 
-def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]]) -> str:
+def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, Cells]]) -> str:
     """The column of paths: the one with such a name, or of several the only one whose cells all end like images."""
     named = [name for name in columns if plain_name(name) in PATHS]
     if not named:
@@ -185,6 +187,12 @@ def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, M
             )
         named = fitting
     return named[0]
+
+
+def _subject_column(columns: Sequence[str], rows: Sequence[tuple[int, Cells]], subjects: Collection[str]) -> str:
+    """The column with most names of subjects; empty if none has any."""
+    found = Counter(name for _, cells in rows for name in columns if cells.get(name) in subjects)
+    return max(columns, key=lambda name: found[name]) if found else ""
 
 
 def _first(columns: Sequence[str], names: Sequence[str]) -> str | None:
