@@ -10,6 +10,7 @@ from typing import Literal
 
 from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.images import parse_image
+from heatlas.pipeline.cohort.bids import caps
 from heatlas.pipeline.cohort.bids import dataset as bids
 from heatlas.pipeline.cohort.bids.derivatives import over_template, with_entries
 from heatlas.pipeline.cohort.bids.filters import Filter, matching
@@ -46,7 +47,7 @@ PLANTED = Path(DEMO_TRUTH, "planted.json")
 """Marks an input as a demo cohort."""
 
 
-Layout = Literal["adni", "bids", "oasis", "freesurfer", "table", "image"]
+Layout = Literal["adni", "bids", "oasis", "caps", "freesurfer", "table", "image"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class InputCohort:
     ----------
     root : Path
         Resolved; `Scan.file` is relative to it.
-    layout : {"adni", "bids", "oasis", "freesurfer", "table", "image"}
+    layout : {"adni", "bids", "oasis", "caps", "freesurfer", "table", "image"}
     table : ScanTable
         One row per image found.
     notes : tuple of str
@@ -201,8 +202,9 @@ _READERS: Mapping[str, Callable[[Path, InputFiles, CohortConfig], tuple[list[Can
     "oasis": oasis.read_oasis,
     "table": read_listed,
     "freesurfer": freesurfer.read_subjects,
+    "caps": caps.read_caps,
 }
-_ENTERS: Mapping[str, Callable[[str], bool]] = {"freesurfer": freesurfer.enters}
+_ENTERS: Mapping[str, Callable[[str], bool]] = {"freesurfer": freesurfer.enters, "caps": caps.enters}
 """Which folders of a layout are searched, if not all."""
 
 
@@ -210,6 +212,8 @@ def detect_layout(root: Path, with_table: bool = False) -> Layout:
     """Detect the layout of a folder; one of no known layout is refused unless a table of its images is given."""
     if freesurfer.is_subjects_folder(root):
         return "freesurfer"
+    if caps.is_caps(root):
+        return "caps"
     if with_table:
         return "table"
     names = {entry.name for entry in root.iterdir()}
