@@ -13,7 +13,13 @@ import numpy as np
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.adni.download import adni_participant
-from heatlas.pipeline.cohort.bids.derivatives import BIDS_NAME, entry_of_file, over_template, with_entries
+from heatlas.pipeline.cohort.bids.derivatives import (
+    BIDS_NAME,
+    entry_notes,
+    entry_of_file,
+    over_template,
+    with_entries,
+)
 from heatlas.pipeline.cohort.candidates import Candidate, with_readable_headers, without_people
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.oasis.download import participant as oasis_participant
@@ -79,6 +85,7 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
     if not found.scan.kept:
         raise BadInputError(f"{path}: {found.scan.reason}. Give one readable T1-weighted image with its orientation.")
     _require_voxels(path)
+    notes += entry_notes([found]) if config.start_at == "auto" else []
     return InputCohort(path.parent, "image", ScanTable((found.scan,)), (*notes, *header_notes, UNKNOWN_OF_IMAGE))
 
 

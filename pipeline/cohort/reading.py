@@ -12,7 +12,7 @@ from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.images import parse_image
 from heatlas.pipeline.cohort.bids import caps
 from heatlas.pipeline.cohort.bids import dataset as bids
-from heatlas.pipeline.cohort.bids.derivatives import over_template, with_entries
+from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.filters import Filter, matching
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
 from heatlas.pipeline.cohort.candidates import (
@@ -136,7 +136,7 @@ def read_cohort(
         selection = ScanSelection(tuple(selection))
     root = _input_folder(root)
     layout, candidates, notes = _found(root, config)
-    candidates, entry_notes = with_entries(candidates, config.start_at)
+    candidates, entry_lines = with_entries(candidates, config.start_at)
     measured = config.freesurfer_folder or (str(root) if layout == "freesurfer" and has_volumes(root) else "")
     candidates, volume_notes = with_segmented_volumes(candidates, measured)
     candidates, range_notes = possible_scans(candidates)
@@ -154,11 +154,12 @@ def read_cohort(
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
     candidates = one_per_session(included(candidates, config.include))
+    entry_lines += entry_notes(candidates) if config.start_at == "auto" else []
     clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
     notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)
     notes += unusual_ages({scan.participant_id: scan.age for scan in scans if scan.kept and scan.age is not None})
-    notes += [*entry_notes, *volume_notes, *range_notes, *header_notes, *age_notes, *clinical_notes]
+    notes += [*entry_lines, *volume_notes, *range_notes, *header_notes, *age_notes, *clinical_notes]
     notes += unknown_diagnoses(candidates) if config.contrast_column == "diagnosis" else []
     if config.shuffle_labels:
         kept = shuffled_labels([scan for scan in scans if scan.kept], seed)

@@ -120,7 +120,7 @@ def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[C
     """
     found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
     if start_at == "auto":
-        return list(candidates), _entry_notes(found)
+        return list(candidates), []
     if found[start_at]:
         return [
             candidate
@@ -134,7 +134,12 @@ def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[C
     ]
 
 
-def _entry_notes(found: Counter[str]) -> list[str]:
+def entry_notes(candidates: Sequence[Candidate]) -> list[str]:
+    """A note on where the images that are used enter, if not all enter as scans.
+
+    Asked once one image per session is chosen: fMRIPrep writes the same scan in native and in template space.
+    """
+    found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
     if set(found) <= {"scan"}:
         return []
     meaning = {"scan": "as scans", "brain": "brain-extracted", "template": f"registered to {TEMPLATE}"}
