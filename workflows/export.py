@@ -201,7 +201,7 @@ def shared_settings(config: Config) -> Config:
     replace = dataclasses.replace
     return replace(
         config,
-        cohort=replace(config.cohort, without="", freesurfer_folder=""),
+        cohort=replace(config.cohort, without="", table="", freesurfer_folder=""),
         training=replace(config.training, from_run=""),
         registration=replace(config.registration, synthstrip_model=""),
         model=with_body(config.model) if isinstance(config.model, ProbeConfig) else config.model,

@@ -99,7 +99,7 @@ def test_founding_study_settings(section):
 NOT_OF_THE_STUDY = {
     "cohort": {
         "folds", "balance", "validation_fraction", "mci_horizon_months", "freesurfer_folder", "clinical_columns",
-        "include", "oasis_image",
+        "include", "oasis_image", "table",
     },
     "registration": {"mask_pattern", "synthstrip_model", "seed"},
     "training": {"regression_loss", "device", "devices", "threads"},

@@ -90,6 +90,9 @@ class CohortConfig:
     """In tesla; which of two images of a visit is used."""
     failed_quality: Literal["drop", "keep"] = "drop"
     """Scans that failed ADNI's quality control; if kept, they are used only if the visit has no other."""
+    table: str = ""
+    """Table (CSV or TSV) with the path of each image, its participant, and what is known of them, for a folder of
+    images of any names; docs/inputs.md. Set by ``--table``."""
     freesurfer_folder: str = ""
     """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
     without: str = ""
