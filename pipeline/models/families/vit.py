@@ -9,6 +9,7 @@ without gradient. Attention is never fused, so it can be read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -40,11 +41,11 @@ class OnTokens(nn.Module):
         return tokens.transpose(1, 2).reshape(x.shape)
 
 
-def on_grid(values: Tensor, grid: Shape) -> Tensor:
+def on_grid(values: Tensor, grid: Sequence[int]) -> Tensor:
     """Values (1, C, d, h, w) on another grid, interpolated linearly."""
-    if values.shape[2:] == grid:
+    if tuple(values.shape[2:]) == tuple(grid):
         return values
-    return functional.interpolate(values, grid, mode="trilinear")  # type: ignore[no-any-return]
+    return functional.interpolate(values, tuple(grid), mode="trilinear")
 
 
 wrap("on_grid")  # traced as one call: which branch it takes depends on shapes alone
