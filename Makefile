@@ -11,7 +11,7 @@ SPREAD  = -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
-.PHONY: install demo test test-slow test-oracle test-network test-cluster coverage check docs notebooks format lock clean
+.PHONY: install demo test test-slow test-oracle test-network test-cluster coverage check docs format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock requirements-cuda.lock pyproject.toml .ci/install
@@ -60,15 +60,12 @@ $(VENV)/.docs: docs/requirements.lock $(VENV)/.tools
 	.ci/install $(VENV) $(TORCH) .ci/requirements.lock docs/requirements.lock
 	touch $@
 
-docs: $(VENV)/.docs   ## the documentation site, docs/_build/html/index.html; warnings and broken links are errors
+docs: $(VENV)/.docs demo/run/report.html   ## the documentation site, docs/_build/html/index.html, its examples executed on the demo; warnings and broken links are errors
 	$(BIN)/sphinx-build -q -E -W --keep-going docs docs/_build/html
 	$(BIN)/python docs/check_site.py docs/_build/html
 
-notebooks: $(VENV)/.docs $(DEMO)/run/report.html   ## execute the notebooks of the documentation on the demo
-	cd docs/notebooks && $(abspath $(BIN))/jupyter-execute --inplace *.ipynb
-
-$(DEMO)/run/report.html:
-	$(MAKE) demo
+demo/run/report.html:
+	$(MAKE) demo DEMO=demo
 
 format: $(VENV)/.tools
 	$(BIN)/ruff check --fix .
@@ -81,4 +78,4 @@ lock:   ## write the locks and environment.yml; LOCK="--upgrade --measure" takes
 	rm -rf .lock-venv
 
 clean:
-	rm -rf $(VENV) $(DEMO) docs/_build .pytest_cache .coverage htmlcov .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) docs/_build docs/auto_examples .pytest_cache .coverage htmlcov .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,7 @@
-"""The documentation site (`make docs`): Sphinx, MyST Markdown, furo; the built pages load nothing from the network."""
+"""The documentation site (`make docs`): Sphinx, MyST Markdown, furo; the built pages load nothing from the network.
+
+The examples are executed on `demo/run`; where there is none they are shown without what they print and draw.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 project = "Heatlas"
 author = "Heatlas contributors"
 copyright = author
-extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc"]
-exclude_patterns = ["_build"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_gallery.gen_gallery"]
+exclude_patterns = ["_build", "examples", "sg_execution_times.rst"]
 
 html_theme = "furo"
 html_title = "Heatlas"
@@ -29,7 +32,12 @@ html_show_sphinx = False
 html_show_search_summary = False  # would be fetched, which browsers refuse for pages opened as files
 html_math_renderer = "mathml"  # the others load a script
 
-nb_execution_mode = "off"  # outputs are in the notebooks; tests/documentation runs the cells
+sphinx_gallery_conf = {
+    "examples_dirs": "examples", "gallery_dirs": "auto_examples",  # written anew by every build
+    "filename_pattern": r"\.py$", "within_subsection_order": "FileNameSortKey",
+    "plot_gallery": (ROOT / "demo" / "run" / "report.html").is_file(),
+    "abort_on_example_error": True, "show_memory": False, "download_all_examples": False, "min_reported_time": 1e6,
+}  # fmt: skip
 myst_enable_extensions = ["attrs_inline", "dollarmath"]
 myst_heading_anchors = 4  # as on GitHub
 myst_dmath_double_inline = True
@@ -43,6 +51,7 @@ _log = logging.getLogger(__name__)
 _SAMPLE = "sample_report"
 _ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
 _BARE_FRACTION = re.compile(r"frac\s*[^\s{]")
+_EXAMPLE = re.compile(r"\]\(((?:\.\./)*)examples/(?:(\w+)\.py|README\.rst)\)")
 _PAGE_OF_SAMPLE = re.compile(rf"\]\(({_SAMPLE}/[^)\s]+)\)")
 
 
@@ -61,7 +70,8 @@ def _math(writer: nodes.GenericNodeVisitor, node: nodes.Element) -> None:
 
 
 def _as_myst(app: Sphinx, name: str, source: list[str]) -> None:
-    """Write as MyST what GitHub reads: anchors, and links to the sample report, which is no page of the site."""
+    """Write as MyST what GitHub reads: anchors, and links to examples and to the sample report, which is no page."""
+    source[0] = _EXAMPLE.sub(lambda link: f"]({link[1]}auto_examples/{link[2] or 'index'}.rst)", source[0])
     source[0] = _ANCHOR.sub(r"(\1)=", _PAGE_OF_SAMPLE.sub(r"](\1){.external}", source[0]))
 
 

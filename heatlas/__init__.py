@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from heatlas.pipeline.explaining.single_methods import deeplift, expected_gradients, lrp
     from heatlas.reports.read.open_run import OpenRun
     from heatlas.reports.read.open_run import open_run as open
-    from heatlas.workflows.library import apply, evaluate, run
+    from heatlas.workflows.library import apply, evaluate, export, run
 
 __all__ = [
-    "Explained", "OpenRun", "apply", "deeplift", "evaluate", "expected_gradients", "explain", "lrp", "methods",
-    "networks", "open", "prepare", "run",
+    "Explained", "OpenRun", "apply", "deeplift", "evaluate", "expected_gradients", "explain", "export", "lrp",
+    "methods", "networks", "open", "prepare", "run",
 ]  # fmt: skip
 
 _PLACES = {
@@ -37,6 +37,7 @@ _PLACES = {
     "run": ("heatlas.workflows.library", "run"),
     "apply": ("heatlas.workflows.library", "apply"),
     "evaluate": ("heatlas.workflows.library", "evaluate"),
+    "export": ("heatlas.workflows.library", "export"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The commands as functions: ``heatlas.run``, ``heatlas.apply`` and ``heatlas.evaluate``."""
+"""The commands as functions: ``heatlas.run``, ``heatlas.apply``, ``heatlas.evaluate`` and ``heatlas.export``."""
 
 from __future__ import annotations
 
@@ -69,6 +69,12 @@ def evaluate(out: str | Path, **options: Any) -> OpenRun:
     return _finished(["evaluate", str(out), *_options(options)], out)
 
 
+def export(run: str | Path, folder: str | Path) -> Path:
+    """Networks of a finished run as a folder without scans, as ``heatlas export RUN FOLDER``; raises as `run`."""
+    _end(["export", str(run), str(folder)])
+    return Path(folder)
+
+
 def _options(options: Mapping[str, Any]) -> list[str]:
     """Options of a command line.
 
@@ -98,6 +104,12 @@ def _written(folder: Path, settings: Mapping[str, Mapping[str, Any]]) -> Path:
 
 
 def _finished(words: list[str], out: str | Path) -> OpenRun:
+    _end(words)
+    return open_run(out)
+
+
+def _end(words: list[str]) -> None:
+    """Give a command, and raise if it ends without results."""
     from heatlas.workflows.command_line import main
 
     try:
@@ -106,4 +118,3 @@ def _finished(words: list[str], out: str | Path) -> OpenRun:
         raise UsageError(f"heatlas {' '.join(words[:1])}: an option is wrong; see above.") from end
     if code not in (0, 1):
         raise CommandError(f"heatlas {words[0]} ended with exit code {code}; the reason is above.")
-    return open_run(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nibabel as nib
@@ -20,6 +21,7 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
 from heatlas.pipeline.regions.tables import scan_rows
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.tables import write_json
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -80,7 +82,8 @@ class Explained:
         Returns
         -------
         pandas.DataFrame
-            One row per region: number, name, hemisphere, bilateral group, voxels, sum and density.
+            One row per region: number, name, hemisphere, bilateral group, voxels, sum and density; the largest density
+            first.
 
         Raises
         ------
@@ -94,7 +97,47 @@ class Explained:
         labels = device_labels(packed.labels, None, values.device)
         sums = device_region_sums(values, labels)[0].numpy()
         rows = scan_rows({}, {self.method: sums}, labels, packed.regions)
-        return rows[["region", "name", "hemisphere", "group", "n_voxels", "sum", "density"]]
+        table = rows[["region", "name", "hemisphere", "group", "n_voxels", "sum", "density"]]
+        return table.sort_values("density", ascending=False, kind="stable", ignore_index=True)
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``map.nii.gz``, its numbers (``explained.json``) and tables (``regions.tsv``, ``ledger.tsv``).
+
+        Maps of single channels are ``channel-0.nii.gz`` and so on. There are no regions of an image that is in no
+        space, and no ledger of methods without.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Made if it does not exist.
+
+        Raises
+        ------
+        UsageError
+            If the folder holds a map already, or cannot be written.
+        """
+        into = Path(folder)
+        if (into / "explained.json").exists():
+            raise UsageError(f"{into}: holds an explained image already. Name another folder, or delete this one.")
+        tables = {"regions": None if self.nowhere else self.regions(), "ledger": self.ledger}
+        try:
+            into.mkdir(parents=True, exist_ok=True)
+            nib.save(self.map, into / "map.nii.gz")
+            for place, channel in enumerate(self.channels):
+                nib.save(channel, into / f"channel-{place}.nii.gz")
+            for name, table in tables.items():
+                if table is not None:
+                    table.to_csv(into / f"{name}.tsv", sep="\t", index=False, na_rep="n/a")
+            write_json(into / "explained.json", self._numbers())  # last: what is there is whole
+        except OSError as error:
+            raise UsageError(f"{into}: cannot be written ({error.strerror}). Name another folder.") from error
+
+    def _numbers(self) -> dict[str, Any]:
+        names = ("method", "target", "value", "reference_value", "missing", "nowhere")
+        others = {name: values.tolist() for name, values in self.others.items()}
+        return {name: getattr(self, name) for name in names} | {
+            "settings": dict(self.attribution.parameters), "others": others,
+        }  # fmt: skip
 
 
 def explained(answer: Attribution, method: str, image: GivenImage, others: Mapping[str, Tensor]) -> Explained:

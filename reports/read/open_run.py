@@ -18,6 +18,8 @@ import pandas as pd
 
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.cells import REMEDY
@@ -29,6 +31,8 @@ from heatlas.reports.read.written_tables import DECLARED, PREDICTIONS_OF
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
+
+    from heatlas.pipeline.models.contract import StagedModel
 
 SCAN = ["participant_id", "session_id", "scan_id"]
 OF_SCAN = ["label", "diagnosis", "age", "sex", "site"]
@@ -219,6 +223,33 @@ class OpenRun:
         if own.empty:
             raise UsageError(f"{name}: no explained scan.{_similar(name, explained['participant_id'].unique())}")
         return own.iloc[0]
+
+    def network(self, participant: str) -> StagedModel:
+        """The network that tested a participant, whom it was not trained with; in evaluation mode, on the CPU.
+
+        Parameters
+        ----------
+        participant : str
+            With or without ``sub-``. Its first explained scan counts, as in `image`.
+
+        Raises
+        ------
+        UsageError
+            For an unknown participant.
+        """
+        _require_text("participant", participant)
+        return self._network_of(self._first_scan(participant)).model
+
+    def image(self, participant: str) -> Nifti1Image:
+        """A participant's first explained scan as `network` takes it: scaled, cut to the brain, in template space."""
+        _require_text("participant", participant)
+        scan = self._first_scan(participant)
+        seen = self._network_of(scan).input
+        values = read_network_volume(self.record.files_of(scan), seen)
+        return nib.nifti1.Nifti1Image(values, seen.grid.affine)  # type: ignore[no-untyped-call]
+
+    def _network_of(self, scan: pd.Series) -> LoadedModel:
+        return load_model(self.record.layout.fold(int(scan["fold"])))
 
     def plot(
         self, map_name: str | None = None, group: str | None = None, participant: str | None = None, **options: Any

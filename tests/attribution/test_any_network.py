@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import doctest
+import json
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -73,8 +75,39 @@ def test_regions_are_sums_of_the_map_over_the_labels():
         assert table.loc[region, "sum"] == pytest.approx(values[labels == region].sum(dtype=np.float64), abs=1e-9)
         assert table.loc[region, "n_voxels"] == (labels == region).sum()
     assert table["sum"].sum() == pytest.approx(values.sum(dtype=np.float64), abs=1e-6)
+    assert table["density"].dropna().is_monotonic_decreasing, "the largest comes first"
     with pytest.raises(UsageError, match="Give an image"):
         heatlas.explain(Residual(), image(1).get_fdata(), "gradient", output_item="probabilities").regions()
+
+
+def test_what_is_saved_is_what_was_found(tmp_path):
+    found = heatlas.explain(Residual(), image(1), "lrp", target=1, output_item="probabilities")
+    found.save(tmp_path / "new" / "folder")
+    folder = tmp_path / "new" / "folder"
+    assert {path.name for path in folder.iterdir()} == {"map.nii.gz", "explained.json", "regions.tsv", "ledger.tsv"}
+    written = nib.load(folder / "map.nii.gz")
+    np.testing.assert_array_equal(np.asarray(written.dataobj), np.asarray(found.map.dataobj))
+    np.testing.assert_array_equal(written.affine, GRID.affine)
+    regions = pd.read_csv(folder / "regions.tsv", sep="\t", na_values="n/a")
+    pd.testing.assert_series_equal(regions["sum"], found.regions()["sum"])
+    numbers = json.loads((folder / "explained.json").read_text())
+    assert (numbers["method"], numbers["target"], numbers["value"]) == ("lrp", 1, found.value)
+    assert numbers["settings"] == dict(found.attribution.parameters)
+    with pytest.raises(UsageError, match="folder: holds an explained image already"):
+        found.save(folder)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        found.save(tmp_path / "file")
+
+
+def test_of_an_image_in_no_space_the_maps_of_channels_are_saved_and_no_regions(tmp_path):
+    network = nn.Sequential(nn.Conv3d(2, 2, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten())
+    found = heatlas.explain(network, torch.rand(2, 5, 6, 7), "input-x-gradient")
+    found.save(tmp_path)
+    names = {"map.nii.gz", "channel-0.nii.gz", "channel-1.nii.gz", "explained.json"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    second = np.asarray(nib.load(tmp_path / "channel-1.nii.gz").dataobj)
+    np.testing.assert_array_equal(second, np.asarray(found.channels[1].dataobj))
 
 
 def test_a_layer_is_named_as_in_the_network_and_the_last_one_is_found():

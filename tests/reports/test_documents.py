@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -40,20 +39,9 @@ def test_every_page_of_the_site_is_in_the_navigation_once() -> None:
     pages = [
         page.relative_to(docs).with_suffix("").as_posix()
         for page in docs.rglob("*")
-        if page.suffix in (".md", ".ipynb") and page.name != "index.md" and "_build" not in page.parts
+        if page.suffix == ".md" and page.name != "index.md" and "_build" not in page.parts
     ]
-    assert sorted(" ".join(trees).split()) == sorted(pages)
-
-
-def test_links_of_notebooks_lead_somewhere() -> None:
-    for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        words = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-        for link in _LINK.findall(words):
-            file, _, anchor = link.partition("#")
-            target = notebook.parent / file
-            assert target.is_file(), f"{notebook.name}: {link}"
-            assert not anchor or anchor in anchors(target), f"{notebook.name}: {link}"
+    assert sorted(" ".join(trees).split()) == sorted([*pages, "auto_examples/index"])
 
 
 def test_the_check_of_the_site_finds_what_is_wrong(tmp_path: Path) -> None:

@@ -9,9 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from run_factory import EVIDENCE, RunPlan, make_run
+from torch import nn
 
 import heatlas
+from heatlas.atlases.brain_box import Box
+from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import NetworkInput
+from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, SPREADS
+from heatlas.pipeline.run.config.networks import NETWORKS
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
@@ -105,6 +111,33 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
 def copied(layout, tmp_path) -> RunLayout:
     """A copy that a test may damage."""
     return RunLayout(shutil.copytree(layout.root, tmp_path / "run"))
+
+
+def test_the_network_of_a_person_is_that_of_the_fold_that_tested_them(copied) -> None:
+    """And the image is scaled and cut as that network saw it, and lies where its box is."""
+    run = heatlas.open(copied.root)
+    box, folds = Box((3, 4, 5), (40, 44, 38)), sorted(run.predictions["fold"].unique())
+    seen = NetworkInput(run.record.resolution_mm, box)
+    for fold in folds:
+        network = build_network(NETWORKS["founding"](channels=(2,), pools=(8,), hidden_units=3), box.shape, 2)
+        network.apply(lambda layer, fold=fold: [nn.init.constant_(own, fold + 1) for own in layer.parameters(False)])
+        save_model(copied.fold(fold), network, seen, ("CN", "AD"), {})
+    for fold, people in run.predictions.groupby("fold")["participant_id"]:
+        person = people.iloc[0]
+        weights = {float(one.detach().flatten()[0]) for one in run.network(person).parameters()}
+        assert weights == {fold + 1}
+        files = run.record.files_of(run.predictions.query("participant_id == @person").iloc[0])
+        values = np.random.default_rng(fold).random((2, *seen.template_grid.shape)).astype(np.float32)
+        t1w, mask = values[0], (values[1] > 0.3).astype(np.float32)
+        for path, one in ((files.t1w, t1w), (files.brain_mask, mask)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            nib.save(nib.Nifti1Image(one, seen.template_grid.affine), path)
+        inside = t1w[mask > 0.5]
+        wanted = np.where(mask > 0.5, (t1w - inside.min()) / (inside.max() - inside.min()), 0)[3:43, 4:48, 5:43]
+        image = run.image(person.removeprefix("sub-"))
+        np.testing.assert_allclose(image.get_fdata(), wanted, atol=1e-6)
+        np.testing.assert_allclose(image.affine[:3, 3], (seen.template_grid.affine @ [3, 4, 5, 1])[:3])
+    assert len(folds) > 1
 
 
 def _rewritten(path, change) -> None:

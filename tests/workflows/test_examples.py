@@ -1,0 +1,60 @@
+"""The examples of the documentation are short, and run on a run of today."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import heatlas
+from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
+
+FOLDER = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.py"))
+RUN = '"../../demo/run"'
+"""The run that examples open."""
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_uses_names_that_there_are(example: Path) -> None:
+    text = example.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 40
+    assert f"heatlas.open({RUN})" in text or f"heatlas.export({RUN}" in text
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "heatlas"
+    }
+    assert used <= {*heatlas.__all__}, "public names"
+
+
+def test_there_are_ten() -> None:
+    assert [path.name[:2] for path in EXAMPLES] == [f"{number:02}" for number in range(1, 11)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    cohort = tmp_path_factory.mktemp("demo") / "cohort"
+    write_demo_cohort(cohort, seed=5, participants=10, resolution_mm=4.0)
+    out, config = cohort.with_name("run"), Path(__file__).with_name("mini.toml")
+    options = ["--config", config, "--n-procs", "2", "--stop-after", "statistics"]
+    command = ["-m", "heatlas.workflows.adni", "run", cohort, out, *options]
+    subprocess.run([sys.executable, *map(str, command)], check=True, capture_output=True)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(example: Path, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "run").symlink_to(finished)
+    place = tmp_path / "docs" / "examples"
+    place.mkdir(parents=True)
+    environment = os.environ | {"MPLBACKEND": "agg"}
+    command = [sys.executable, str(example)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place, env=environment)
+    assert answer.returncode == 0, answer.stderr
