@@ -30,8 +30,8 @@ def class_weights(targets: torch.Tensor, balance: bool, classes: int = 2) -> tor
     """
     if not balance:
         return torch.ones(classes, device=targets.device)
-    counts = torch.bincount(targets, minlength=classes)
-    return len(targets) / (classes * counts.to(torch.float32))
+    counts = torch.bincount(on_host(targets), minlength=classes)
+    return (len(targets) / (classes * counts.to(torch.float32))).to(targets.device)
 
 
 def weighted_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
