@@ -22,6 +22,7 @@ from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.attribution.upsampling import to_input_grid
 from heatlas.pipeline.models.ensembles import Ensemble, members_of
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 
 class Method(Protocol):
@@ -242,7 +243,7 @@ def _joined(answers: Sequence[Attribution]) -> Attribution:
 
 
 def _finite(answer: Attribution) -> Attribution:
-    broken = [index for index, one in enumerate(answer.values) if not bool(torch.isfinite(one).all())]
+    broken = [index for index, one in enumerate(answer.values) if not bool(on_host(torch.isfinite(one).all()))]
     if broken:
         raise BadInputError(
             f"{answer.method}: the map of volume {broken[0]} of the batch is not finite (NaN or infinity): the network "

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 StartValue = Literal["logit", "probability", "evidence"]
 
@@ -85,6 +86,6 @@ def require_explainable(model: nn.Module, volumes: Tensor) -> None:
                 f"volumes are {volumes.dtype} on {volumes.device}, but {name} is {weights.dtype} on {weights.device}; "
                 "bring both to one precision and device."
             )
-    broken = [index for index, volume in enumerate(volumes) if not bool(torch.isfinite(volume).all())]
+    broken = [index for index, volume in enumerate(volumes) if not bool(on_host(torch.isfinite(volume).all()))]
     if broken:
         raise BadInputError(f"volume {broken[0]} of the batch has values that are not finite (NaN or infinity).")

@@ -24,6 +24,7 @@ import torch
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest
+from heatlas.pipeline.run.work.host import on_host
 
 STORED = torch.float16
 
@@ -51,7 +52,7 @@ class KeptVolumes:
 
     def __getitem__(self, chosen: torch.Tensor | slice) -> torch.Tensor:
         """Volumes (B, D, H, W) of a slice, of places, or of a mask of scans, on the device."""
-        which = chosen if isinstance(chosen, slice) else chosen.cpu().numpy()
+        which = chosen if isinstance(chosen, slice) else on_host(chosen).numpy()
         places = np.arange(len(self))[which]
         found = np.empty((len(places), *self.shape[1:]), np.float16)
         for row, place in enumerate(places):

@@ -30,6 +30,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.regular_files import read_regular
 from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.work.host import on_host
 
 FORMAT = 1
 """Version of the description file."""
@@ -78,7 +79,7 @@ def save_model(
         Further entries of the description, such as participants and seeds.
     """
     files.folder.mkdir(parents=True, exist_ok=True)
-    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    state = {name: on_host(value).contiguous() for name, value in model.state_dict().items()}
     content = safetensors.torch.save(state)
     _write_bytes(files.weights, content)
     if model.architecture is None:

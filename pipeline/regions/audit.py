@@ -33,6 +33,7 @@ from heatlas.pipeline.regions.region_sums import ordered_total
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.host import on_host
 
 Mask = NDArray[np.bool_]
 
@@ -217,7 +218,7 @@ def _positions(mask: Mask, device: torch.device) -> Tensor:
 
 def _sum_at(flat: Tensor, voxels: Tensor) -> float:
     """Sum over voxels in an order that is the same on every call."""
-    return float(ordered_total(flat if len(voxels) == len(flat) else flat.index_select(0, voxels)))
+    return float(on_host(ordered_total(flat if len(voxels) == len(flat) else flat.index_select(0, voxels))))
 
 
 def _ratio(a: float, b: float) -> float:

@@ -21,6 +21,7 @@ from heatlas.pipeline.regions.region_sums import device_labels, device_region_su
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, scan_rows
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest
+from heatlas.pipeline.run.work.host import on_host
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,13 @@ def write_region_table(
     stacked = torch.stack([*maps.values(), *errors.values()])
     labels = device_labels(atlas.labels, box, stacked.device)
     try:
-        sums = device_region_sums(stacked, labels).cpu().numpy()
+        sums = on_host(device_region_sums(stacked, labels)).numpy()
     except BadInputError as error:
         raise BadInputError(f"{scan.name}: {error} (maps: {', '.join(maps)})") from error
     identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
     of_maps, of_errors = (
         dict(zip(*one, strict=True)) for one in ((maps, sums[: len(maps)]), (errors, sums[len(maps) :]))
     )
-    of_members = {name: device_region_sums(own, labels).cpu().numpy() for name, own in (members or {}).items()}
+    of_members = {name: on_host(device_region_sums(own, labels)).numpy() for name, own in (members or {}).items()}
     rows = scan_rows(identity, of_maps, labels, atlas.regions, evidence, of_errors, of_members)
     RELEVANCE_TABLE.write(path, rows)

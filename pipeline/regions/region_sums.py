@@ -19,6 +19,7 @@ from torch import Tensor
 from heatlas.atlases.brain_box import Box
 from heatlas.pipeline.regions.packed_labels import PackedLabels, unpack_rows
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.host import on_host
 
 ROW = 512
 """Voxels per row: with 136 regions padding adds few per cent, and a whole brain is a few thousand rows."""
@@ -133,7 +134,7 @@ def device_region_sums(maps: Tensor, labels: DeviceLabels) -> Tensor:
     for number, volume in enumerate(maps):  # one at a time: what is gathered is as large as a map
         flat = volume.reshape(-1)
         total = ordered_total(flat)
-        if not bool(torch.isfinite(total)):
+        if not bool(on_host(torch.isfinite(total))):
             raise BadInputError(
                 f"map {number + 1} of {len(maps)} holds NaN or infinite relevance; check the network's weights."
             )

@@ -7,24 +7,36 @@ epochs of a small cohort in which validation is meaningless. Averaging the first
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from heatlas.pipeline.models.dynamic.calibration import calibrate, needs_calibration
 from heatlas.pipeline.models.dynamic.norms import RUNNING, DynamicNorm
+from heatlas.pipeline.run.work.host import on_host
 
 MOMENTUM = 0.1
 """PyTorch's default."""
+SETTLED = "momentum_is_settled"
+"""Attribute of a module that has seen so many batches."""
 
 
 def prepare_step(model: nn.Module) -> None:
     """Set the momentum for the next batch: 1/n for batch n, at least `MOMENTUM`."""
-    for module in model.modules():
-        tracked = None
-        if isinstance(module, _BatchNorm) or (isinstance(module, DynamicNorm) and module.kind in RUNNING):
-            tracked = module.num_batches_tracked
-        if tracked is not None:
-            module.momentum = max(MOMENTUM, 1 / (int(tracked) + 1))  # type: ignore[assignment]
+    warming = [module for module in model.modules() if _counts(module) and not getattr(module, SETTLED, False)]
+    if not warming:
+        return
+    counts = on_host(torch.stack([torch.as_tensor(module.num_batches_tracked) for module in warming])).tolist()
+    for module, count in zip(warming, counts, strict=True):
+        module.momentum = max(MOMENTUM, 1 / (count + 1))
+        if count + 1 >= 1 / MOMENTUM:  # a count only grows: no need to wait for a GPU to tell it again
+            setattr(module, SETTLED, True)
+
+
+def _counts(module: nn.Module) -> bool:
+    """Whether a module has running statistics, and counts its batches."""
+    is_norm = isinstance(module, _BatchNorm) or (isinstance(module, DynamicNorm) and module.kind in RUNNING)
+    return is_norm and module.num_batches_tracked is not None
 
 
 def take_constants(model: nn.Module, volumes: Tensor) -> None:

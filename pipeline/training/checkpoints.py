@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from heatlas.pipeline.run.documents import json_object
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.selection import BestEpoch
 
 Tensors = Mapping[str, torch.Tensor]
@@ -82,9 +83,7 @@ def write_checkpoint(path: Path, key: str, checkpoint: Checkpoint) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     # save_file needs contiguous tensors that do not share memory.
-    contiguous = {
-        name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
-    }
+    contiguous = {name: on_host(value).clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
     save_file(contiguous, temporary, metadata={"state": json.dumps(state, allow_nan=False)})
     temporary.replace(path)
 

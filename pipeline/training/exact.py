@@ -21,6 +21,7 @@ from heatlas.pipeline.cohort.people.tasks import Task
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.baselines.ridge import Floats, RidgeFit, fit, rotation
 from heatlas.pipeline.training.checkpoints import EpochRecord
 from heatlas.pipeline.training.objectives.records import Batch, Context, Measures, Objective
@@ -163,7 +164,7 @@ def solved(
 def _in_units(targets: Tensor, objective: Objective) -> Floats:
     """Targets as the network gives them: a number in standard deviations from the mean."""
     scale: Mapping[str, Any] = objective.facts
-    own: Floats = targets.double().cpu().numpy()
+    own: Floats = on_host(targets).double().numpy()
     if "target_sd" not in scale:
         return own
     standardised: Floats = (own - scale["target_mean"]) / scale["target_sd"]
@@ -173,7 +174,7 @@ def _in_units(targets: Tensor, objective: Objective) -> Floats:
 @torch.no_grad()
 def _before(model: StagedModel, volume: Tensor) -> NDArray[np.float32]:
     """What the last layer gets of a volume (1, 1, D, H, W), shape (columns,)."""
-    found: NDArray[np.float32] = _layers(model)[:-1](volume.float()).flatten().cpu().numpy()
+    found: NDArray[np.float32] = on_host(_layers(model)[:-1](volume.float()).flatten()).numpy()
     return found
 
 
@@ -200,7 +201,8 @@ def measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measures
     own = targets[torch.from_numpy(known).to(targets.device)]
     batch = Batch(torch.empty(len(own), 0), own, torch.arange(len(own)))
     answers = _Answers(torch.from_numpy(outputs[known]).float().to(targets.device))
-    return objective.measures(objective.loss(answers, batch, Context())[1])
+    logged = objective.loss(answers, batch, Context())[1]
+    return objective.measures({name: on_host(values) for name, values in logged.items()})
 
 
 def _trained(model: StagedModel, outputs: Floats, found: RidgeFit, targets: Tensor, objective: Objective) -> Trained:

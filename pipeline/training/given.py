@@ -29,6 +29,7 @@ from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.baselines.ridge import Floats
 from heatlas.pipeline.training.checkpoints import EpochRecord
@@ -139,7 +140,7 @@ def answered(network: nn.Module, files: Sequence[ScanFiles], spec: NetworkInput,
     with torch.no_grad():
         for one in files:
             volume = torch.from_numpy(read_network_volume(one, spec)).to(device)
-            rows.append(network(volume[None, None])[0].double().cpu().numpy())
+            rows.append(on_host(network(volume[None, None])[0].double()).numpy())
     return np.array(rows)
 
 

@@ -57,12 +57,12 @@ class Ranks:
         return DistributedDataParallel(model, [device] if device.type == "cuda" else None)
 
     def gathered(self, logged: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The values of all processes, concatenated."""
+        """The values of all processes, concatenated; on the CPU, as they are given."""
         if self.count == 1:
             return dict(logged)
         parts: list[Any] = [None] * self.count
-        distributed.all_gather_object(parts, {name: value.cpu() for name, value in logged.items()})
-        return {name: torch.cat([part[name] for part in parts]).to(logged[name].device) for name in logged}
+        distributed.all_gather_object(parts, dict(logged))
+        return {name: torch.cat([part[name] for part in parts]) for name in logged}
 
     def agreed(self, value: Any) -> Any:
         """The value of the first process, so that all take the same decisions."""

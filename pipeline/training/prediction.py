@@ -21,6 +21,7 @@ from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import CLASSES, Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.age_gap import GAP_COLUMNS
 from heatlas.pipeline.training.control import NO_CONTROL
 from heatlas.pipeline.training.metrics import outcome, positive_probability, predicted_class, probabilities
@@ -129,7 +130,7 @@ def logits_of(loaded: LoadedModel, volumes: torch.Tensor) -> np.ndarray:
 def _logits_of_members(loaded: LoadedModel, volumes: torch.Tensor) -> torch.Tensor:
     """(members, B, outputs)."""
     with torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False):
-        return torch.stack([member(volumes).float().cpu() for member in members_of(loaded.model)])
+        return torch.stack([on_host(member(volumes).float()) for member in members_of(loaded.model)])
 
 
 def predict_test_part(

@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.training.augmentation.flips_and_shifts import augment
 from heatlas.pipeline.training.augmentation.further import FurtherAugmentation
@@ -251,7 +252,7 @@ def _train_epoch(
         optimiser.zero_grad()
         if setup.average is not None:
             setup.average.update_parameters(network if ranks.count == 1 else network.module)  # type: ignore[arg-type]
-    return setup.objective.measures(ranks.gathered(_joined(logged)))
+    return setup.objective.measures(ranks.gathered(_on_host(logged)))
 
 
 @torch.inference_mode()
@@ -262,7 +263,7 @@ def _evaluate(network: nn.Module, data: LabelledVolumes, setup: TrainingSetup, e
     for indices in batches(np.arange(len(data)), setup.config.batch_size):
         inputs = data.batch(indices)[0].float()
         logged.append(_forward(network, inputs, data, indices, setup, epoch, train=False)[1])
-    return setup.objective.measures(_joined(logged))
+    return setup.objective.measures(_on_host(logged))
 
 
 def _forward(
@@ -290,8 +291,9 @@ def _masks(context: Context, data: LabelledVolumes, step: np.ndarray) -> torch.T
     return context.masks[torch.as_tensor(step, device=data.targets.device)]
 
 
-def _joined(logged: Sequence[Logged]) -> dict[str, torch.Tensor]:
-    return {name: torch.cat([values[name] for values in logged]) for name in logged[0]}
+def _on_host(logged: Sequence[Logged]) -> dict[str, torch.Tensor]:
+    """The values of all batches of a pass: nothing before its end waits for the device."""
+    return {name: on_host(torch.cat([values[name] for values in logged])) for name in logged[0]}
 
 
 def batches(order: np.ndarray, size: int) -> list[np.ndarray]:

@@ -39,8 +39,10 @@ class LabelledVolumes:
 
     def batch(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Volumes (B, 1, D, H, W), float16, and targets (B,) of these scans."""
-        chosen = torch.as_tensor(indices, device=self.targets.device)
-        return self.volumes[chosen].unsqueeze(1), self.targets[chosen]
+        places = torch.as_tensor(indices)  # of files, they are used here
+        chosen = places.to(self.targets.device)
+        volumes = self.volumes[places if isinstance(self.volumes, KeptVolumes) else chosen]
+        return volumes.unsqueeze(1), self.targets[chosen]
 
 
 def load_volumes(

@@ -26,6 +26,7 @@ from heatlas.pipeline.attribution.upsampling import to_input_grid
 from heatlas.pipeline.models.attention import attention_layers
 from heatlas.pipeline.run.config.ranges import Count, Probability, Seed, at_least
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 
 def cosine_distances(masks: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ def merged_masks(features: Tensor, threshold: float) -> Tensor:
     masks = by_range(features.unsqueeze(1))
     if len(masks) == 1:
         return masks[:, 0]
-    distances = squareform(cosine_distances(masks).cpu().numpy(), checks=False)
+    distances = squareform(on_host(cosine_distances(masks)).numpy(), checks=False)
     groups = fcluster(linkage(distances, "complete"), threshold, "distance")
     sums = [
         masks[torch.from_numpy(np.flatnonzero(groups == group)).to(masks.device)].sum(0) for group in np.unique(groups)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 
 def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
@@ -46,7 +47,7 @@ def require_channels(view: NetworkView, method: str) -> None:
 
 def require_nonnegative(view: NetworkView, method: str) -> None:
     """Refuse negative features, for formulas that assume features are amounts."""
-    lowest = float(view.features.min())
+    lowest = float(on_host(view.features.min()))
     if lowest < 0:
         layer = view.before[-1][0] if view.before else "the input"
         raise UsageError(

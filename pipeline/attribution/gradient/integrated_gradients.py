@@ -25,6 +25,7 @@ from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, mixed
 from heatlas.pipeline.run.config.ranges import Count, between
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,12 @@ def require_complete(
     error = completeness_delta(path.attributions, score, score_of_baseline).abs()
     # allow for rounding of the scores, which is the only error if the score does not change
     rounding = 100 * torch.finfo(error.dtype).eps * (score.abs() + score_of_baseline.abs())
-    for volume in torch.nonzero(error > tolerance * path.variation + rounding).flatten().tolist():
-        share = float(error[volume] / path.variation[volume])
+    missed = on_host(error > tolerance * path.variation + rounding)
+    for volume in torch.nonzero(missed).flatten().tolist():
+        share = float(on_host(error[volume] / path.variation[volume]))
         raise UsageError(
             f"{method}: the map of volume {volume} of the batch has a completeness error of "
-            f"{float(error[volume]):.3g}, {100 * share:.1f} % of the score's variation (tolerance "
+            f"{float(on_host(error[volume])):.3g}, {100 * share:.1f} % of the score's variation (tolerance "
             f"{100 * tolerance:g} %); {remedy}."
         )
 

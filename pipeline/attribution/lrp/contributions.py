@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.graph.linear_maps import LinearMap, paired
+from heatlas.pipeline.run.work.host import on_host
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def products(x: Tensor, weight: Tensor, linear: LinearMap) -> Contributors:
     >>> products(torch.tensor([[1.0, -2.0]]), torch.eye(2), FullyConnected()).x.tolist()
     [[1.0, 0.0, 0.0, 2.0]]
     """
-    if not bool((x < 0).any()):
+    if not bool(on_host((x < 0).any())):
         return Contributors(x, weight)
     doubled = paired(x.clamp(min=0), x.neg().clamp_(min=0), linear.channel_axis, linear.groups)
     return Contributors(doubled, torch.cat([weight, -weight], dim=1), copies=2)

@@ -26,6 +26,7 @@ from heatlas.pipeline.attribution.perturbation.masking import AIR, Masking, mask
 from heatlas.pipeline.attribution.perturbation.occlusion import painted
 from heatlas.pipeline.run.config.ranges import Count, Seed, above, at_least
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed
 
 
@@ -173,7 +174,7 @@ class Lime(CheckedSettings):
         """
         if not view.at_input:
             raise UsageError("lime hides supervoxels of the volume; explain at stage 0.")
-        brains = (view.volumes != self.air).any(dim=1).cpu().numpy()
+        brains = on_host((view.volumes != self.air).any(dim=1)).numpy()
         for number, brain in enumerate(brains):
             if not brain.any():
                 raise BadInputError(
@@ -186,14 +187,14 @@ class Lime(CheckedSettings):
         return torch.cat([self._painted(fit) for fit in self.fits(view)]).to(view.features)
 
     def _fit(self, view: NetworkView, number: int, brain: NDArray[np.bool_], hidden: Tensor) -> LocalFit:
-        volume = view.volumes[number, 0].detach().double().cpu().numpy()
-        cut = torch.from_numpy(supervoxels(volume, brain, self.segments, self.compactness)).to(view.volumes.device)
-        shown = samples(self.samples, int(cut.max()), self.seed)
+        volume = on_host(view.volumes[number, 0].double()).numpy()
+        own = torch.from_numpy(supervoxels(volume, brain, self.segments, self.compactness))
+        cut, shown = own.to(view.volumes.device), samples(self.samples, int(own.max()), self.seed)
         # air belongs to no supervoxel and is never hidden
         keeps = (torch.cat([torch.ones(1), row.float()]).to(view.features)[cut] for row in shown)
         scores = torch.cat([scores for _, scores in masked_scores(view, number, keeps, hidden, self.batch)])
         weights = kernel_weights(shown, self.kernel_width)
-        coefficients, intercept, r_squared = weighted_ridge(shown, scores.double().cpu(), weights, self.ridge)
+        coefficients, intercept, r_squared = weighted_ridge(shown, on_host(scores.double()), weights, self.ridge)
         return LocalFit(cut, coefficients, intercept, r_squared)
 
     def _painted(self, fit: LocalFit) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.work.host import on_host
 
 AIR = 0.0
 """Value of air in volumes scaled by ``minmax-brain``."""
@@ -81,11 +82,9 @@ def mixed(x: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:
     BadInputError
         If `keep` leaves [0, 1] or is NaN.
     """
-    low, high = torch.aminmax(keep.detach())
-    if not (bool(low >= -ROUNDING) and bool(high <= 1 + ROUNDING)):
-        raise BadInputError(
-            f"a mask must lie in [0, 1], but ranges from {float(low)} to {float(high)}; normalise it first."
-        )
+    low, high = on_host(torch.stack(torch.aminmax(keep.detach()))).tolist()
+    if not (low >= -ROUNDING and high <= 1 + ROUNDING):
+        raise BadInputError(f"a mask must lie in [0, 1], but ranges from {low} to {high}; normalise it first.")
     return torch.lerp(hidden, x, keep.to(x))
 
 
@@ -121,4 +120,4 @@ def masked_scores(
 
 def digest(values: Tensor) -> str:
     """Short digest of the values of a tensor, for sidecars."""
-    return hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:12]
+    return hashlib.sha256(on_host(values).contiguous().numpy().tobytes()).hexdigest()[:12]

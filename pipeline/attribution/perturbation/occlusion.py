@@ -25,6 +25,7 @@ from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import Masking, digest, masked_scores
 from heatlas.pipeline.run.config.ranges import Count, at_least
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 Box = tuple[slice, slice, slice]
 Edges = Annotated[int | tuple[int, int, int], at_least(1)]
@@ -71,7 +72,8 @@ def occlusion(
         covered[box] += 1
     for volume in range(len(total)):
         changes = (view.features[volume] != hidden[volume]).any(dim=0)
-        telling = [box for box in cover if bool(changes[box].any())]
+        changed = on_host(torch.stack([changes[box].any() for box in cover])).tolist()
+        telling = [box for box, is_changed in zip(cover, changed, strict=True) if is_changed]
         keeps = (_without_box(total[volume, 0], box) for box in telling)
         for box, drop in zip(telling, _drops(view, volume, keeps, hidden, batch), strict=True):
             total[volume, 0][box] += drop / covered[box].numel()
@@ -167,11 +169,11 @@ def region_drops(view: NetworkView, labels: Tensor, masking: Masking, batch: int
     drops = torch.zeros(len(view.features), len(numbers), dtype=hidden.dtype, device=hidden.device)
     for volume in range(len(drops)):
         changed = torch.unique(labels[(view.features[volume] != hidden[volume]).any(dim=0)])
-        telling = torch.isin(numbers, changed).nonzero()[:, 0].tolist()
+        telling = on_host(torch.isin(numbers, changed)).nonzero()[:, 0].tolist()
         keeps = (labels != numbers[place] for place in telling)
         for place, drop in zip(telling, _drops(view, volume, keeps, hidden, batch), strict=True):
             drops[volume, place] = drop
-    return RegionDrops(tuple(numbers.tolist()), counts, drops)
+    return RegionDrops(tuple(on_host(numbers).tolist()), counts, drops)
 
 
 @dataclass(frozen=True)

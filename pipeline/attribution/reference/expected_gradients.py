@@ -31,6 +31,7 @@ from heatlas.pipeline.attribution.methods import Drawn
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.reference.references import Reference, features_of, fitting, mean_value, value_of_mean
 from heatlas.pipeline.run.config.ranges import Count, Seed, between
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed
 
 MOST = 4
@@ -89,15 +90,17 @@ class PathSample:
         >>> sample.controlled(5.0).tolist(), sample.controlled(9.0).tolist()
         ([1.75, 3.25], [1.5, 2.5])
         """
-        variance = float(self.slopes.var(correction=0))
+        variance = float(on_host(self.slopes.var(correction=0)))
         if variance == 0 or not self.stands_for(wanted):
             return self.mean
-        return self.mean + self.leaning * ((wanted - float(self.slopes.mean())) / variance)
+        return self.mean + self.leaning * ((wanted - float(on_host(self.slopes.mean()))) / variance)
 
     def stands_for(self, wanted: float) -> bool:
         """Whether the slopes miss their known mean by no more than their standard deviation (and rounding)."""
-        spread = float(self.slopes.std(correction=0)) + 1e-5 * float(self.slopes.abs().mean())
-        return abs(wanted - float(self.slopes.mean())) <= spread
+        slopes = self.slopes
+        sizes = torch.stack([slopes.std(correction=0), slopes.abs().mean(), slopes.mean()])
+        spread, size, mean = on_host(sizes).tolist()
+        return bool(abs(wanted - mean) <= spread + 1e-5 * size)
 
     def path(self, attributions: Tensor) -> PathIntegral:
         """A map (C, d, h, w) of this volume with the variation of the score along the paths, as a batch of one."""
@@ -118,8 +121,8 @@ def sample_paths(score: Score, volume: Tensor, references: Tensor, alphas: Tenso
     ([8.0], [8.0, 8.0])
     """
     points = [(place, float(alpha)) for place, row in enumerate(alphas) for alpha in row]
-    total, weighted, slopes = torch.zeros_like(volume), torch.zeros_like(volume), []
-    first = 0.0
+    total, weighted = torch.zeros_like(volume), torch.zeros_like(volume)
+    slopes: list[Tensor] = []
     for start in range(0, len(points), batch):
         chunk = points[start : start + batch]
         baselines = references[[place for place, _ in chunk]]
@@ -127,12 +130,12 @@ def sample_paths(score: Score, volume: Tensor, references: Tensor, alphas: Tenso
         gradients = score_and_gradient(score, torch.lerp(baselines, volume.expand_as(baselines), steps))[1]
         for baseline, gradient in zip(baselines, gradients, strict=True):  # in an order that no batch changes
             contribution = (volume - baseline) * gradient
-            slopes.append(float(contribution.double().sum()))
-            first = slopes[0]  # taken off, so that little of the covariance is lost in rounding
+            slopes.append(contribution.double().sum())
             total += contribution / len(points)
-            weighted += contribution * ((slopes[-1] - first) / len(points))
-    known = torch.tensor(slopes, dtype=torch.float64, device=volume.device)
-    return PathSample(total, weighted - total * (float(known.mean()) - first), known)
+            # The first is taken off, so that little of the covariance is lost in rounding.
+            weighted += contribution * ((slopes[-1] - slopes[0]) / len(points))
+    known = torch.stack(slopes)
+    return PathSample(total, weighted - total * (known.mean() - known[0]), known)
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,7 @@ class ExpectedGradients(CheckedSettings):
         baselines, base = features_of(reference.volumes, view), mean_value(reference, view)
         maps, missed = [], []
         for volume, own, of_reference in zip(view.features, view.own_score, base, strict=True):
-            wanted = float(own.double() - of_reference.double())
+            wanted = float(on_host(own.double() - of_reference.double()))
             more = 1
             while True:
                 points = stratified_alphas(len(reference.people), more * self.alphas * reference.controls, self.seed)
@@ -201,7 +204,7 @@ class ExpectedGradients(CheckedSettings):
                 f"raise alphas (now {more * self.alphas} for each control)",
             )  # fmt: skip
             maps.append(path.attributions)
-            missed.append(own.new_tensor([float(sample.slopes.mean()) - wanted]))
+            missed.append((sample.slopes.mean() - wanted).to(own)[None])
         return Drawn(torch.cat(maps), sampling_error=torch.cat(missed))
 
     def reference_value(self, view: NetworkView) -> Tensor:

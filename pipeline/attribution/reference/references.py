@@ -17,6 +17,7 @@ from torch import Tensor
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.targets import start_values
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 Memory = dict[Hashable, tuple[object, Tensor]]
 """What was made of the volumes of a reference, by question, and the network that it was made with."""
@@ -64,11 +65,11 @@ class Reference:
                 f"reference: {len(self.volumes)} volumes but {len(self.people)} participants"
                 + ("." if self.logits is None else f" and {len(self.logits)} rows of logits.")
             )
-        broken = [name for name, one in zip(self.people, self.volumes, strict=True) if not torch.isfinite(one).all()]
+        broken = [name for name, one in zip(self.people, self.volumes, strict=True) if not _is_finite(one)]
         if broken:
             raise BadInputError(f"reference: the volume of {broken[0]} has values that are not finite.")
         logits = () if self.logits is None else self.logits
-        unknown = [name for name, one in zip(self.people, logits, strict=False) if not torch.isfinite(one).all()]
+        unknown = [name for name, one in zip(self.people, logits, strict=False) if not _is_finite(one)]
         if unknown:
             raise BadInputError(
                 f"reference: the network's answer to the scan of {unknown[0]} is not finite (NaN or infinity); look at "
@@ -154,3 +155,7 @@ def value_of_mean(reference: Reference, view: NetworkView) -> Tensor:
     """The value that a view explains, of the mean reference volume, one per volume of the view: (B,)."""
     with torch.no_grad():
         return view.score_of(reference.mean).expand(len(view.volumes))
+
+
+def _is_finite(values: Tensor) -> bool:
+    return bool(on_host(torch.isfinite(values).all()))

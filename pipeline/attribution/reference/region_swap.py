@@ -29,6 +29,7 @@ from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels, pa
 from heatlas.pipeline.attribution.reference.references import Reference, fitting, value_of_mean
 from heatlas.pipeline.run.config.ranges import Count, Seed
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed
 
 REST = -1
@@ -146,7 +147,7 @@ class RegionSwap(OfRegions):
         with torch.no_grad():
             whole = view.score(view.features[place : place + 1])
         evidence = (whole - without).double()
-        return RegionEvidence(tuple(numbers.tolist()), voxels, evidence, torch.zeros_like(evidence), labels)
+        return RegionEvidence(tuple(on_host(numbers).tolist()), voxels, evidence, torch.zeros_like(evidence), labels)
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class RegionShapley(OfRegions):
             of_pairs[pair, way, order] = torch.cat([ends[:1], between, ends[1:]]).diff()[:count]
         pair_means = of_pairs.mean(1)
         error = pair_means.std(0) / math.sqrt(self.pairs) if self.pairs > 1 else pair_means[0] * math.nan
-        return RegionEvidence(tuple(numbers.tolist()), voxels, pair_means.mean(0), error, labels)
+        return RegionEvidence(tuple(on_host(numbers).tolist()), voxels, pair_means.mean(0), error, labels)
 
 
 def _prepared(

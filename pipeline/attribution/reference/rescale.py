@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.pooling import AdaptiveMaxPool, MaxPool, gather, scatter
 from heatlas.pipeline.models.graph.operations import SMOOTH
+from heatlas.pipeline.run.work.host import on_host
 
 SPARSE = 4
 """Slopes are computed one by one if fewer than this part of the units have a multiplier."""
@@ -195,7 +196,7 @@ def is_flat(module: nn.Module, x: Tensor, r: Tensor) -> bool:
     """Whether only `eps` keeps the spread of a reference from 0, somewhere where that of the volume is larger."""
     v, v_r = (_centred(module, one).square().mean(-1) for one in (x, r))
     eps = float(module.eps)  # type: ignore[arg-type]
-    return bool(((v_r < eps) & (v > 100 * eps)).any())
+    return bool(on_host(((v_r < eps) & (v > 100 * eps)).any()))
 
 
 def _centred(module: nn.Module, x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 
 class Gain(nn.Module):
@@ -49,7 +50,7 @@ class Scaled(nn.Sequential):
 
 def root_mean_square(x: Tensor) -> float:
     """Root mean square of all values, in float64."""
-    return float(x.detach().double().square().mean().sqrt())
+    return float(on_host(x.detach().double().square().mean().sqrt()))
 
 
 def needs_calibration(model: nn.Module) -> bool:

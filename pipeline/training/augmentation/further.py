@@ -54,7 +54,8 @@ class FurtherAugmentation:
             seed = derived_seed(self._seed, "augmentation", self._epoch, int(scan), *names)
             moved = self._moving.set_random_state(seed)(volume.clone())  # cut-out works in place
             changed = self._changing.set_random_state(seed + 1)(moved)
-            results.append(torch.where(_plain(moved) == 0, 0.0, _plain(changed)).to(volume))
+            shown, here = (_plain(one).to(volume) for one in (changed, moved))  # some transforms leave the device
+            results.append(torch.where(here == 0, 0.0, shown))
         return torch.stack(results)
 
 

@@ -31,6 +31,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import file_digest
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.objectives.distillation import Distillation, distilled
 from heatlas.pipeline.training.objectives.guidance import Guidance, guided
@@ -112,7 +113,7 @@ def mean_control(config: Config, task: Task, training: LabelledVolumes) -> torch
     """Mean of the scans of controls in a training part, (1, 1, D, H, W); of everyone for a number."""
     places = torch.arange(len(training))
     if config.cohort.negative in task.outputs:
-        places = places[training.targets.cpu() == task.outputs.index(config.cohort.negative)]
+        places = places[on_host(training.targets) == task.outputs.index(config.cohort.negative)]
     # One scan at a time, in float64: a cohort need not fit into memory.
     total = torch.zeros(tuple(training.volumes.shape[1:]), dtype=torch.float64, device=training.targets.device)
     for place in places.tolist():

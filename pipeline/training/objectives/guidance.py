@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.objectives.guidance_losses import LOSSES
 from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
@@ -48,8 +49,10 @@ def guided(task: Objective, guidance: Guidance) -> Objective:
     """
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
-        own = _annotated(batch, context, guidance)
-        if guidance.weight == 0 or not torch.is_grad_enabled() or not own.any():
+        if guidance.weight == 0 or not torch.is_grad_enabled():
+            return task.loss(model, batch, context)
+        own = on_host(_annotated(batch, context, guidance))
+        if not own.any():
             return task.loss(model, batch, context)
         targets = batch.targets if batch.targets.dtype == torch.int64 else torch.zeros_like(batch.scans)
         explained = explained_batch(
@@ -58,7 +61,8 @@ def guided(task: Objective, guidance: Guidance) -> Objective:
         of_task, logged = task.loss(KnownOutput(explained.logits), batch, context)
         maps, masks = explained.maps, masks_of(batch, context)
         if not own.all():  # to take all of them would be a copy
-            maps, masks = maps[own], masks[own]
+            places = own.nonzero()[:, 0].to(maps.device)
+            maps, masks = maps[places], masks[places]
         distances = LOSSES[guidance.loss](maps, masks)
         return of_task + guidance.weight * distances.mean(), logged
 

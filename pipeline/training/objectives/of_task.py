@@ -13,6 +13,7 @@ from torch.nn import functional
 from heatlas.pipeline.cohort.people.tasks import Task
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.metrics import balanced_accuracy
 from heatlas.pipeline.training.objectives.off_target import binary
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
@@ -29,8 +30,8 @@ def class_weights(targets: torch.Tensor, balance: bool, classes: int = 2) -> tor
     """
     if not balance:
         return torch.ones(classes, device=targets.device)
-    counts = torch.bincount(targets, minlength=classes)
-    return len(targets) / (classes * counts.to(torch.float32))
+    counts = torch.bincount(on_host(targets), minlength=classes)
+    return (len(targets) / (classes * counts.to(torch.float32))).to(targets.device)
 
 
 def weighted_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -46,14 +47,14 @@ def classification(weights: torch.Tensor) -> Objective:
         losses = weighted_cross_entropy(logits, batch.targets, weights)
         return losses.mean(), {"loss": losses, "output": logits.float(), "target": batch.targets}
 
+    known = on_host(weights)
+
     def measures(logged: Logged) -> Measures:
         targets = logged["target"]
-        mean = logged["loss"].sum() / weights[targets].sum()
-        return Measures(float(mean), balanced_accuracy(targets.cpu().numpy(), logged["output"].cpu().numpy()))
+        mean = logged["loss"].sum() / known[targets].sum()
+        return Measures(float(mean), balanced_accuracy(targets.numpy(), logged["output"].numpy()))
 
-    return Objective(
-        "cross-entropy", loss, measures, "balanced_accuracy", 1, {"class_weights": [float(one) for one in weights]}
-    )
+    return Objective("cross-entropy", loss, measures, "balanced_accuracy", 1, {"class_weights": known.tolist()})
 
 
 LOSSES: Mapping[str, Callable[..., torch.Tensor]] = {"mse": functional.mse_loss, "huber": functional.huber_loss}
@@ -75,7 +76,7 @@ class TargetScale:
         >>> TargetScale.of(torch.tensor([60.0, 70.0, 80.0]))
         TargetScale(mean=70.0, sd=10.0)
         """
-        values = targets.double()
+        values = on_host(targets).double()
         return cls(float(values.mean()), float(values.std()))
 
 

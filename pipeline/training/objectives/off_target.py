@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.metrics import balanced_accuracy
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 
@@ -52,11 +53,13 @@ def binary(weights: torch.Tensor, off_targets: bool) -> Objective:
         plain = binary_cross_entropy(logits.detach(), batch.targets) * own
         return losses.mean(), {"loss": plain, "output": logits, "target": batch.targets}
 
+    known = on_host(weights)
+
     def measures(logged: Logged) -> Measures:
         targets = logged["target"]
-        mean = logged["loss"].sum() / weights[targets].sum()
-        return Measures(float(mean), balanced_accuracy(targets.cpu().numpy(), logged["output"].cpu().numpy()))
+        mean = logged["loss"].sum() / known[targets].sum()
+        return Measures(float(mean), balanced_accuracy(targets.numpy(), logged["output"].numpy()))
 
-    facts = {"class_weights": [float(one) for one in weights], "off_target": least}
+    facts = {"class_weights": known.tolist(), "off_target": least}
     name = "off-target" if off_targets else "binary-cross-entropy"
     return Objective(name, loss, measures, "balanced_accuracy", 1, facts)

@@ -86,7 +86,7 @@ class Objective:
         ``loss(model, batch, context)`` gives the mean loss of the batch, a scalar to differentiate, and the values of
         its scans to log.
     measures : callable
-        From the logged values of all scans of a part to its `Measures`.
+        From the logged values of all scans of a part, which are on the CPU, to its `Measures`.
     score : str
         Name of the score, as in columns: ``balanced_accuracy`` or ``mae``.
     score_sign : int

@@ -49,10 +49,10 @@ def mean_absolute_weights(model: StagedModel, volumes: torch.Tensor, classes: to
     if not dynamic_layers(model):
         raise UsageError("a penalty on W(x) needs a network that is one linear map for each input (B-cos, CoDA).")
     rest = nn.Sequential(*model.stages[1:])
-    temperature = 1.0
+    temperature: torch.Tensor | float = 1.0
     for module in rest.modules():
         if isinstance(module, LogitLayer):
-            temperature = float(module.temperature)
+            temperature = module.temperature
 
     def of_class(pairs: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(rest(pairs).gather(1, classes[:, None])[:, 0])

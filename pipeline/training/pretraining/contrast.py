@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 
 def info_nce(scores: Tensor, positives: Tensor, temperature: float | Tensor, excluded: Tensor | None = None) -> Tensor:
@@ -40,10 +41,10 @@ def info_nce(scores: Tensor, positives: Tensor, temperature: float | Tensor, exc
     [4.0]
     """
     wide = scores if scores.dtype == torch.float64 else scores.float()  # 1 / 0.07 overflows sums of half precision
-    taus = torch.as_tensor(temperature, dtype=wide.dtype, device=wide.device)
-    if not bool((taus > 0).all()):
+    taus = torch.as_tensor(temperature, dtype=wide.dtype)  # one number is looked at here, with no need to wait
+    if not bool(on_host((taus > 0).all())):
         raise UsageError("the temperature of a contrastive loss must be above 0.")
-    logits = wide / taus.reshape(-1, 1)
+    logits = wide / taus.to(wide.device).reshape(-1, 1)
     if excluded is not None:
         logits = logits.masked_fill(excluded, -torch.inf)
     return logits.logsumexp(1) - logits.gather(1, positives[:, None])[:, 0]
@@ -92,7 +93,7 @@ def nt_xent(embeddings: Tensor, people: Tensor, temperature: float | Tensor) -> 
     UsageError
         If all scans are of one participant, so that there is no wrong answer.
     """
-    if bool((people == people[0]).all()):
+    if bool(on_host((people == people[0]).all())):
         raise UsageError(
             "pretraining: a batch has no negatives: all its scans are of one participant. Raise training.batch_size "
             "or add participants."

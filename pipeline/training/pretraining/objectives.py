@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.augmentation.flips_and_shifts import LEFT_RIGHT
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 from heatlas.pipeline.training.pretraining.contrast import against_keys, found, nt_xent, views_of_scans
@@ -81,7 +82,7 @@ def gathered(embeddings: Tensor, people: Tensor) -> tuple[Tensor, Tensor, slice]
     ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     sent: list[Any] = [None] * ranks
     own = embeddings.unflatten(1, (2, -1))  # type: ignore[no-untyped-call]
-    torch.distributed.all_gather_object(sent, (own.detach().cpu(), people.cpu()))
+    torch.distributed.all_gather_object(sent, (on_host(own), on_host(people)))
     parts = [own if place == rank else part.to(own) for place, (part, _) in enumerate(sent)]
     places = torch.cat([torch.arange(len(names)) * ranks + place for place, (_, names) in enumerate(sent)])
     order = places.argsort().to(people.device)

@@ -30,6 +30,7 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
@@ -234,7 +235,7 @@ def _train_backbone(ranks: Ranks, outputs: dict[str, Path], task: PretrainingTas
         if not ranks.leads:
             return
     network, learner = _fresh(task)  # its first stages are those of the learner
-    learner.load_state_dict({name: value.cpu() for name, value in trained.weights.items()})
+    learner.load_state_dict({name: on_host(value) for name, value in trained.weights.items()})
     description = _description(task, trained, device)
     save_model(FoldFiles(outputs["weights"].parent), network, task.spec, FEATURES, description)
     PRETRAINING_TABLE.write(outputs["history"], _history(task, trained))

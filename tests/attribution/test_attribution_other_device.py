@@ -1,0 +1,163 @@
+"""Every method and family on a stand-in for a GPU: nothing mixes devices, and maps are those of the CPU.
+
+Values come back to the CPU by `on_host` alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
+from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.registry import BUILT, FAMILIES
+from heatlas.pipeline.regions.audit import FLUID, NO_REGION, VESSEL, audit_rows, compartments
+from heatlas.pipeline.regions.packed_labels import pack_labels
+from heatlas.pipeline.regions.region_sums import device_region_sums, lay_out_labels
+from tests.attribution.test_families_explained import QUICK, trained
+from tests.other_device import CPU, ON_HOST, OTHER, MixedDevicesError, Waits, other_device
+
+EXAMPLES = ("founding", "vit", "bcos-simple", "bcos-vit-c")
+"""Families on which methods are tried: the first that a method is defined for."""
+SIZES = {
+    "gradient/integrated_gradients.py:require_complete": "which volumes of a batch miss: only they are looked at",
+    "cam/opti_cam.py:optimised_weights": "volumes whose weights no longer move leave the search",
+    "cam/opti_cam.py:_remember": "the same",
+    "perturbation/occlusion.py:region_drops": "numbers of the regions there are",
+    "reference/region_swap.py:_of": "the same",
+    "reference/region_swap.py:players": "the same",
+    "reference/rescale.py:backward": "where a multiplier is not 0, which is rare behind max-pooling",
+}
+"""Where a method must know how large a result is, and waits for it; why."""
+
+
+def only_meant(waits: Waits) -> None:
+    """Nothing waited for a value but `on_host`, and for a size but what is listed."""
+    assert set(waits.values) <= {ON_HOST}
+    assert {place.removeprefix("pipeline/attribution/") for place in waits.sizes} <= set(SIZES)
+
+
+def built(method: str, family: str, volume: Tensor, device: torch.device) -> Any:
+    """A quick form of a method for one of the families above."""
+    given: dict[str, Any] = {**FAMILIES[family].needs.get(method, {}), **QUICK.get(method, {})}
+    if method == "occlusion":
+        given = dict.fromkeys(("size", "stride"), min(volume.shape[2:]) // 2 + 1)
+    if METHODS[method].needs_reference:
+        controls = torch.rand(2, *volume.shape[1:], generator=torch.Generator().manual_seed(3)) * (volume != 0)
+        given["reference"] = Reference(controls.to(device), ("sub-1", "sub-2"))
+    if method.startswith("region-"):
+        labels = torch.zeros(volume.shape[2:], dtype=torch.int64)
+        labels[4:20, 4:20, 4:20], labels[:4, 5:9] = 7, 3
+        given["regions"] = RegionLabels("two regions", labels)
+    return METHODS[method].record(**given)
+
+
+def agree(family: str, method: str) -> Waits:
+    """Explain a volume on both devices; maps and start values are the same."""
+    model, volume = trained(family)
+    stage = METHODS[method].stage_of(model)
+    here = attribute(model, volume, 1, built(method, family, volume, CPU), stage)
+    with other_device() as waits:
+        there = attribute(moved(model), volume.to(OTHER), 1, built(method, family, volume, OTHER), stage)
+        assert there.values.device == OTHER
+        explained = list(waits.values), list(waits.sizes)
+        values, start = there.values.cpu(), there.start_value.cpu()
+    size = float(here.values.abs().max())
+    assert size > 0
+    torch.testing.assert_close(values, here.values, rtol=1e-4, atol=2e-6 * size)
+    torch.testing.assert_close(start, here.start_value, rtol=1e-5, atol=1e-6)
+    return Waits(*explained)
+
+
+def moved(model: StagedModel) -> StagedModel:
+    return copy.deepcopy(model).to(OTHER)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_computes_where_its_volumes_are(method: str) -> None:
+    family = next((name for name in EXAMPLES if method not in FAMILIES[name].refused), "")
+    assert family, f"{method}: no family of EXAMPLES is explained by it; add one"
+    only_meant(agree(family, method))
+
+
+@pytest.mark.parametrize("family", BUILT)
+def test_every_family_computes_where_its_volumes_are(family: str) -> None:
+    """By LRP where it has rules for the family, otherwise by the gradient."""
+    allowed = [name for name in ("lrp", "gradient") if name not in FAMILIES[family].refused]
+    only_meant(agree(family, allowed[0]))
+
+
+def test_a_listed_wait_is_one_that_happens() -> None:
+    for family, methods in {"founding": ("region-occlusion", "opti-cam", "region-swap", "deeplift")}.items():
+        found = {place for method in methods for place in agree(family, method).sizes}
+    assert {place.removeprefix("pipeline/attribution/") for place in found} == set(SIZES) - {
+        "gradient/integrated_gradients.py:require_complete"
+    }
+
+
+def test_region_sums_and_the_audit_of_maps() -> None:
+    random = np.random.default_rng(5)
+    labels = random.choice([0, 2, 5, 9], (6, 7, 5))
+    packed = pack_labels(labels, [2, 5, 9])
+    maps = torch.from_numpy(random.normal(size=(3, 6, 7, 5))).float()
+    brain = labels > 0
+    here = device_region_sums(maps, lay_out_labels(packed, None, CPU))
+    tissue = {name: labels == number for name, number in ((FLUID, 2), (VESSEL, 5), (NO_REGION, 9))}
+    parts = compartments(random.random((6, 7, 5)).astype(np.float32), brain, tissue, 1.0)
+    rows = audit_rows({"one": maps[0]}, parts)
+    with other_device() as waits:
+        laid = lay_out_labels(packed, None, OTHER)
+        there = device_region_sums(maps.to(OTHER), laid)
+        again = audit_rows({"one": maps[0].to(OTHER)}, parts)
+        found = there.cpu()
+    torch.testing.assert_close(found, here, rtol=0, atol=0)
+    assert again == rows
+    assert set(waits.values) <= {ON_HOST, "tests"}
+    expected = [float(maps[0].double()[torch.from_numpy(labels == number)].sum()) for number in (2, 5, 9)]
+    np.testing.assert_allclose(found[0, 1:].numpy(), expected, atol=1e-5)
+
+
+MISTAKES = {
+    "a product": lambda x: x * torch.ones(3),
+    "a matrix product": lambda x: x @ torch.ones(3, 2),
+    "a convolution": lambda x: functional.conv1d(x[None], torch.ones(1, 2, 2)),
+    "where": lambda x: torch.where(torch.ones(2, 3) > 0, x, 0.0),
+    "cat": lambda x: torch.cat([x, torch.zeros(1, 3)]),
+    "a loss": lambda x: functional.mse_loss(x, torch.zeros(2, 3)),
+    "a mask": lambda x: x.masked_fill(torch.ones(2, 3) > 0, 0.0),
+    "places in a tensor of the CPU": lambda x: torch.ones(9)[x.long()],
+    "a sum kept on the CPU": lambda x: torch.tensor(0.0).add_(x.sum()),
+    "numpy": lambda x: x.numpy(),
+    "numpy of a sum": lambda x: np.asarray(x.sum()),
+    "a generator of the CPU": lambda x: torch.rand(3, device=x.device, generator=torch.Generator()),
+    "a choice by a value": lambda x: x * torch.ones(3) if bool((x > 0).any()) else x,
+}
+"""Of these the plain device ``meta`` of torch 2.13 misses five: products and convolutions, places, sums, generators."""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_found(mistake: str) -> None:
+    with other_device():
+        x = torch.ones(2, 3).to(OTHER)
+        with pytest.raises((MixedDevicesError, TypeError, RuntimeError), match=r"device|numpy|generator"):
+            MISTAKES[mistake](x)
+        assert float((x * torch.tensor(2.0)).sum()) == 12  # single numbers of the CPU are allowed, as on a GPU
+
+
+def test_waits_are_noted_with_the_line_that_asked() -> None:
+    with other_device() as waits:
+        x = torch.ones(2, 3).to(OTHER)
+        assert bool((x > 0).all())
+        x[x > 0].tolist()
+        torch.zeros(2, 3).copy_(x)
+    assert waits.values == ["tests"] * 3
+    assert waits.sizes == ["tests"]
