@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from heatlas.workflows.command_line import main as heatlas
 
 METHODS = ("deeplift", "lrp", "guided-backpropagation", "expected-gradients")
+MAP = "expectedGradients"
 EPOCHS, LEARNING_RATE, SEED = 30, 1e-3, 43
 SETTINGS = """[cohort]
 without = "{without}"
@@ -125,19 +126,22 @@ def trained(name: str, run: Path, weights: Path) -> None:
     torch.save(network.state_dict(), weights)
 
 
-def area(run: Path) -> str:
-    """Areas within folds of the network and of ridge on regions, with what the table says of their difference."""
-    rows = pd.read_csv(run / "group" / "statistics" / "baselines.tsv", sep="\t")
-    return rows.to_string() if "predictor" not in rows else rows.to_markdown(index=False)
-
-
-def first_regions(run: Path, name: str) -> str:
-    """Regions that the map of a method puts first by Hedges' g, and the place of the hippocampus."""
-    rows = pd.read_csv(run / "group" / "statistics" / "group_comparisons.tsv", sep="\t")
-    rows = rows[(rows["map"] == name) & (rows["measure"] == "density")].sort_values("hedges_g", ascending=False)
-    order = list(rows["group"])
-    named = ", ".join(f"{group} {g:.2f}" for group, g in zip(order[:3], rows["hedges_g"][:3], strict=True))
-    return f"{named}; hippocampus {order.index('Hippocampus') + 1} of {len(order)}"
+def summary(out: Path, names: Sequence[str]) -> None:
+    """Accuracy beside ridge on regions, and the regions that evidence puts first by Hedges' g."""
+    print("| networks | area within folds (ridge on regions; difference) | first regions (g) | hippocampus |")
+    print("|---|---|---|---|")
+    for name in names:
+        tables = out / name / "group" / "statistics"
+        rows = pd.read_csv(tables / "baselines.tsv", sep="\t")
+        (row,) = rows[(rows["baseline"] == "regions") & (rows["metric"] == "auc_within_folds")].to_dict("records")
+        groups = pd.read_csv(tables / "group_comparisons.tsv", sep="\t")
+        groups = groups[(groups["comparison"] == "AD/CN") & (groups["map"] == MAP) & (groups["metric"] == "density")]
+        groups = groups.sort_values("hedges_g", ascending=False)
+        order = list(groups["group"])
+        first = ", ".join(f"{group} {g:.2f}" for group, g in zip(order[:3], groups["hedges_g"][:3], strict=True))
+        gap = f"{row['difference']:+.2f}, {row['difference_low']:+.2f} to {row['difference_high']:+.2f}"
+        print(f"| {name} | {row['network']:.2f} ({row['estimate']:.2f}; {gap}) | {first} "
+              f"| {order.index('Hippocampus') + 1} of {len(order)} |")  # fmt: skip
 
 
 def same(one: Path, other: Path) -> None:
@@ -183,9 +187,11 @@ def main() -> int:
         settings.write_text((out / "second.toml").read_text(encoding="utf-8") + described, encoding="utf-8")
         if not (out / name / "report.html").is_file():
             call("run", source, out / name, *common, "--config", settings)
+        if not (out / name / "evaluation" / "verdicts.tsv").is_file():
             call("evaluate", out / name, "--quick", "--parts", *options.parts, "--methods", *METHODS,
                  "--n-procs", options.n_procs)  # fmt: skip
             call("report", out / name)
+    summary(out, ["run", "applied", *options.only])
     return 0
 
 
