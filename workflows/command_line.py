@@ -226,9 +226,7 @@ def _add_pretrain(commands: Any) -> None:
         description="Register all scans and train a network to recognise two views of the same scan. Labels are not "
         "used; docs/pretraining.md.",
     )
-    pretrain.add_argument(
-        "input", type=_path, metavar="INPUT", help=_INPUTS
-    )
+    pretrain.add_argument("input", type=_path, metavar="INPUT", help=_INPUTS)
     pretrain.add_argument("out", type=_path, metavar="OUT", help="folder for the scans and OUT/models/backbone")
     _add_settings(pretrain)
     pretrain.add_argument(
