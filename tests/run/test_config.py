@@ -107,6 +107,7 @@ NOT_OF_THE_STUDY = {
         "rotation_degrees", "scaling", "bias_field_strength", "gamma", "noise_sd", "cutout_count", "cutout_voxels",
     },
     "attribution": {"reference", "reference_size", "reference_match"},
+    "regions": {"own_labels"},
 }  # fmt: skip
 """Settings that the preset need not name: of folds, MCI, masks and augmentation that it does not use, of references
 that its maps do not have, and of the machine."""
