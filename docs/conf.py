@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 from docutils import nodes
@@ -19,9 +20,14 @@ from sphinx.util import logging
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_URLS = _PROJECT.get("urls", {})
+
 project = "Heatlas"
-author = "Heatlas contributors"
-copyright = author
+version = release = _PROJECT["version"]
+author = copyright = _PROJECT["authors"][0]["name"]
+html_baseurl = _URLS.get("Documentation", "")
+html_theme_options = {"source_repository": _URLS["Repository"]} if "Repository" in _URLS else {}
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_gallery.gen_gallery"]
 exclude_patterns = ["_build", "examples", "sg_execution_times.rst"]
 
