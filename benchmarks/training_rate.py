@@ -69,9 +69,9 @@ def written(folder: Path, scans: int, resolution: float) -> Cohort:
     return Cohort(files, torch.arange(scans) % 2, spec)
 
 
-def fresh(cohort: Cohort) -> tuple[nn.Module, torch.optim.Optimizer]:
+def fresh(cohort: Cohort, device: torch.device = CPU) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    network = build_network(NETWORK, cohort.spec.shape, 2)
+    network = build_network(NETWORK, cohort.spec.shape, 2).to(device)
     channels_last(network)
     return network.train(), torch.optim.Adam(network.parameters(), 1e-4)
 
@@ -83,7 +83,7 @@ def step(network: nn.Module, optimiser: torch.optim.Optimizer, volumes: torch.Te
 
 
 def resident(cohort: Cohort, data: LabelledVolumes, size: int) -> Callable[[], None]:
-    network, optimiser = fresh(cohort)
+    network, optimiser = fresh(cohort, data.targets.device)
     volumes, targets = data.batch(np.arange(size))
     volumes = volumes.float()
 
@@ -95,9 +95,10 @@ def resident(cohort: Cohort, data: LabelledVolumes, size: int) -> Callable[[], N
 
 
 def heatlas(cohort: Cohort, data: LabelledVolumes, size: int) -> Callable[[], None]:
-    network, optimiser = fresh(cohort)
-    config = TrainingConfig(batch_size=size)
-    setup = TrainingSetup(classification(torch.ones(2)), Context(), config, 0, ALONE, None)
+    network, optimiser = fresh(cohort, data.targets.device)
+    config = TrainingConfig(batch_size=size, precision="float32")  # as a resident batch
+    weights = torch.ones(2, device=data.targets.device)
+    setup = TrainingSetup(classification(weights), Context(), config, 0, ALONE, None)
     epochs = iter(range(1, 1000))
     return lambda: _train_epoch(network, optimiser, data, setup, next(epochs)) and None
 

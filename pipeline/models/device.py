@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from heatlas.pipeline.run.config.settings import TrainingConfig
@@ -20,14 +22,26 @@ def chosen_device(config: TrainingConfig) -> torch.device:
 
 
 def require_device(config: TrainingConfig) -> None:
-    """Refuse a configured GPU that this machine does not have.
+    """Refuse a configured GPU that this machine does not have, or that PyTorch cannot use.
 
     Raises
     ------
     UsageError
+        With the reason: PyTorch without CUDA, a driver that is too old, or no GPU.
     """
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError(
-            'training.device = "cuda": no usable GPU on this machine. Set "auto" or "cpu", or give the --executor '
-            "whose workers have one."
-        )
+    if config.device != "cuda":
+        return
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return
+    if torch.version.cuda is None:
+        reason = "this PyTorch was built without CUDA. Install requirements-cuda.lock (make install TORCH=cuda), or set"
+    elif told:  # which names the version of the driver, in several sentences
+        said = str(told[0].message).partition(". ")[0].removeprefix("CUDA initialization: ")
+        reason = f"{said}. Update the NVIDIA driver to one for CUDA {torch.version.cuda}, or set"
+    else:
+        reason = "no usable GPU on this machine. Set"
+    raise UsageError(
+        f'training.device = "cuda": {reason} "auto" or "cpu", or give the --executor whose workers have a GPU.'
+    )

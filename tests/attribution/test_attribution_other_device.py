@@ -6,28 +6,22 @@ Values come back to the CPU by `on_host` alone.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.perturbation.occlusion import RegionLabels
-from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import BUILT, FAMILIES
 from heatlas.pipeline.regions.audit import FLUID, NO_REGION, VESSEL, audit_rows, compartments
 from heatlas.pipeline.regions.packed_labels import pack_labels
 from heatlas.pipeline.regions.region_sums import device_region_sums, lay_out_labels
-from tests.attribution.test_families_explained import QUICK, trained
+from tests.attribution.every_method import built, example_for, trained
 from tests.other_device import CPU, ON_HOST, OTHER, MixedDevicesError, Waits, other_device
 
-EXAMPLES = ("founding", "vit", "bcos-simple", "bcos-vit-c")
-"""Families on which methods are tried: the first that a method is defined for."""
 SIZES = {
     "gradient/integrated_gradients.py:require_complete": "which volumes of a batch miss: only they are looked at",
     "cam/opti_cam.py:optimised_weights": "volumes whose weights no longer move leave the search",
@@ -44,21 +38,6 @@ def only_meant(waits: Waits) -> None:
     """Nothing waited for a value but `on_host`, and for a size but what is listed."""
     assert set(waits.values) <= {ON_HOST}
     assert {place.removeprefix("pipeline/attribution/") for place in waits.sizes} <= set(SIZES)
-
-
-def built(method: str, family: str, volume: Tensor, device: torch.device) -> Any:
-    """A quick form of a method for one of the families above."""
-    given: dict[str, Any] = {**FAMILIES[family].needs.get(method, {}), **QUICK.get(method, {})}
-    if method == "occlusion":
-        given = dict.fromkeys(("size", "stride"), min(volume.shape[2:]) // 2 + 1)
-    if METHODS[method].needs_reference:
-        controls = torch.rand(2, *volume.shape[1:], generator=torch.Generator().manual_seed(3)) * (volume != 0)
-        given["reference"] = Reference(controls.to(device), ("sub-1", "sub-2"))
-    if method.startswith("region-"):
-        labels = torch.zeros(volume.shape[2:], dtype=torch.int64)
-        labels[4:20, 4:20, 4:20], labels[:4, 5:9] = 7, 3
-        given["regions"] = RegionLabels("two regions", labels)
-    return METHODS[method].record(**given)
 
 
 def agree(family: str, method: str) -> Waits:
@@ -84,7 +63,7 @@ def moved(model: StagedModel) -> StagedModel:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_computes_where_its_volumes_are(method: str) -> None:
-    family = next((name for name in EXAMPLES if method not in FAMILIES[name].refused), "")
+    family = example_for(method)
     assert family, f"{method}: no family of EXAMPLES is explained by it; add one"
     only_meant(agree(family, method))
 

@@ -258,3 +258,20 @@ def test_scratch_that_killed_runs_left_on_any_host_is_removed(layout):
         (layout.scratch / name / "a").mkdir(parents=True)
     clear_stale_scratch(layout)
     assert list(layout.scratch.iterdir()) == []
+
+
+class OutOfMemoryError(RuntimeError):
+    """As that of torch."""
+
+
+def fill_the_gpu(outputs: dict[str, Path]) -> None:
+    raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a total capacity of 79 GiB.")
+
+
+def test_a_full_gpu_is_one_line_with_the_remedy_and_the_traceback_is_kept(layout):
+    job = Job("training", "fold-1", "key", {"out": layout.root / "out.txt"}, fill_the_gpu, ())
+    outcome = execute(layout, job)
+    assert outcome.error == "OutOfMemoryError"
+    assert outcome.message.startswith("the memory of the GPU is full. Lower training.batch_size")
+    assert "\n" not in outcome.message
+    assert "Tried to allocate 2.00 GiB" in outcome.traceback

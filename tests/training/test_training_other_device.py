@@ -28,7 +28,7 @@ from heatlas.pipeline.training.pretraining.networks import Pretraining
 from heatlas.pipeline.training.pretraining.objectives import pretraining
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes
-from tests.attribution.test_families_explained import SMALL
+from tests.attribution.every_method import SMALL
 from tests.other_device import CPU, ON_HOST, OTHER, Waits, other_device
 from tests.training.planted import QUICK, planted_volumes, small_network
 

@@ -257,10 +257,22 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
                 f"{layout.root}: stopped while working on {job.unit}: {why} and run the same command again; finished "
                 "work is kept."
             ) from error
-        message = str(error) if isinstance(error, HeatlasError) else f"{type(error).__name__}: {error}"
-        return Outcome(job, "failed", {}, type(error).__name__, message, traceback.format_exc())
+        return Outcome(job, "failed", {}, type(error).__name__, _message(error), traceback.format_exc())
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _message(error: Exception) -> str:
+    """What went wrong, and the remedy as far as it is known."""
+    if isinstance(error, HeatlasError):
+        return str(error)
+    if type(error).__name__ == "OutOfMemoryError":  # of torch, which this room does not import
+        return (
+            "the memory of the GPU is full. Lower training.batch_size and raise training.accumulate by as much, let "
+            "fewer workers share the GPU (--n-procs, cluster.workers_per_gpu), choose a coarser "
+            'registration.resolution_mm, or set training.device = "cpu".'
+        )
+    return f"{type(error).__name__}: {error}"
 
 
 def record_failures(layout: RunLayout, outcomes: Sequence[Outcome], stages: Collection[str] = ()) -> None:
