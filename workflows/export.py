@@ -194,6 +194,7 @@ def shared_settings(config: Config) -> Config:
         cohort=replace(config.cohort, without="", table="", freesurfer_folder=""),
         training=replace(config.training, from_run=""),
         registration=replace(config.registration, synthstrip_model=""),
+        regions=replace(config.regions, own_labels=""),
         privacy=PrivacyConfig(),
         objective=ObjectiveConfig(),
         pretraining=PretrainingConfig(),
