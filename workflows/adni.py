@@ -235,7 +235,8 @@ def apply_command(arguments: argparse.Namespace) -> int:
     cohort = replace(config.cohort, without=str(people), start_at=arguments.start_at, table=table)
     if arguments.include is not None or arguments.input.is_file():  # of one image nothing is known that a rule asks for
         cohort = replace(cohort, include=arguments.include or "")
-    config = replace(config, training=training, cohort=cohort, objective=ObjectiveConfig())
+    regions = replace(config.regions, own_labels="")  # segmentations of the run's people
+    config = replace(config, training=training, cohort=cohort, regions=regions, objective=ObjectiveConfig())
     return run_pipeline(RunInput(arguments.input, preset, one_image=True), arguments.out, config, arguments)
 
 

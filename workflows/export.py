@@ -205,6 +205,7 @@ def shared_settings(config: Config) -> Config:
         training=replace(config.training, from_run=""),
         registration=replace(config.registration, synthstrip_model=""),
         model=with_body(config.model) if isinstance(config.model, ProbeConfig) else config.model,
+        regions=replace(config.regions, own_labels=""),
         privacy=PrivacyConfig(),
         objective=ObjectiveConfig(),
         pretraining=PretrainingConfig(),

@@ -22,6 +22,7 @@ from heatlas.atlases.freesurfer import freesurfer_names
 from heatlas.atlases.resampling import resample_labels
 from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.segmented.labels import segmentation_of
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_labels import REST
@@ -40,8 +41,6 @@ from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.steps import run_step
 
 STAGE = "own-regions"
-SEGMENTATIONS = ("aparc+aseg.mgz", "aparc.DKTatlas+aseg.mgz", "aparc.DKTatlas+aseg.deep.mgz")
-"""Beside the image of a subject of FreeSurfer or FastSurfer, the first that is there."""
 
 OWN_REGIONS_TABLE = Table(
     "relevance_own_regions",
@@ -70,26 +69,6 @@ class OwnRegions:
     files: ScanFiles
     labels: Path
     maps: tuple[str, ...]
-
-
-def segmentation_of(input_root: Path, scan: Scan, pattern: str) -> Path | None:
-    """The segmentation of a scan; None if there is none.
-
-    Parameters
-    ----------
-    input_root : Path
-    scan : Scan
-        With an image.
-    pattern : str
-        As `RegionsConfig.own_labels`.
-    """
-    if pattern:
-        names = {"participant_id": scan.participant_id, "session_id": scan.session_id or "", "name": scan.name}
-        tried = [input_root / pattern.format(**names, scan_id=scan.scan_id)]
-    else:
-        image = input_root / scan.file
-        tried = [image.with_name(name) for name in SEGMENTATIONS] if image.parent.name == "mri" else []
-    return next((path for path in tried if path.is_file()), None)
 
 
 def own_rows(

@@ -12,7 +12,8 @@ import scipy.io
 from heatlas.atlases.freesurfer import freesurfer_names
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE, labels_in_template, own_rows, segmentation_of
+from heatlas.pipeline.cohort.segmented.labels import segmentation_of
+from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE, labels_in_template, own_rows
 from heatlas.pipeline.registration.ants_transform import Volume, write_no_displacement
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import UsageError
@@ -146,6 +147,16 @@ def run(tmp_path_factory) -> Path:
     command = ["run", str(subjects), str(folder / "run"), "--config", str(write_config(folder / "config.toml"))]
     assert main([*command, "--n-procs", "1", "--stop-after", "regions"]) == 0
     return folder / "run"
+
+
+def test_a_pattern_that_finds_nothing_is_refused_before_work(run, capsys) -> None:
+    settings = run.parent / "lost.toml"
+    settings.write_text((run.parent / "config.toml").read_text() + '[regions]\nown_labels = "x/{name}.mgz"\n')
+    check = ["check", str(run.parent / "subjects"), "--config"]
+    assert main([*check, str(settings)]) == 65
+    assert "regions.own_labels = 'x/{name}.mgz': no scan has a segmentation there" in capsys.readouterr().err
+    assert main([*check, str(run.parent / "config.toml")]) == 0
+    assert "maps of 11 of 12 scans are also summed over people's own segmentations" in capsys.readouterr().out
 
 
 def test_a_run_sums_its_maps_over_both_kinds_of_regions(run) -> None:
