@@ -40,6 +40,7 @@ from heatlas.pipeline.training.age_gap import with_corrected_gaps
 from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from heatlas.pipeline.training.control import control_of
 from heatlas.pipeline.training.curve import CurveOnTerminal
+from heatlas.pipeline.training.events import TensorBoardEvents
 from heatlas.pipeline.training.exact import EXACT, require_plain, solved
 from heatlas.pipeline.training.given import AS_THEY_WERE, answered, as_trained, members_to_apply
 from heatlas.pipeline.training.kept_backbone import keep_backbone
@@ -328,7 +329,10 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
                 model.load_state_dict({**model.state_dict(), **start})
             shared = synchronised(model.to(device), ranks, device)
             resumption = Resumption(checkpoint, key)
-            members.append(train(shared, training, validation, objective, config, seed, resumption, context, ranks))
+            with TensorBoardEvents(FoldFiles(checkpoint.parent).events / f"network-{number}") as events:
+                members.append(
+                    train(shared, training, validation, objective, config, seed, resumption, context, ranks, events)
+                )
         if not ranks.leads:
             return
         networks = []

@@ -7,7 +7,7 @@ resuming an interrupted training gives the same result.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,6 +118,7 @@ def train(
     resumption: Resumption,
     context: Context = NOTHING,
     ranks: Ranks = ALONE,
+    on_epoch: Callable[[EpochRecord], None] | None = None,
 ) -> Trained:
     """Train until early stopping or the last epoch.
 
@@ -136,6 +137,8 @@ def train(
         For the objective.
     ranks : Ranks
         The processes that train together, each called with the same arguments.
+    on_epoch : callable, optional
+        Called by the first process with every finished epoch that is stored.
 
     Raises
     ------
@@ -174,6 +177,8 @@ def train(
             averaged = average.state_dict() if average else {}
             state = Checkpoint(selection, tuple(history), model.state_dict(), best, moments, averaged)
             write_checkpoint(resumption.path, resumption.key, state)
+            if on_epoch is not None:
+                on_epoch(record)
     return Trained(selection, tuple(history), best)
 
 

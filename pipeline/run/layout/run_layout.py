@@ -269,6 +269,11 @@ class FoldFiles:
         return self.folder / "history.tsv"
 
     @property
+    def events(self) -> Path:
+        """The same for TensorBoard, written while a network is trained, if it is installed."""
+        return self.folder / "events"
+
+    @property
     def predictions(self) -> Path:
         """Predictions of this fold's test participants (TSV)."""
         return self.folder / "predictions.tsv"

@@ -36,6 +36,7 @@ from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from heatlas.pipeline.training.curve import CurveOnTerminal
+from heatlas.pipeline.training.events import TensorBoardEvents
 from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.records import Objective
 from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_processes, synchronised
@@ -231,7 +232,10 @@ def _train_backbone(ranks: Ranks, outputs: dict[str, Path], task: PretrainingTas
         # No label says which epoch is best, and a schedule has its own end: the last epoch is kept.
         whole = dataclasses.replace(config, min_epochs=config.max_epochs)
         shared, resumption = synchronised(learner.to(device), ranks, device), Resumption(task.checkpoint, key)
-        trained = train(shared, training, validation, objective, whole, task.seed, resumption, ranks=ranks)
+        with TensorBoardEvents(task.layout.backbone.events) as events:
+            trained = train(
+                shared, training, validation, objective, whole, task.seed, resumption, ranks=ranks, on_epoch=events
+            )
         if not ranks.leads:
             return
     network, learner = _fresh(task)  # its first stages are those of the learner
