@@ -31,6 +31,7 @@ from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, Out
 from heatlas.pipeline.models.foreign.inputs import Others, WithOthers, fixed_inputs
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 if TYPE_CHECKING:
     pass
@@ -109,7 +110,7 @@ def explain(
     if known is None and (target is None or isinstance(asked_stage, str)):
         with torch.no_grad():
             known = model(given.volume)
-    unit = int(known[0].argmax()) if target is None and known is not None else _unit(target)
+    unit = int(on_host(known[0].argmax())) if target is None and known is not None else _unit(target)
     context = _context(entry, given, reference)
     texts = [f"{name}={_as_text(value)}" for name, value in (settings or {}).items()]
     built = entry.build(read_settings(method, entry.record, texts, "settings"), context)

@@ -22,6 +22,7 @@ from heatlas.pipeline.regions.region_sums import device_labels, device_region_su
 from heatlas.pipeline.regions.tables import scan_rows
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.work.host import on_host
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -144,11 +145,11 @@ def explained(answer: Attribution, method: str, image: GivenImage, others: Mappi
     """The first volume of an answer of the engine."""
 
     def written(values: Tensor) -> Any:
-        return nib.Nifti1Image(values.float().cpu().numpy(), image.affine)  # type: ignore[no-untyped-call]
+        return nib.Nifti1Image(on_host(values.float()).numpy(), image.affine)  # type: ignore[no-untyped-call]
 
-    value = float(answer.start_value[0])
-    of_reference = None if answer.reference_value is None else float(answer.reference_value[0])
-    total = float(answer.values.double().sum())
+    value = float(on_host(answer.start_value[0]))
+    of_reference = None if answer.reference_value is None else float(on_host(answer.reference_value[0]))
+    total = float(on_host(answer.values.double().sum()))
     return Explained(
         map=written(answer.values[0, 0]),
         method=method,

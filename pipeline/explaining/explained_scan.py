@@ -37,6 +37,7 @@ from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
 from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.memory import kept_memory
 
 ACCOUNT = ("start_value", "map_sum", *LOSSES, "residual")
@@ -175,7 +176,7 @@ def answers_of(network: Network, loaded: LoadedModel, volume: Tensor, task: Scan
 def _target_unit(network: Network, loaded: LoadedModel, volume: Tensor, target: str) -> int:
     if target == PREDICTED:
         with torch.no_grad():
-            return int(loaded.model(volume)[0].argmax())
+            return int(on_host(loaded.model(volume)[0].argmax()))
     if target not in loaded.classes:
         raise BadInputError(
             f"{network.files.description}: the network tells {' from '.join(loaded.classes)} and knows no {target}; "
@@ -195,13 +196,13 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
     )
     if "audit" in outputs:
         write_audit_table(
-            outputs["audit"], task.scan, maps, explained.volume.cpu().numpy(), task.files.brain_mask, task.atlas,
+            outputs["audit"], task.scan, maps, on_host(explained.volume).numpy(), task.files.brain_mask, task.atlas,
             spec.template_grid, spec.box,
         )  # fmt: skip
     facts: dict[str, Any] = {}
     for name, answer in explained.attributions.items():
         facts[f"{name}.target"] = explained.loaded.classes[answer.target]
-        facts[f"{name}.start_value"] = float(answer.start_value[0])
+        facts[f"{name}.start_value"] = float(on_host(answer.start_value[0]))
         account = _evidence_account(answer, task) if is_evidence(answer) else _account(answer)
         facts |= {f"{name}.{key}": value for key, value in account.items()}
     if "ledger" in outputs:
@@ -232,15 +233,15 @@ def _evidence_account(answer: Attribution, task: ScanToExplain) -> dict[str, flo
     difference that the map must add up to, and not near 0 where the scan is like the mean of the controls.
     """
     assert answer.reference_value is not None
-    evidence, reference = float(answer.start_value[0]), float(answer.reference_value[0])
-    total = float(sum_per_volume(answer.values)[0])
+    evidence, reference = (float(on_host(one[0])) for one in (answer.start_value, answer.reference_value))
+    total = float(on_host(sum_per_volume(answer.values)[0]))
     of_controls = torch.cat([
         start_values(network.control_logits(answer.values.device), answer.target, "evidence")
         for network in task.networks
     ])  # fmt: skip
-    distance = float((evidence - of_controls.double()).abs().mean())
+    distance = float((evidence - on_host(of_controls).double()).abs().mean())
     error = total - (evidence - reference)
-    drawn = None if answer.sampling_error is None else float(answer.sampling_error[0])
+    drawn = None if answer.sampling_error is None else float(on_host(answer.sampling_error[0]))
     controls = {one.name: one.count for network in task.networks for one in network.controls}
     values = (
         evidence, reference, total, error, share(error, distance), drawn,
@@ -267,7 +268,7 @@ def _account(answer: Attribution) -> dict[str, float]:
         return {}
     values = {"start_value": ledger.start_value, "map_sum": ledger.map_sum, "residual": ledger.residual}
     values.update({loss: ledger.total(loss) for loss in LOSSES})
-    return {name: float(values[name][0]) for name in ACCOUNT}
+    return {name: float(on_host(values[name][0])) for name in ACCOUNT}
 
 
 def _compared(answer: Attribution, task: ScanToExplain) -> dict[str, Any]:
@@ -275,7 +276,7 @@ def _compared(answer: Attribution, task: ScanToExplain) -> dict[str, Any]:
     if answer.reference_value is None:
         return {}
     people = sorted({one.name for network in task.networks for one in network.controls})
-    return {"ReferenceValue": float(answer.reference_value[0]), "ReferenceParticipants": people}
+    return {"ReferenceValue": float(on_host(answer.reference_value[0])), "ReferenceParticipants": people}
 
 
 def _write_map(
@@ -283,7 +284,7 @@ def _write_map(
 ) -> None:
     """Write a map and its sidecar."""
     answer, spec = explained.attributions[name], explained.loaded.input
-    values = from_network(answer.values[0, 0].cpu().numpy(), spec)
+    values = from_network(on_host(answer.values[0, 0]).numpy(), spec)
     target, settings = explained.loaded.classes[answer.target], answer.parameters
     title = f"LRP beta={settings['beta']:g}" if settings.get("rules") == "founding" else answer.method.replace("-", " ")
     write_template_image(outputs[name], values, spec.template_grid, f"{title}, target {target}")
@@ -299,7 +300,7 @@ def _write_map(
         "Target": target,
         "TargetUnit": answer.target,
         "TargetChosenBy": "prediction of the network" if asked.target == PREDICTED else "name",
-        "StartValue": float(answer.start_value[0]),
+        "StartValue": float(on_host(answer.start_value[0])),
         "StartValueKind": asked.start,
         **_compared(answer, task),
         "MapSum": float(values.sum(dtype="float64")),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 Image = Any
 """A path, an image of nibabel, or an array or tensor (D, H, W) or (C, D, H, W) that the network takes as it is."""
@@ -56,7 +57,7 @@ def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
         values = values[..., 0, :] if values.ndim == 5 and values.shape[3] == 1 else values
         values = values if values.ndim == 3 else np.moveaxis(values, -1, 0)  # channels are last in files
     else:
-        values = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
+        values = on_host(image).numpy() if isinstance(image, Tensor) else np.asarray(image)
     if values.dtype.kind not in "buif":
         raise BadInputError(f"{name}: holds {values.dtype}, no numbers.")
     if values.ndim == 5 and len(values) == 1:

@@ -45,6 +45,7 @@ from heatlas.pipeline.run.documents import json_object
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest, unit_key
+from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
 
@@ -141,7 +142,7 @@ def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[st
             box = found.loaded.input.box
             for name, values in found.maps.items():
                 sums[name] = sums[name].add_(values) if name in sums else values.double()
-    write_sums(outputs["sums"], {name: values.cpu().numpy() for name, values in sums.items()}, box)
+    write_sums(outputs["sums"], {name: on_host(values).numpy() for name, values in sums.items()}, box)
     return {"scans": len(task.scans), "failed": len(failed), "failed_scans": json.dumps(failed)}
 
 

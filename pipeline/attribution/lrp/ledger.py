@@ -17,6 +17,7 @@ from torch import Tensor
 
 from heatlas.pipeline.attribution.lrp.contributions import Messages
 from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.work.host import on_host
 
 LEDGER_TABLE = Table(
     "ledger",
@@ -119,7 +120,8 @@ class Ledger:
         """Balances of volume number `index` as rows of `LEDGER_TABLE`."""
         values = [name for name in LEDGER_TABLE.meanings if name not in ("map", "layer")]
         rows = [
-            [map_name, entry.layer, *(float(getattr(entry, name)[index]) for name in values)] for entry in self.entries
+            [map_name, entry.layer, *(float(on_host(getattr(entry, name)[index])) for name in values)]
+            for entry in self.entries
         ]
         return pd.DataFrame(rows, columns=["map", "layer", *values])
 

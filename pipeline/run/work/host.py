@@ -4,12 +4,12 @@ Whoever asks a GPU for a value waits until it has done all that it was told befo
 nothing asks but `on_host`, and tests on a stand-in for a GPU (`tests/other_device.py`) find whoever asks otherwise.
 What is meant, and worth its wait:
 
-- in training, one transfer at the end of a pass over a part, for loss and score, and one when a checkpoint is written;
-  in the first ten steps the counts of batch normalisation; with guidance, which scans of a batch have a mask; in
-  pretraining, whether a batch has a wrong answer;
-- in an explanation: whether volumes, masks and maps are finite and in range, which turns are needed by LRP (signed
-  inputs take twice as many products), labels of regions and boxes that are hidden, and what LIME and ViT-CX fit by
-  scikit-image, numpy and scipy;
+- in training, the classes of the part and the constants of a fresh network before the first step; loss and score at the
+  end of a pass over a part; the checkpoint; in the first ten steps the counts of batch normalisation; with guidance,
+  which scans of a batch have a mask; with SimCLR, whether a batch has a wrong answer;
+- in an explanation: whether volumes, masks and maps are finite and in range, whether LRP needs twice the products
+  (signed inputs), which boxes and regions change anything, whether expected gradients need more points, and what LIME
+  and ViT-CX fit by scikit-image, numpy and scipy;
 - results on their way to a file.
 """
 
