@@ -11,6 +11,7 @@ from typing import Literal
 from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.images import parse_image
 from heatlas.pipeline.cohort.bids import dataset as bids
+from heatlas.pipeline.cohort.bids.anatomy import with_anatomy
 from heatlas.pipeline.cohort.bids.derivatives import over_template, with_entries
 from heatlas.pipeline.cohort.bids.filters import Filter, matching
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
@@ -134,6 +135,7 @@ def read_cohort(
     root = _input_folder(root)
     layout, candidates, notes = _found(root, config)
     candidates, entry_notes = with_entries(candidates, config.start_at)
+    candidates = with_anatomy(root, candidates, config.kind, config.max_voxel_mm)
     candidates, volume_notes = with_segmented_volumes(candidates, config.freesurfer_folder)
     candidates, range_notes = possible_scans(candidates)
     problem = ""
@@ -179,9 +181,14 @@ def _input_folder(root: Path) -> Path:
 def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
     layout = detect_layout(root)
+    if layout != "bids" and config.kind.through_t1w:
+        raise BadInputError(
+            f"{root}: of a download of ADNI or OASIS T1-weighted images are read, and cohort.suffix is "
+            f"{config.suffix}. Convert it to BIDS (Clinica), or take cohort.suffix out."
+        )
     if layout == "bids":
         files = walk_input(root, bids.enters)
-        candidates, notes = bids.read_bids(root, files, config.mci_horizon_months)
+        candidates, notes = bids.read_bids(root, files, config.mci_horizon_months, config.kind, config.label)
     else:
         files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
         read = oasis.read_oasis if layout == "oasis" else adni.read_adni

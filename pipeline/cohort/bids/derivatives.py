@@ -31,6 +31,7 @@ from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.images.file_kinds import is_nifti
 from heatlas.pipeline.cohort.images.headers import read_raw_header
 from heatlas.pipeline.cohort.images.orientation import Orientation, choose_orientation
+from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.documents import LARGEST_JSON
 from heatlas.pipeline.run.layout.group_layout import TEMPLATE
 from heatlas.pipeline.run.regular_files import read_regular
@@ -41,13 +42,15 @@ ENTRIES: tuple[Entry, ...] = ("scan", "brain", "template")
 NATIVE_SPACES = frozenset({"T1w", "orig", "individual", "scanner", "native"})
 BRAIN_DESCRIPTIONS = frozenset({"brain", "skullstripped", "stripped", "bet", "extracted"})
 SCAN_DESCRIPTIONS = frozenset({"preproc", "n4", "biascorr", "biascorrected", "unifized", "conform", "defaced"})
-"""Names of processed images that are still T1-weighted; any other ``desc-`` may be a map or a mask."""
+"""Names of processed images that are still of their kind; any other ``desc-`` may be a map or a mask."""
 
 MAX_SHARE_OUTSIDE = 0.01
 """Share of the template's brain that an image in its space may miss."""
 
 
-def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[Entry, str | None]:
+def entry_of(
+    entities: Mapping[str, str], skull_stripped: bool | None, kind: ImageKind = T1W
+) -> tuple[Entry, str | None]:
     """Where an image enters (scan, brain or template), and why it cannot be used, if so.
 
     ``SkullStripped`` of the sidecar takes precedence over the name.
@@ -60,9 +63,9 @@ def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[
     'in another space than MNI152NLin2009cAsym: space-MNI152NLin6Asym; give the image in the space of the scan'
     """
     space, description = entities.get("space"), entities.get("desc")
-    known = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS
+    known = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS | kind.descriptions
     if description is not None and description.lower() not in known:
-        return "scan", f"not known as a T1-weighted image: desc-{description}; known are {', '.join(sorted(known))}"
+        return "scan", f"not known as a {kind.scan}: desc-{description}; known are {', '.join(sorted(known))}"
     if space == TEMPLATE:
         return "template", None
     if space is not None and space not in NATIVE_SPACES:
