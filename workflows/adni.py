@@ -63,7 +63,7 @@ from heatlas.workflows.estimates import expectations
 from heatlas.workflows.evaluate import evaluate_command
 from heatlas.workflows.explain import explain_command
 from heatlas.workflows.preflight import Ready, preflight, require_settings, stages_until
-from heatlas.workflows.settings import seed_of, selection_of, settings_of, with_backbone
+from heatlas.workflows.settings import seed_of, selection_of, settings_of, table_setting, with_backbone
 from heatlas.workflows.stages import STAGE_FUNCTIONS, Work
 
 
@@ -227,10 +227,16 @@ def apply_command(arguments: argparse.Namespace) -> int:
         )
     networks_of_run(str(run.root))  # refuses an unfinished run before anything is written
     training = replace(config.training, networks_of=str(run.root), from_run="", ensemble=1, repeats=1, participants=1.0)
-    cohort = replace(config.cohort, without=str(people), start_at=arguments.start_at)
+    if arguments.table is not None and arguments.input.is_file():
+        raise UsageError(
+            f"--table {arguments.table}: goes with a folder of images, and {arguments.input} is one image."
+        )
+    table = "" if arguments.table is None else table_setting(arguments.table)  # that of the run is of other people
+    cohort = replace(config.cohort, without=str(people), start_at=arguments.start_at, table=table)
     if arguments.include is not None or arguments.input.is_file():  # of one image nothing is known that a rule asks for
         cohort = replace(cohort, include=arguments.include or "")
-    config = replace(config, training=training, cohort=cohort, objective=ObjectiveConfig())
+    regions = replace(config.regions, own_labels="")  # segmentations of the run's people
+    config = replace(config, training=training, cohort=cohort, regions=regions, objective=ObjectiveConfig())
     return run_pipeline(RunInput(arguments.input, preset, one_image=True), arguments.out, config, arguments)
 
 

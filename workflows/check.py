@@ -169,7 +169,10 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
     }
 
 
-_KINDS = {"adni": "ADNI download", "bids": "BIDS dataset", "oasis": "OASIS download", "image": "one image"}
+_KINDS = {
+    "adni": "ADNI download", "bids": "BIDS dataset", "oasis": "OASIS download", "caps": "CAPS dataset",
+    "freesurfer": "FreeSurfer subjects", "table": "images with a table", "image": "one image",
+}  # fmt: skip
 
 
 def _dropped_lines(dropped: Sequence[Scan]) -> list[str]:

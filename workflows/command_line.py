@@ -42,6 +42,7 @@ _COMPUTING = ("demo", "run", "apply", "pretrain", "explain", "evaluate")
 _READING = ("check", "models")
 """Commands that write no large file."""
 _MOST_PROCESSES = 1024
+_INPUTS = "ADNI or OASIS download, BIDS or CAPS dataset, FreeSurfer subjects, or images with --table; only read"
 FIGURE_FORMATS = ("svg", "pdf", "png")
 STAGES = ("cohort", "registration", "training", "attribution", "regions", "statistics", "report")
 
@@ -113,13 +114,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
 
     check = commands.add_parser("check", help="say what would be used, dropped and missing, and stop")
-    check.add_argument("input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read")
+    check.add_argument("input", type=_path, metavar="INPUT", help=_INPUTS)
     _add_check_options(check)
 
     _add_manifest(commands)
 
     run = commands.add_parser("run", help="end to end: cohort, registration, training, heatmaps, statistics, report")
-    run.add_argument("input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read")
+    run.add_argument("input", type=_path, metavar="INPUT", help=_INPUTS)
     run.add_argument("out", type=_path, metavar="OUT", help="run folder; an unfinished run there is continued")
     _add_settings(run)
     run.add_argument(
@@ -201,7 +202,7 @@ def _add_manifest(commands: Any) -> None:
     export = actions.add_parser(
         "export", help="write image ids and digests of the scans that a run would use, and nothing else about them"
     )
-    export.add_argument("input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read")
+    export.add_argument("input", type=_path, metavar="INPUT", help=_INPUTS)
     export.add_argument("file", type=_path, metavar="FILE", help="manifest to write, .tsv")
     export.add_argument("--ids-only", action="store_true", help="no digests: images are not read")
     _add_manifest_option(export)
@@ -212,7 +213,7 @@ def _add_manifest(commands: Any) -> None:
         description="Exit code 0 if all images of the manifest, and no others, are found unchanged, else 1.",
     )
     rebuild.add_argument("manifest", type=_path, metavar="FILE", help="manifest that someone has exported")
-    rebuild.add_argument("input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read")
+    rebuild.add_argument("input", type=_path, metavar="INPUT", help=_INPUTS)
     rebuild.add_argument("--out", type=_path, metavar="FOLDER", help="write scans.tsv and the comparison there")
     _add_settings(rebuild)
     _add_coming_run(rebuild)
@@ -225,9 +226,7 @@ def _add_pretrain(commands: Any) -> None:
         description="Register all scans and train a network to recognise two views of the same scan. Labels are not "
         "used; docs/pretraining.md.",
     )
-    pretrain.add_argument(
-        "input", type=_path, metavar="INPUT", help="ADNI or OASIS download or BIDS dataset; only read"
-    )
+    pretrain.add_argument("input", type=_path, metavar="INPUT", help=_INPUTS)
     pretrain.add_argument("out", type=_path, metavar="OUT", help="folder for the scans and OUT/models/backbone")
     _add_settings(pretrain)
     pretrain.add_argument(
@@ -247,9 +246,10 @@ def _add_apply(commands: Any) -> None:
     )  # fmt: skip
     apply.add_argument("run", type=_path, metavar="RUN", help="finished run, or folder of heatlas export; only read")
     apply.add_argument(
-        "input", type=_path, metavar="NEW", help="ADNI or OASIS download, BIDS dataset, or one NIfTI image; only read"
+        "input", type=_path, metavar="NEW", help=f"one NIfTI or MGZ image, or as for heatlas run: {_INPUTS}"
     )
     apply.add_argument("out", type=_path, metavar="OUT", help="folder for the results")
+    _add_table(apply)
     apply.add_argument("--include", metavar="RULE", help="who takes part (default: as in the run)")
     apply.add_argument(
         "--start-at", choices=("auto", "scan", "brain", "template"), default="auto",
@@ -372,6 +372,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="two or more classes to distinguish, the explained one last, e.g. diagnosis=CN,AD (default), "
         'age_group=young,old or diagnosis=CN,MCI,AD; by number: "cdr=0,>=0.5", "mmse>=27,<24"',
     )
+    _add_table(parser)
     parser.add_argument("--target", metavar="COLUMN", help="predict a number, e.g. age, in all scans that have one")
     parser.add_argument(
         "--include", metavar="RULE", help='who takes part, e.g. "age >= 60 and cdr >= 0" (docs/inputs.md)'
@@ -396,6 +397,13 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="shift the dates of each participant; KEY is a secret file, created if absent; keep it apart",
     )  # fmt: skip
     parser.add_argument("--pseudonymise", metavar="sites,ids", help="with --anonymise: rename sites, people and images")
+
+
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--table", type=_path, metavar="FILE", help="for a folder of images of any names: CSV or TSV with the path of "
+        "each, its participant, and what is known of them (docs/inputs.md)",
+    )  # fmt: skip
 
 
 def _add_seed_and_config(parser: argparse.ArgumentParser) -> None:

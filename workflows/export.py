@@ -191,9 +191,10 @@ def shared_settings(config: Config) -> Config:
     replace = dataclasses.replace
     return replace(
         config,
-        cohort=replace(config.cohort, without="", freesurfer_folder=""),
+        cohort=replace(config.cohort, without="", table="", freesurfer_folder=""),
         training=replace(config.training, from_run=""),
         registration=replace(config.registration, synthstrip_model=""),
+        regions=replace(config.regions, own_labels=""),
         privacy=PrivacyConfig(),
         objective=ObjectiveConfig(),
         pretraining=PretrainingConfig(),

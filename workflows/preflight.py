@@ -25,6 +25,7 @@ from heatlas.pipeline.cohort.people.splits import (
 )
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.cohort.segmented.labels import segmentation_of
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved
 from heatlas.pipeline.models.inputs import configured_input
@@ -143,6 +144,8 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     if "registration" in stages:
         require_ants(cohort.table.kept)
         notes = _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
+    if "regions" in stages:
+        notes += _own_region_notes(config, cohort)
     if "pretraining" in stages:
         from heatlas.pipeline.training.pretraining.stage import parts_of  # torch takes a second
 
@@ -210,6 +213,20 @@ def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> lis
         f"{counted(len(lacking), 'scan')} of {len(scans)} will have no hippocampal volume: the input gives none, and "
         f'registration.hippocampus_source = "{settings.hippocampus_source}" adds {unmeasured}'
     ]
+
+
+def _own_region_notes(config: Config, cohort: InputCohort) -> list[str]:
+    """A note on how many scans have a segmentation of their own, over which maps are summed too."""
+    pattern, scans = config.regions.own_labels, cohort.table.kept
+    found = [scan for scan in scans if segmentation_of(cohort.root, scan, pattern) is not None]
+    if pattern and not found:
+        raise BadInputError(
+            f"regions.own_labels = '{pattern}': no scan has a segmentation there, below {without_home(cohort.root)}. "
+            "Correct the pattern, or leave it empty."
+        )
+    if not found or config.attribution.keep_maps != "all":
+        return []
+    return [f"maps of {len(found)} of {len(scans)} scans are also summed over people's own segmentations"]
 
 
 def _mask_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:

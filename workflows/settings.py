@@ -39,10 +39,9 @@ def settings_of(arguments: argparse.Namespace) -> Config:
         if arguments.contrast:
             raise UsageError("--target predicts a number and --contrast classes; give only one of them.")
         cohort |= {"target": arguments.target, "classes": []}
-    if arguments.include is not None:
-        cohort["include"] = arguments.include
-    if arguments.start_at is not None:
-        cohort["start_at"] = arguments.start_at
+    table = None if arguments.table is None else table_setting(arguments.table)
+    single = {"include": arguments.include, "start_at": arguments.start_at, "table": table}
+    cohort |= {name: value for name, value in single.items() if value is not None}
     if cohort:
         overrides["cohort"] = cohort
     if arguments.resolution is not None:
@@ -67,6 +66,11 @@ def _parted(contrast: str) -> tuple[str, str]:
     """
     column = re.split("[=<>]", contrast, maxsplit=1)[0]
     return column.strip(), contrast[len(column) :].removeprefix("=")
+
+
+def table_setting(table: Path) -> str:
+    """A table of people as a setting that holds from any folder; one that is not here may be in the input folder."""
+    return str(table.resolve() if table.is_file() else table)
 
 
 def with_backbone(config: Config) -> Config:

@@ -19,6 +19,7 @@ from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE, evaluate_planted
 from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE, evaluate_effects
+from heatlas.pipeline.explaining.own_regions import add_own_regions
 from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from heatlas.pipeline.regions.applied import aggregate_applied
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
@@ -188,7 +189,8 @@ def aggregate(work: Work) -> Result:
     if work.without_labels:
         run = RunLayout(Path(config.training.networks_of))
         tables = (PREDICTIONS_TABLE.path(run), PREDICTIONS_APPLIED_TABLE.path(layout))
-        return Result(step_done=aggregate_applied(layout, applied, tables, work.map_names, config, work.digests, run))
+        done = aggregate_applied(layout, applied, tables, work.map_names, config, work.digests, run)
+        return Result(own_regions(work, applied), done)
     scans, predictions = work.predicted("attribution"), PREDICTIONS_TABLE.read(layout, ["scan_id"])
     grid = template_grid(config.registration.resolution_mm)
     done, outcomes = aggregate_relevance(
@@ -196,7 +198,16 @@ def aggregate(work: Work) -> Result:
     )
     tables = (PREDICTIONS_TABLE.path(layout), PREDICTIONS_APPLIED_TABLE.path(layout))
     others = aggregate_applied(layout, applied, tables, work.map_names, config, work.digests)
-    return Result(outcomes, done or others)
+    return Result([*outcomes, *own_regions(work, [*scans, *applied])], done or others)
+
+
+def own_regions(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
+    """Sum the maps over people's own segmentations, where there are any."""
+    names = {scan.scan_id for scan in scans}
+    located = [scan for scan in work.scans if scan.scan_id in names]  # with the paths of their images
+    return add_own_regions(
+        work.layout, work.input_root, located, work.map_names, work.config, work.executor, work.digests
+    )
 
 
 def infer(work: Work) -> Result:

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -13,9 +14,15 @@ import numpy as np
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.adni.download import adni_participant
 from heatlas.pipeline.cohort.bids.anatomy import with_anatomy
-from heatlas.pipeline.cohort.bids.derivatives import entry_of, over_template, read_sidecar, with_entries
+from heatlas.pipeline.cohort.bids.derivatives import (
+    BIDS_NAME,
+    entry_notes,
+    entry_of_file,
+    over_template,
+    with_entries,
+)
 from heatlas.pipeline.cohort.candidates import Candidate, with_readable_headers, without_people
-from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_nifti
+from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.oasis.download import participant as oasis_participant
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from heatlas.pipeline.cohort.reading import InputCohort
@@ -26,7 +33,6 @@ from heatlas.pipeline.run.plain_text import listed
 
 FEWEST = 3
 """People of each class with whom performance can be measured and baselines fitted."""
-_BIDS = re.compile(r"(sub-[A-Za-z0-9]+)(?:_(ses-[A-Za-z0-9]+))?((?:_[a-z]+-[A-Za-z0-9+]+)*)(?:_[A-Za-z0-9]+)?")
 _PTID = re.compile(r"(?<![0-9])[0-9]{3}_S_[0-9]{4,}")
 _OASIS1 = re.compile(r"OAS1_[0-9]{4}_MR[0-9]+")
 UNKNOWN_OF_IMAGE = (
@@ -46,7 +52,7 @@ def person_of_image(name: str) -> tuple[str, str | None]:
     (('sub-OASIS10002', None), ('sub-myscan', None), ('sub-scan', None))
     """
     stem = image_stem(name)
-    if match := _BIDS.fullmatch(stem):
+    if match := BIDS_NAME.fullmatch(stem):
         return match[1], match[2]
     if match := _PTID.search(stem):
         return adni_participant(match[0]), None
@@ -60,21 +66,14 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
 
     BadInputError if it is no image, cannot be used, or is of someone whom ``cohort.without`` names.
     """
-    if not is_nifti(path.name):
+    if not is_image(path.name):
         raise BadInputError(
-            f"{path}: not an image. Give a NIfTI file (.nii or .nii.gz) of one {config.kind.scan}, or the folder of an "
+            f"{path}: not an image. Give one {config.kind.scan} (.nii, .nii.gz or .mgz), or the folder of an "
             "ADNI or OASIS download or a BIDS dataset."
         )
     path = path.resolve()
     person, session = person_of_image(path.name)
-    match, entities = _BIDS.fullmatch(image_stem(path.name)), dict[str, str]()
-    if match:
-        entities = dict(one.split("-", 1) for one in match[3].split("_") if one)
-    try:
-        stripped = read_sidecar(path).get("SkullStripped")
-    except ValueError as error:
-        raise BadInputError(f"{path}: {error}. Correct or remove it.") from error
-    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None, config.kind)
+    entry, problem, _ = entry_of_file(path, config.kind)
     candidate = Candidate(Scan(person, session, image_stem(path.name), path.name, entry=entry))
     if config.without and not without_people([candidate], Path(config.without))[0].scan.kept:
         raise BadInputError(
@@ -88,13 +87,15 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
     if not found.scan.kept:
         raise BadInputError(f"{path}: {found.scan.reason}. Give one readable {config.kind.scan} with its orientation.")
     _require_voxels(path)
+    notes += entry_notes([found]) if config.start_at == "auto" else []
     return InputCohort(path.parent, "image", ScanTable((found.scan,)), (*notes, *header_notes, UNKNOWN_OF_IMAGE))
 
 
 def _require_voxels(path: Path) -> None:
     """Refuse an image that cannot be read to its end, or holds nothing; of one image this takes a second."""
     try:
-        values = np.asarray(nib.nifti1.Nifti1Image.from_filename(path).dataobj)
+        image: Any = nib.load(path)
+        values = np.asarray(image.dataobj)
     except UNREADABLE as error:
         said = " ".join(str(error).replace(str(path), "").split())
         raise BadInputError(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heatlas.pipeline.cohort.images.file_kinds import is_nifti
+from heatlas.pipeline.cohort.images.file_kinds import is_image
 from heatlas.pipeline.cohort.images.headers import check_header
 from heatlas.pipeline.cohort.images.pairs import check_pair, is_pair
 from heatlas.pipeline.cohort.people.persons import known_among
@@ -94,7 +94,7 @@ def with_readable_headers(
     with Progress(len(candidates), "Reading image headers") as bar:
         for candidate in candidates:
             image = candidate.scan.image
-            if candidate.scan.kept and image is not None and (is_nifti(image) or is_pair(image)):
+            if candidate.scan.kept and image is not None and (is_image(image) or is_pair(image)):
                 finding = (check_pair if is_pair(image) else check_header)(root, image, max_voxel_mm)
                 if finding.problem is not None:
                     candidate = candidate.dropped(finding.problem)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.images import parse_image
+from heatlas.pipeline.cohort.bids import caps
 from heatlas.pipeline.cohort.bids import dataset as bids
 from heatlas.pipeline.cohort.bids.anatomy import with_anatomy
-from heatlas.pipeline.cohort.bids.derivatives import over_template, with_entries
+from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.filters import Filter, matching
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
 from heatlas.pipeline.cohort.candidates import (
@@ -25,13 +26,15 @@ from heatlas.pipeline.cohort.candidates import (
 )
 from heatlas.pipeline.cohort.cells.ranges import possible_scans
 from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note
+from heatlas.pipeline.cohort.listed.images import read_listed
 from heatlas.pipeline.cohort.oasis import download as oasis
 from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
 from heatlas.pipeline.cohort.people.inclusion import included
 from heatlas.pipeline.cohort.people.persons import roll_over_notes, unusual_ages
 from heatlas.pipeline.cohort.records import ScanTable
-from heatlas.pipeline.cohort.segmented.subjects import with_segmented_volumes
+from heatlas.pipeline.cohort.segmented import images as freesurfer
+from heatlas.pipeline.cohort.segmented.subjects import has_volumes, with_segmented_volumes
 from heatlas.pipeline.cohort.sharing.anonymise import Disguise, capped_ages
 from heatlas.pipeline.cohort.sharing.manifest import Manifest, Match, select
 from heatlas.pipeline.cohort.walking import InputFiles, walk_input
@@ -45,7 +48,7 @@ PLANTED = Path(DEMO_TRUTH, "planted.json")
 """Marks an input as a demo cohort."""
 
 
-Layout = Literal["adni", "bids", "oasis", "image"]
+Layout = Literal["adni", "bids", "oasis", "caps", "freesurfer", "table", "image"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class InputCohort:
     ----------
     root : Path
         Resolved; `Scan.file` is relative to it.
-    layout : {"adni", "bids", "oasis", "image"}
+    layout : {"adni", "bids", "oasis", "caps", "freesurfer", "table", "image"}
     table : ScanTable
         One row per image found.
     notes : tuple of str
@@ -111,7 +114,7 @@ class ScanSelection:
 def read_cohort(
     root: Path, config: CohortConfig, seed: int, selection: ScanSelection | Sequence[str] = ()
 ) -> InputCohort:
-    """Read an ADNI or OASIS download or a BIDS dataset without writing anything.
+    """Read an ADNI or OASIS download, a BIDS dataset or images with a table without writing anything.
 
     BadInputError if the folder is of no known layout or holds no image, a table or column is missing, a participant is
     unknown, or the rule of inclusion names no column or keeps nobody.
@@ -134,9 +137,10 @@ def read_cohort(
         selection = ScanSelection(tuple(selection))
     root = _input_folder(root)
     layout, candidates, notes = _found(root, config)
-    candidates, entry_notes = with_entries(candidates, config.start_at)
+    candidates, entry_lines = with_entries(candidates, config.start_at)
     candidates = with_anatomy(root, candidates, config.kind, config.max_voxel_mm)
-    candidates, volume_notes = with_segmented_volumes(candidates, config.freesurfer_folder)
+    measured = config.freesurfer_folder or (str(root) if layout == "freesurfer" and has_volumes(root) else "")
+    candidates, volume_notes = with_segmented_volumes(candidates, measured)
     candidates, range_notes = possible_scans(candidates)
     problem = ""
     try:
@@ -152,11 +156,12 @@ def read_cohort(
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
     candidates = one_per_session(included(candidates, config.include))
+    entry_lines += entry_notes(candidates) if config.start_at == "auto" else []
     clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
     notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)
     notes += unusual_ages({scan.participant_id: scan.age for scan in scans if scan.kept and scan.age is not None})
-    notes += [*entry_notes, *volume_notes, *range_notes, *header_notes, *age_notes, *clinical_notes]
+    notes += [*entry_lines, *volume_notes, *range_notes, *header_notes, *age_notes, *clinical_notes]
     notes += unknown_diagnoses(candidates) if config.contrast_column == "diagnosis" else []
     if config.shuffle_labels:
         kept = shuffled_labels([scan for scan in scans if scan.kept], seed)
@@ -180,27 +185,45 @@ def _input_folder(root: Path) -> Path:
 
 def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
-    layout = detect_layout(root)
-    if layout != "bids" and config.kind.through_t1w:
+    layout = detect_layout(root, with_table=bool(config.table))
+    if layout not in ("bids", "table") and config.kind.through_t1w:
         raise BadInputError(
-            f"{root}: of a download of ADNI or OASIS T1-weighted images are read, and cohort.suffix is "
-            f"{config.suffix}. Convert it to BIDS (Clinica), or take cohort.suffix out."
+            f'{root}: images of cohort.suffix = "{config.suffix}" are read of a BIDS dataset, or by --table in template '
+            "space, and this is neither. Convert it to BIDS, or take cohort.suffix out."
         )
     if layout == "bids":
         files = walk_input(root, bids.enters)
         candidates, notes = bids.read_bids(root, files, config.mci_horizon_months, config.kind, config.label)
     else:
-        files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
-        read = oasis.read_oasis if layout == "oasis" else adni.read_adni
-        candidates, notes = read(root, files, config)
-    notes = [*notes, *_file_notes(files, layout)]
+        files = walk_input(root, _ENTERS.get(layout, lambda folder: folder != DEMO_TRUTH))
+        candidates, notes = _READERS[layout](root, files, config)
+    known = {"oasis": files.pairs, "freesurfer": files.foreign}
+    used = known.get(layout, [one.scan.image for one in candidates if one.scan.image is not None])
+    notes = [*notes, *_file_notes(files, layout, used)]
     if not candidates:
         raise BadInputError(f"{root}: no image of a participant found. " + " ".join(note + "." for note in notes))
     return layout, candidates, notes
 
 
-def detect_layout(root: Path) -> Layout:
-    """Detect the layout of a folder; one of no known layout is refused."""
+_READERS: Mapping[str, Callable[[Path, InputFiles, CohortConfig], tuple[list[Candidate], list[str]]]] = {
+    "adni": adni.read_adni,
+    "oasis": oasis.read_oasis,
+    "table": read_listed,
+    "freesurfer": freesurfer.read_subjects,
+    "caps": caps.read_caps,
+}
+_ENTERS: Mapping[str, Callable[[str], bool]] = {"freesurfer": freesurfer.enters, "caps": caps.enters}
+"""Which folders of a layout are searched, if not all."""
+
+
+def detect_layout(root: Path, with_table: bool = False) -> Layout:
+    """Detect the layout of a folder; one of no known layout is refused unless a table of its images is given."""
+    if freesurfer.is_subjects_folder(root):
+        return "freesurfer"
+    if caps.is_caps(root):
+        return "caps"
+    if with_table:
+        return "table"
     names = {entry.name for entry in root.iterdir()}
     if names & {PARTICIPANTS, "dataset_description.json"} or any(name.startswith("sub-") for name in names):
         return "bids"
@@ -219,7 +242,8 @@ def detect_layout(root: Path) -> Layout:
         )
     raise BadInputError(
         f"{root}: neither an ADNI download (folders named like 002_S_0295, ADNIMERGE*.csv) nor one of OASIS (folders "
-        "named like OAS1_0001_MR1 with Analyze pairs) nor a BIDS dataset (participants.tsv, folders sub-*); "
+        "named like OAS1_0001_MR1 with Analyze pairs) nor a BIDS dataset (participants.tsv, folders sub-*) nor "
+        "FreeSurfer subjects (*/mri/brain.mgz), and no table of its images is given (--table people.csv); "
         f"{len(files.images)} NIfTI and {files.dicom_count} DICOM files seen."
         + (" Put each DICOM series into a folder of its participant, such as 002_S_0295/MPRAGE." * bool(files.dicom))
         + "".join(f" {note}." for note in _foreign_notes(files))
@@ -231,7 +255,7 @@ def _has_participants(files: InputFiles) -> bool:
     return any(parse_image(path) is not None for path in (*files.images, *series))
 
 
-def _file_notes(files: InputFiles, layout: str) -> list[str]:
+def _file_notes(files: InputFiles, layout: str, used: Collection[str]) -> list[str]:
     notes = []
     if files.dicom and layout == "bids":
         notes.append(f"{counted(files.dicom_count, 'DICOM file')} ignored: BIDS uses NIfTI; convert them")
@@ -240,7 +264,7 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
             f"{counted(len(files.linked_folders), 'link')} to folders not followed; give the real folder: "
             f"{listed(files.linked_folders, 3)}"
         )
-    notes += _foreign_notes(files, layout)
+    notes += _foreign_notes(files, used)
     if files.irregular:
         notes.append(
             f"{counted(len(files.irregular), 'table or XML file', 'is', 'tables or XML files')} not read (a named "
@@ -260,9 +284,8 @@ def _file_notes(files: InputFiles, layout: str) -> list[str]:
     return notes
 
 
-def _foreign_notes(files: InputFiles, layout: str = "") -> list[str]:
-    read = set(files.pairs) if layout == "oasis" else set()
-    foreign = [name for name in files.foreign if name not in read]
+def _foreign_notes(files: InputFiles, used: Collection[str] = ()) -> list[str]:
+    foreign = [name for name in files.foreign if name not in used]
     if not foreign:
         return []
     return [

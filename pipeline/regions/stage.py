@@ -170,7 +170,7 @@ def _map_jobs(
     outcome_of = dict(zip(predictions["scan_id"], predictions["outcome"], strict=True))
     negative = config.cohort.negative if len(config.cohort.labels) == 2 else f"not {config.cohort.positive}"
     groups = groups_of(list(outcome_of.values()), negative, config.cohort.positive)
-    versions = {scan.name: _map_version(layout, scan, map_names, config, digests) for scan in scans}
+    versions = {scan.name: map_version(layout, scan, map_names, config, digests) for scan in scans}
     jobs = []
     for name in map_names:
         if kept == "all":
@@ -209,7 +209,7 @@ def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> l
     return parts
 
 
-def _map_version(layout: RunLayout, scan: Scan, map_names: Sequence[str], config: Config, digests: DigestCache) -> str:
+def map_version(layout: RunLayout, scan: Scan, map_names: Sequence[str], config: Config, digests: DigestCache) -> str:
     """What makes a scan's maps the same: the key of their attribution, else the bytes of their files.
 
     The key costs one small file per scan, where reading six maps of a thousand scans again takes minutes.

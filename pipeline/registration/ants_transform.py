@@ -194,7 +194,7 @@ def resample(
     transforms: Transforms,
     shape: tuple[int, int, int],
     affine: np.ndarray,
-    interpolation: Literal["linear", "genericLabel"] = "linear",
+    interpolation: Literal["linear", "genericLabel", "nearestNeighbor"] = "linear",
 ) -> np.ndarray:
     """Resample a scan, or an image in its space, on a grid of template space in one interpolation.
 
@@ -204,9 +204,9 @@ def resample(
         In any orientation.
     shape, affine
         The grid.
-    interpolation : {"linear", "genericLabel"}
-        The second for label images: each voxel takes the label with the largest share (ITK's
-        ``LabelImageGenericInterpolateImageFunction``).
+    interpolation : {"linear", "genericLabel", "nearestNeighbor"}
+        The others for label images: each voxel takes the label with the largest share (ITK's
+        ``LabelImageGenericInterpolateImageFunction``), or that of the voxel in which its centre lies.
 
     Returns
     -------

@@ -47,7 +47,7 @@ def test_images_enter_where_their_names_say_and_a_note_says_so(dataset: BidsTree
     cohort = dataset.read(**SEX)
     assert entries(cohort) == {"sub-1": "scan", "sub-2": "brain", "sub-3": "template", "sub-4": "scan"}
     note = next(note for note in cohort.notes if note.startswith("images enter"))
-    assert note.startswith("images enter 2 as scans, 2 brain-extracted, 2 registered to MNI152NLin2009cAsym; networks")
+    assert note.startswith("images enter 2 as scans, 1 brain-extracted, 1 registered to MNI152NLin2009cAsym; networks")
     assert len([scan for scan in cohort.table if not scan.kept]) == 2
 
 
@@ -104,3 +104,15 @@ def test_a_grid_in_template_space_reaches_over_the_brain_in_any_orientation() ->
     moved[1, 3] += 60
     assert "misses" in (template_space_problem(Grid(grid.shape, moved)) or "")
     assert "misses" in (template_space_problem(Grid(grid.shape, np.diag([2.0, 2, 2, 1]))) or "")
+
+
+def test_fmriprep_writes_each_scan_in_two_spaces_and_nothing_is_mixed(bids: BidsTree) -> None:
+    bids.table("participants.tsv", "participant_id sex", "sub-1 M", "sub-2 F")
+    for name in ("sub-1", "sub-2"):
+        bids.image(f"{name}/anat/{name}_desc-preproc_T1w.nii")
+        bids.image(f"{name}/anat/{name}_{SPACE}_T1w.nii", TEMPLATE)
+    cohort = bids.read(**SEX)
+    assert entries(cohort) == {"sub-1": "scan", "sub-2": "scan"}
+    assert not any(note.startswith("images enter") for note in cohort.notes)
+    placed = bids.read(start_at="template", **SEX)
+    assert entries(placed) == {"sub-1": "template", "sub-2": "template"}

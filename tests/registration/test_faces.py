@@ -43,7 +43,7 @@ def converter(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"series": "series 2"}
 
     monkeypatch.setattr(faces, "convert_one", convert_one)
-    monkeypatch.setattr(conversion, "is_nifti", lambda name: False)
+    monkeypatch.setattr(conversion, "is_image", lambda name: False)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_founding_study_settings(section):
 NOT_OF_THE_STUDY = {
     "cohort": {
         "folds", "balance", "validation_fraction", "mci_horizon_months", "freesurfer_folder", "clinical_columns",
-        "include", "oasis_image",
+        "include", "oasis_image", "table",
     },
     "registration": {"mask_pattern", "synthstrip_model", "seed"},
     "training": {"regression_loss", "device", "devices", "threads"},
@@ -107,6 +107,7 @@ NOT_OF_THE_STUDY = {
         "rotation_degrees", "scaling", "bias_field_strength", "gamma", "noise_sd", "cutout_count", "cutout_voxels",
     },
     "attribution": {"reference", "reference_size", "reference_match"},
+    "regions": {"own_labels"},
 }  # fmt: skip
 """Settings that the preset need not name: of folds, MCI, masks and augmentation that it does not use, of references
 that its maps do not have, and of the machine."""

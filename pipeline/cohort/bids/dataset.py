@@ -84,7 +84,7 @@ def read_bids(
     read = [(_with_t1w(candidate, anatomy), facts) for candidate, facts in read]
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
     histories, history_notes = diagnosis_histories(tables)
-    candidates = [_with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
+    candidates = [with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
         _misnamed(path, kind) for path in misnamed
     ]
     notes = [f"tables come from the dataset above, {tables_root.name}"] if tables_root != root else []
@@ -97,7 +97,7 @@ def read_bids(
         + _other_images(matches, {*asked, *anatomy.values()}, kind)
         + _unmatched(tables, [candidate for candidate, _ in read], kind)
     )
-    return candidates, notes + _about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
+    return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
 
 
 def _match_of(path: str, kind: ImageKind) -> re.Match[str] | None:
@@ -181,11 +181,8 @@ def _candidate(
     person, session = match["participant"], match["session"]
     entities = _entities(match)
     scan = Scan(person, session, image_stem(path), path)
-    of_session = tables.sessions.get((person, session), {}) if session else {}
-    if person in tables.unreadable:
-        return Candidate(scan.dropped(f"unreadable table: {tables.unreadable[person]}")), None
-    if person not in tables.participants and not of_session:
-        return Candidate(scan.dropped(f"no row in {PARTICIPANTS}")), None
+    if (lacking := row_problem(scan, tables)) is not None:
+        return Candidate(scan.dropped(lacking)), None
     try:
         sidecar = {**common, **read_sidecar(root / path)}
     except ValueError as error:
@@ -203,12 +200,34 @@ def _candidate(
         problem = f"another map than cohort.label: label-{entities.get('label', '(absent)')}"
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
-    facts = facts_of(scan, tables.participants.get(person, {}), of_session, tables.scans.get(path, {}), sidecar)
-    columns = {**tables.participants.get(person, {}), **of_session}
-    return Candidate(facts.scan_with(entry), columns, preference(entities, entry)), facts
+    return described(scan, tables, sidecar, entry, preference(entities, entry))
 
 
-def _with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis]], horizon_months: int) -> Candidate:
+def row_problem(scan: Scan, tables: BidsTables) -> str | None:
+    """Why the tables say nothing about a scan; None if they do."""
+    person = scan.participant_id
+    if person in tables.unreadable:
+        return f"unreadable table: {tables.unreadable[person]}"
+    known = person in tables.participants or bool(tables.sessions.get((person, scan.session_id or "")))
+    return None if known else f"no row in {tables.names[2]}"
+
+
+def described(
+    scan: Scan,
+    tables: BidsTables,
+    sidecar: Mapping[str, object],
+    entry: str,
+    preference: tuple[int | str, ...],
+    criteria: tuple[str, ...] = (),
+) -> tuple[Candidate, ScanFacts]:
+    """A scan filled in from the tables, as a candidate."""
+    of_person = tables.participants.get(scan.participant_id, {})
+    of_session = tables.sessions.get((scan.participant_id, scan.session_id or ""), {})
+    facts = facts_of(scan, of_person, of_session, tables.scans.get(scan.file, {}), sidecar, tables.names)
+    return Candidate(facts.scan_with(entry), {**of_person, **of_session}, preference, criteria), facts
+
+
+def with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis]], horizon_months: int) -> Candidate:
     """Add the progression after the scan, from the sessions tables."""
     at, history = diagnosis_of(candidate.scan), histories.get(candidate.scan.participant_id, ())
     if at is None or not history:
@@ -271,7 +290,7 @@ def _unmatched(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageK
     return notes
 
 
-def _about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
+def about_facts(read: Sequence[tuple[Scan, ScanFacts]]) -> list[str]:
     """Notes on values that were substituted for missing ones."""
     notes = []
     stand_ins = sum(facts.brain_stands_in for _, facts in read)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.images.file_kinds import is_nifti
+from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.images.headers import read_raw_header
 from heatlas.pipeline.cohort.images.orientation import Orientation, choose_orientation
 from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
@@ -43,6 +44,9 @@ NATIVE_SPACES = frozenset({"T1w", "orig", "individual", "scanner", "native"})
 BRAIN_DESCRIPTIONS = frozenset({"brain", "skullstripped", "stripped", "bet", "extracted"})
 SCAN_DESCRIPTIONS = frozenset({"preproc", "n4", "biascorr", "biascorrected", "unifized", "conform", "defaced"})
 """Names of processed images that are still of their kind; any other ``desc-`` may be a map or a mask."""
+
+BIDS_NAME = re.compile(r"(sub-[A-Za-z0-9]+)(?:_(ses-[A-Za-z0-9]+))?((?:_[a-z]+-[A-Za-z0-9+]+)*)(?:_[A-Za-z0-9]+)?")
+"""Name of a file without its suffix: participant, session, other entities."""
 
 MAX_SHARE_OUTSIDE = 0.01
 """Share of the template's brain that an image in its space may miss."""
@@ -72,6 +76,18 @@ def entry_of(
         return "scan", f"in another space than {TEMPLATE}: space-{space}; give the image in the space of the scan"
     named = description is not None and description.lower() in BRAIN_DESCRIPTIONS
     return ("brain" if (named if skull_stripped is None else skull_stripped) else "scan"), None
+
+
+def entry_of_file(path: Path, kind: ImageKind = T1W) -> tuple[Entry, str | None, dict[str, Any]]:
+    """`entry_of` a file of any name, by the entities that this has and its sidecar, which is given too."""
+    match = BIDS_NAME.fullmatch(image_stem(path.name))
+    entities = dict(one.split("-", 1) for one in match[3].split("_") if one) if match else {}
+    try:
+        sidecar = read_sidecar(path)
+    except ValueError as error:
+        return "scan", f"unreadable sidecar: {error}", {}
+    stripped = sidecar.get("SkullStripped")
+    return *entry_of(entities, stripped if isinstance(stripped, bool) else None, kind), sidecar
 
 
 def read_sidecar(image: Path) -> dict[str, Any]:
@@ -107,7 +123,7 @@ def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[C
     """
     found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
     if start_at == "auto":
-        return list(candidates), _entry_notes(found)
+        return list(candidates), []
     if found[start_at]:
         return [
             candidate
@@ -121,7 +137,12 @@ def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[C
     ]
 
 
-def _entry_notes(found: Counter[str]) -> list[str]:
+def entry_notes(candidates: Sequence[Candidate]) -> list[str]:
+    """A note on where the images that are used enter, if not all enter as scans.
+
+    Asked once one image per session is chosen: fMRIPrep writes the same scan in native and in template space.
+    """
+    found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
     if set(found) <= {"scan"}:
         return []
     meaning = {"scan": "as scans", "brain": "brain-extracted", "template": f"registered to {TEMPLATE}"}
@@ -138,7 +159,7 @@ def over_template(root: Path, candidates: Sequence[Candidate]) -> list[Candidate
 
 
 def _checked_grid(root: Path, candidate: Candidate) -> Candidate:
-    if not is_nifti(candidate.scan.file):
+    if not is_image(candidate.scan.file):
         return candidate.dropped("not in template space: only NIfTI images can be; give the scan itself")
     header = read_raw_header(root / candidate.scan.file)
     orientation = choose_orientation(header)

@@ -8,7 +8,7 @@ of its session, else of its participant; within a row the first filled column of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -50,7 +50,6 @@ _SAID_TWICE: Mapping[str, Callable[[str | None], object]] = {
 }
 """Facts that two columns of a table must not contradict. Sites have several names, volumes several methods."""
 
-_TABLES = ("scans table", "sessions table", PARTICIPANTS)
 _TESLA = (0.5, 1.0, 1.5, 3.0, 4.0, 4.7, 5.0, 7.0, 9.4, 11.7)
 
 
@@ -70,10 +69,15 @@ class ScanFacts:
 
 
 def facts_of(
-    scan: Scan, of_participant: Cells, of_session: Cells, of_image: Cells, sidecar: Mapping[str, object]
+    scan: Scan,
+    of_participant: Cells,
+    of_session: Cells,
+    of_image: Cells,
+    sidecar: Mapping[str, object],
+    tables: Sequence[str] = BidsTables().names,
 ) -> ScanFacts:
-    """Fill a scan from the rows of its tables and its sidecar."""
-    row = _Rows(of_image, of_session, of_participant)
+    """Fill a scan from the rows of its tables and its sidecar; `tables` are their names, as `BidsTables.names`."""
+    row = _Rows(of_image, of_session, of_participant, tables=tables)
     months = visit_of(scan.session_id.removeprefix("ses-")).months if scan.session_id else 0
     baseline = months == 0
     age, later = _age(row, months)
@@ -158,12 +162,13 @@ def nominal_tesla(sidecar: Mapping[str, object]) -> float | None:
 class _Rows:
     """The rows that describe one image, closest first, with column names in lower case."""
 
-    def __init__(self, *rows: Cells) -> None:
+    def __init__(self, *rows: Cells, tables: Sequence[str] = BidsTables().names) -> None:
+        self.tables = tables
         self.rows = [{name.lower(): (name, text) for name, text in row.items()} for row in rows]
 
     def cell(self, *names: str) -> tuple[str, str, str] | None:
         """Text, column and table of the first cell in one of the columns."""
-        for row, table in zip(self.rows, _TABLES, strict=True):
+        for row, table in zip(self.rows, self.tables, strict=True):
             for name in names:
                 if name in row:
                     column, text = row[name]

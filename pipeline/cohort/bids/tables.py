@@ -49,6 +49,8 @@ class BidsTables:
     unreadable: dict[str, str] = field(default_factory=dict)
     impossible: list[str] = field(default_factory=list)  # cells with impossible values, by table, line, column and text
     notes: list[str] = field(default_factory=list)
+    # What the tables of images, sessions and participants are called
+    names: tuple[str, str, str] = ("scans table", "sessions table", PARTICIPANTS)
 
     @property
     def empty(self) -> bool:
@@ -74,11 +76,11 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
     if (root / PARTICIPANTS).exists():
         rows = _rows(root / PARTICIPANTS, ["participant_id"], tables)
         keyed = [(_prefixed("sub", cells["participant_id"]), cells) for cells in rows]
-        tables.participants = _merged(keyed, PARTICIPANTS, tables.notes)
+        tables.participants = merged(keyed, PARTICIPANTS, tables.notes)
     if (root / SESSIONS).exists():
         rows = _rows(root / SESSIONS, ["participant_id", "session_id"], tables)
         by_visit = [(_visit(cells["participant_id"], cells), cells) for cells in rows]
-        tables.sessions = _merged(by_visit, SESSIONS, tables.notes)
+        tables.sessions = merged(by_visit, SESSIONS, tables.notes)
     for person in people:
         _read_personal(root, person, tables)
     for person, session in visits:
@@ -96,7 +98,7 @@ def _read_personal(root: Path, person: str, tables: BidsTables) -> None:
         tables.unreadable[person] = _without_root(error, root)
         return
     keyed = [(_visit(person, cells), cells) for cells in rows]
-    for visit, cells in _merged(keyed, path.name, tables.notes).items():
+    for visit, cells in merged(keyed, path.name, tables.notes).items():
         tables.sessions[visit] = {**tables.sessions.get(visit, {}), **cells}
 
 
@@ -112,7 +114,7 @@ def _read_scans(root: Path, person: str, session: str | None, tables: BidsTables
         tables.notes.append(f"not read: {_without_root(error, root)}")
         return
     keyed = [(f"{folder}/{cells['filename']}", cells) for cells in rows]
-    tables.scans.update(_merged(keyed, path.name, tables.notes))
+    tables.scans.update(merged(keyed, path.name, tables.notes))
 
 
 def _rows(path: Path, columns: Sequence[str], tables: BidsTables) -> list[dict[str, str]]:
@@ -151,7 +153,7 @@ def _plain_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     return [(n, dict(zip(header, row, strict=True))) for n, row in rows]
 
 
-def _merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
+def merged(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes: list[str]) -> dict[Key, Cells]:
     """Merge rows by key; the first is used, others fill its gaps."""
     rows: dict[Key, Cells] = {}
     repeated: list[str] = []

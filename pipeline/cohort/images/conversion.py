@@ -24,7 +24,7 @@ import numpy as np
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, series_of
-from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_nifti
+from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_image
 from heatlas.pipeline.cohort.images.orientation import by
 from heatlas.pipeline.cohort.images.pairs import header_of, is_pair, load_pair
 from heatlas.pipeline.cohort.records import Scan
@@ -80,7 +80,7 @@ def convert_scans(
     outcomes : list of Outcome
         One per series; a failed one is a row of ``failures.tsv``.
     """
-    series = {scan.name: scan for scan in scans if scan.kept and scan.image is not None and not is_nifti(scan.file)}
+    series = {scan.name: scan for scan in scans if scan.kept and scan.image is not None and not is_image(scan.file)}
     jobs = [_job(layout, input_root.resolve(), scan, max_voxel_mm) for scan in series.values()]
     if changed is not None:
         jobs = [changed(job, scan) for job, scan in zip(jobs, series.values(), strict=True)]

@@ -12,6 +12,8 @@ from pathlib import Path
 from heatlas.pipeline.run.regular_files import irregular_kind
 
 IMAGE_SUFFIXES = (".nii", ".nii.gz")
+MGZ = ".mgz"
+"""Ending of images of FreeSurfer, which are read and never written."""
 DICOM_SUFFIXES = (".dcm", ".ima", ".dicom")
 
 
@@ -59,14 +61,23 @@ def is_nifti(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES)
 
 
+def is_image(name: str) -> bool:
+    """Whether a file is read as it is: NIfTI, or an image of FreeSurfer.
+
+    >>> is_image("mri/T1.MGZ"), is_image("T1.nii.gz"), is_image("T1.mgh")
+    (True, True, False)
+    """
+    return is_nifti(name) or name.lower().endswith(MGZ)
+
+
 def image_stem(name: str) -> str:
-    """File name without its NIfTI suffix.
+    """File name without the suffix of its format.
 
     >>> image_stem("sub-01/anat/sub-01_T1w.nii.gz")
     'sub-01_T1w'
     """
     base = name.rsplit("/", 1)[-1]
-    for suffix in sorted(IMAGE_SUFFIXES, key=len, reverse=True):
+    for suffix in (*sorted(IMAGE_SUFFIXES, key=len, reverse=True), MGZ):
         if base.lower().endswith(suffix):
             return base[: -len(suffix)]
     return base

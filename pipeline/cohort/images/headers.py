@@ -1,4 +1,4 @@
-"""Whether an image file is a readable three-dimensional NIfTI of the size of a head, from its header alone.
+"""Whether an image file is a readable three-dimensional image of the size of a head, from its header alone.
 
 This takes seconds for ten thousand scans; checks that need the voxels (truncated gzip data, NaN, constant images) are
 made when registration reads them. The header is read as stored: nibabel would silently turn a voxel size of 0 into 1.
@@ -14,8 +14,10 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+from nibabel.freesurfer.mghformat import MGHHeader
 
 from heatlas.atlases.images import UNREADABLE
+from heatlas.pipeline.cohort.images.file_kinds import MGZ
 from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation
 from heatlas.pipeline.run.regular_files import irregular_kind
 
@@ -53,7 +55,7 @@ def check_header(root: Path, image: str, max_voxel_mm: float) -> HeaderFinding:
         return HeaderFinding("no permission to read it")
     except (*UNREADABLE, KeyError) as error:
         detail = " ".join(str(error).replace(str(path), "").split()) or type(error).__name__
-        return HeaderFinding(f"not a readable NIfTI file: {detail[:120]}")
+        return HeaderFinding(f"not a readable {kind_of(path)} file: {detail[:120]}")
 
 
 def link_problem(root: Path, image: str) -> str | None:
@@ -75,11 +77,27 @@ def link_problem(root: Path, image: str) -> str | None:
     return None
 
 
+def kind_of(path: Path) -> str:
+    """The format of an image, in words.
+
+    >>> kind_of(Path("brain.mgz")), kind_of(Path("brain.nii.gz"))
+    ('MGZ', 'NIfTI')
+    """
+    return "MGZ" if path.suffix.lower() == MGZ else "NIfTI"
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether an image is a gzip stream, by its name."""
+    return path.suffix.lower() in (".gz", MGZ)
+
+
 def read_raw_header(path: Path) -> Any:
-    """Read a NIfTI header without repairing it; ValueError if the file is not a NIfTI image."""
-    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    """Read the header of a NIfTI image or one of FreeSurfer without repairing it; ValueError if the file is neither."""
+    opener: Any = gzip.open if is_compressed(path) else open
     with opener(path, "rb") as handle:
         block = handle.read(540)
+    if path.suffix.lower() == MGZ:
+        return _mgz_header(block)
     if len(block) < 348:
         raise ValueError(f"only {len(block)} bytes, fewer than a header has")
     sizes = {int.from_bytes(block[:4], "little"), int.from_bytes(block[:4], "big")} & set(_MAGIC)
@@ -91,6 +109,23 @@ def read_raw_header(path: Path) -> Any:
         raise ValueError(f"wrong magic {block[where]!r}, not {magics[0]!r}")
     kind: Any = nib.Nifti1Header if size == 348 else nib.Nifti2Header
     return kind(block[:size], check=False)
+
+
+def _mgz_header(block: bytes) -> Any:
+    """The header of an image of FreeSurfer, unless it lacks its orientation, for which nibabel would take a usual one.
+
+    The block holds more than the header: what follows it are voxels, which nibabel would take for the end of the file.
+    """
+    kind = MGHHeader._hdrdtype
+    if len(block) < kind.itemsize:
+        raise ValueError(f"only {len(block)} bytes, fewer than a header has")
+    stored = np.frombuffer(block[: kind.itemsize], kind)[0]
+    if stored["version"] != 1:
+        raise ValueError("does not begin like an MGZ header")
+    if stored["goodRASFlag"] <= 0:
+        raise ValueError("no orientation in the header, so left and right are uncertain")
+    made: Any = MGHHeader  # nibabel declares no types here
+    return made(block[: kind.itemsize], check=False)
 
 
 def geometry_problem(header: Any) -> str | None:
@@ -126,7 +161,7 @@ def thickness_problem(affine: np.ndarray, max_voxel_mm: float) -> str | None:
 
 def _size_problem(header: Any, path: Path, size: int) -> str | None:
     """Truncation of an uncompressed file: fewer bytes than its header announces."""
-    if path.suffix.lower() == ".gz":
+    if is_compressed(path):
         return None
     voxels = prod(int(n) for n in header.get_data_shape())
     offset = max(int(header["vox_offset"]), int(header["sizeof_hdr"]))

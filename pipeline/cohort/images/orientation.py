@@ -15,7 +15,8 @@ not usable / 0     not usable / 0     --          none: refused
 
 In the last row nipreps guesses; here the image is refused, because left and right would be uncertain. An sform is
 usable if it is finite, invertible, without shear (ITK knows only rotations and voxel sizes) and has the voxel size of
-the header. No file is changed: repairs are made in memory and reported.
+the header. No file is changed: repairs are made in memory and reported. FreeSurfer's images state one affine, which is
+checked in the same way.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from nibabel.freesurfer.mghformat import MGHHeader
 from nibabel.spatialimages import HeaderDataError
 
 VOXEL_SIZE_MM = (0.1, 10.0)
@@ -43,7 +45,7 @@ class Orientation:
     affine : numpy.ndarray
         4x4, float64, voxel indices to world RAS+ in mm.
     source : str
-        ``sform`` or ``qform``.
+        ``sform`` or ``qform``, or ``MGZ`` for an image of FreeSurfer.
     repairs : tuple of str
         Errors of the header that are ignored or converted; empty for a valid header.
     """
@@ -63,9 +65,12 @@ def choose_orientation(header: Any) -> Orientation | str:
 
     Gives the affine, or why there is none.
     """
-    stored = np.asarray(header["pixdim"][1:4], dtype=np.float64)
+    of_freesurfer = isinstance(header, MGHHeader)
+    stored = np.asarray(header["delta"] if of_freesurfer else header["pixdim"][1:4], dtype=np.float64)
     if not np.all(np.isfinite(stored)) or np.any(stored <= 0):
         return f"impossible voxel size: {by(stored)} mm"
+    if of_freesurfer:
+        return _of_freesurfer(header, stored)
     unit, factor = _unit(header, stored)
     zooms, to_mm = stored * factor, np.diag([factor, factor, factor, 1.0])
     if np.any(zooms < VOXEL_SIZE_MM[0]) or np.any(zooms > VOXEL_SIZE_MM[1]):
@@ -90,6 +95,18 @@ def choose_orientation(header: Any) -> Orientation | str:
         f"no usable orientation in the header: sform {sform_problem}, qform {qform_problem}, so left and right are "
         "uncertain"
     )
+
+
+def _of_freesurfer(header: MGHHeader, zooms: np.ndarray) -> Orientation | str:
+    """The affine of FreeSurfer's scanner space; millimetres always."""
+    if np.any(zooms < VOXEL_SIZE_MM[0]) or np.any(zooms > VOXEL_SIZE_MM[1]):
+        return f"impossible voxel size: {by(zooms)} mm (units other than mm?)"
+    read: Any = header  # nibabel declares no types here
+    affine = np.asarray(read.get_affine(), dtype=np.float64)
+    problem = _sform_problem(affine, zooms)
+    if problem:
+        return f"no usable orientation in the header: {problem}, so left and right are uncertain"
+    return Orientation(affine, "MGZ")
 
 
 def by(values: object) -> str:

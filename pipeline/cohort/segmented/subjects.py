@@ -48,6 +48,11 @@ def find_subjects(folder: Path) -> list[tuple[str, Path]]:
     return sorted(found, key=lambda pair: (".long." in pair[0], pair[0]))
 
 
+def has_volumes(folder: Path) -> bool:
+    """Whether a folder of subjects has a stats file that can be read."""
+    return any(next(folder.glob(f"*/stats/{name}"), None) for name in STATS_FILES)
+
+
 def with_segmented_volumes(candidates: Sequence[Candidate], folder: str) -> tuple[list[Candidate], list[str]]:
     """Take the volumes of scans from a folder of segmented subjects; an empty `folder` means none.
 
@@ -112,8 +117,9 @@ def _match(scans: Sequence[Scan], subjects: Sequence[tuple[str, Path]]) -> tuple
         by_person.setdefault(scan.participant_id, []).append(scan)
     for name, path in subjects:
         image_id, participant, session = named_scan(name)
-        matching = by_id.get(image_id or "", []) or by_person.get(participant or "", [])
-        if session is not None and image_id not in by_id:
+        known = name if name in by_id else image_id
+        matching = by_id.get(known or "", []) or by_person.get(participant or "", [])
+        if session is not None and known not in by_id:
             matching = [scan for scan in matching if scan.session_id in (session, visit_of(session).session_id)]
         if not matching:
             unmatched.append(name)

@@ -127,7 +127,7 @@ class Disguise:
 
     def _renamed(self, scan: Scan, moved: Scan) -> Scan:
         scan_id = "I" + self.pseudonym("scan", f"{scan.participant_id}/{scan.scan_id}/{scan.image}")
-        image = None if scan.image is None else scan_id + "".join(re.findall(r"\.nii(?:\.gz)?$", scan.image))
+        image = None if scan.image is None else scan_id + "".join(re.findall(r"\.nii(?:\.gz)?$|\.mgz$", scan.image))
         # The part of a reason after the colon may name other scans and files.
         reason = None if moved.reason is None else moved.reason.partition(":")[0]
         participant = "sub-P" + self.pseudonym("participant", scan.participant_id)

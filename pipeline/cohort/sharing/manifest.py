@@ -25,7 +25,7 @@ import pandas as pd
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.images.dicom import series_of
-from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_nifti
+from heatlas.pipeline.cohort.images.file_kinds import dicom_files, is_image
 from heatlas.pipeline.cohort.images.pairs import is_pair
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.run.cells import require_digests
@@ -168,7 +168,7 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
 
     def digest(scan: Scan) -> str | BadInputError:
         try:
-            one_file = is_nifti(scan.file) or is_pair(scan.file)
+            one_file = is_image(scan.file) or is_pair(scan.file)
             return image_digest(root / scan.file) if one_file else _series_digest(root, scan.file)
         except BadInputError as error:
             return BadInputError(str(error).replace(f"{root}/", ""))

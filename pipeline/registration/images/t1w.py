@@ -17,7 +17,7 @@ import numpy as np
 from nibabel.openers import ImageOpener
 
 from heatlas.atlases.images import UNREADABLE
-from heatlas.pipeline.cohort.images.headers import MAX_VOXELS
+from heatlas.pipeline.cohort.images.headers import MAX_VOXELS, is_compressed, kind_of, read_raw_header
 from heatlas.pipeline.cohort.images.orientation import Orientation, by, choose_orientation
 from heatlas.pipeline.run.errors import BadInputError
 
@@ -43,9 +43,9 @@ def load_t1w(path: Path) -> T1wImage:
     Raises
     ------
     BadInputError
-        If the file is absent, truncated or not a NIfTI image; if it is not three-dimensional (a fourth axis of length 1
-        is dropped); if its affine is absent, singular or sheared, or its voxels have an impossible size; if its values
-        are not finite, constant, or too few.
+        If the file is absent, truncated, or neither a NIfTI image nor one of FreeSurfer; if it is not three-dimensional
+        (a fourth axis of length 1 is dropped); if its affine is absent, singular or sheared, or its voxels have an
+        impossible size; if its values are not finite, constant, or too few.
     """
     image, header = _open(path)
     shape = _spatial_shape(image.shape, path)
@@ -99,13 +99,15 @@ def _open(path: Path) -> tuple[Any, Any]:
         raise BadInputError(f"{path}: no such image. Check the input folder.")
     try:
         image: Any = nib.load(path)
+        if isinstance(image, nib.MGHImage):
+            return image, read_raw_header(path)
         if not isinstance(image, nib.Nifti1Pair):
             raise BadInputError(f"{path}: is {type(image).__name__}, not NIfTI. Convert it to NIfTI (.nii.gz).")
         header_class: Any = type(image).header_class
         with ImageOpener(str(image.file_map.get("header", image.file_map["image"]).filename)) as handle:
             header = header_class.from_fileobj(handle, check=False)
     except UNREADABLE as error:
-        raise BadInputError(f"{path}: not a readable NIfTI image ({_first_line(error)}). {_AGAIN}") from error
+        raise BadInputError(f"{path}: not a readable {kind_of(path)} image ({_first_line(error)}). {_AGAIN}") from error
     return image, header
 
 
@@ -145,7 +147,7 @@ def _read_values(image: Any, path: Path) -> np.ndarray:
 
 def _check_gzip_sum(path: Path) -> None:
     """Read a compressed file to its end, where the checksum is; nibabel stops after the last voxel."""
-    if path.suffix.lower() == ".gz":
+    if is_compressed(path):
         with gzip.open(path) as handle:
             while handle.read(2**24):
                 pass

@@ -97,6 +97,9 @@ class CohortConfig:
     """In tesla; which of two images of a visit is used."""
     failed_quality: Literal["drop", "keep"] = "drop"
     """Scans that failed ADNI's quality control; if kept, they are used only if the visit has no other."""
+    table: str = ""
+    """Table (CSV or TSV) with the path of each image, its participant, and what is known of them, for a folder of
+    images of any names; docs/inputs.md. Set by ``--table``."""
     freesurfer_folder: str = ""
     """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
     without: str = ""
@@ -384,6 +387,20 @@ class RegionsConfig:
     gain_reference: GainReference = "participants"
     """Mean sum of the negative class in the test fold: over participants, each by the mean of their scans, or over
     scans as in the founding study, where a control with five scans counts five times."""
+    own_labels: str = ""
+    """Path of the segmentation of a scan in the input folder, with {participant_id}, {session_id}, {name}, {scan_id}:
+    maps are also summed over these regions. Empty: ``aparc+aseg.mgz`` of FreeSurfer or FastSurfer beside the image,
+    where there is one; docs/inputs.md."""
+
+    def checks(self) -> list[tuple[bool, str]]:
+        """How settings relate: whether that holds, and the message if it does not."""
+        fields = ", ".join("{" + name + "}" for name in SCAN_FIELDS)
+        return [
+            (
+                not self.own_labels or _names_a_scan(self.own_labels),
+                f"regions.own_labels may hold only {fields}, and must hold one that differs between scans",
+            )
+        ]
 
 
 @dataclass(frozen=True)
@@ -433,6 +450,10 @@ class Config:
             (
                 "sites" not in self.privacy.pseudonyms or cohort.contrast_column != "site",
                 'privacy.pseudonyms may not hold "sites" where the contrast is site',
+            ),
+            (
+                not self.regions.own_labels or attribution.keep_maps == "all",
+                'regions.own_labels needs the maps of single scans: set attribution.keep_maps = "all"',
             ),
             (
                 not cohort.target or attribution.start_value == "logit",

@@ -184,6 +184,11 @@ class ScanFiles:
         return self.folder / "relevance" / f"{self._space}_desc-regions_relevance.tsv"
 
     @property
+    def own_region_table(self) -> Path:
+        """Sums of this scan's maps over the regions of a segmentation of its own (TSV)."""
+        return self.folder / "relevance" / f"{self._space}_desc-ownregions_relevance.tsv"
+
+    @property
     def audit_table(self) -> Path:
         """Shares of this scan's maps at the rim of the brain mask, outside it, in fluid and in vessels (TSV)."""
         return self.folder / "relevance" / f"{self._space}_desc-audit_relevance.tsv"

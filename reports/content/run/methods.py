@@ -142,7 +142,11 @@ def _data(run: RunRecord) -> str:
     kept = scans[scans["kept"].astype(bool)]
     labelled = kept[kept["label"].notna()]
     layout = run.provenance.get("sources", {}).get("input_layout")
-    kinds = {"adni": "an ADNI download", "bids": "a BIDS dataset [@bids]", "oasis": "an OASIS download"}
+    kinds = {
+        "adni": "an ADNI download", "bids": "a BIDS dataset [@bids]", "oasis": "an OASIS download",
+        "caps": "a CAPS dataset of Clinica", "freesurfer": "a folder of FreeSurfer subjects",
+        "table": "a folder of images with a table",
+    }  # fmt: skip
     kind = kinds.get(str(layout), "the input folder")
     kind = (
         "a synthetic demo cohort with planted atrophy, in the layout of an ADNI download" if run.is_synthetic else kind

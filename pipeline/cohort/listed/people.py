@@ -1,0 +1,204 @@
+"""A table of people given beside the images: one row per visit, with whatever columns it has.
+
+Columns are found by name, regardless of case and punctuation:
+
+============ =====================================================================================================
+participant  participant_id, participant, subject_id, subject, sub, fsid, ptid, person, id; ``1`` becomes ``sub-1``
+session      session_id, session, ses, visit_id, visit, viscode2, viscode, timepoint; ``bl``, ``m12`` are months
+path         path, filepath, filename, file, imagepath, imagefile, image, scanpath, scan, t1w, t1, nifti
+============ =====================================================================================================
+
+All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bids.facts`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heatlas.pipeline.cohort.bids.tables import BidsTables, Cells, merged
+from heatlas.pipeline.cohort.cells.ranges import plain_name, possible_cells
+from heatlas.pipeline.cohort.cells.text_tables import filled_rows, read_text_table
+from heatlas.pipeline.cohort.cells.values import identifier
+from heatlas.pipeline.cohort.images.file_kinds import is_image
+from heatlas.pipeline.cohort.oasis.download import SESSION_FOLDER, participant
+from heatlas.pipeline.cohort.people.visits import visit_of
+from heatlas.pipeline.cohort.segmented.subjects import named_scan
+from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.plain_text import counted, listed
+
+PEOPLE = ("participantid", "participant", "subjectid", "subject", "sub", "fsid", "ptid", "person", "id")
+SESSIONS = ("sessionid", "session", "ses", "visitid", "visit", "viscode2", "viscode", "timepoint")
+PATHS = (
+    *("path", "filepath", "filename", "file", "imagepath", "imagefile", "image", "scanpath", "scan"),
+    *("t1w", "t1", "nifti"),
+)
+"""Names of columns as `plain_name` spells them; of several of people or sessions the first is used."""
+_PTID = re.compile(r"\d{3}_S_\d{4,}([_-]\w+)?", re.IGNORECASE)
+_BIDS = re.compile(r"sub-[A-Za-z0-9]+([_/]ses-[A-Za-z0-9]+)?")
+
+
+@dataclass(frozen=True, eq=False)
+class PeopleRow:
+    """One row: whose it is, of which visit, and all filled cells."""
+
+    line: int
+    person: str  # as ``sub-01``
+    session: str | None  # as ``ses-M012``
+    path: str  # as the table writes it; empty if there is none
+    cells: Cells
+
+    @property
+    def named(self) -> str:
+        return " ".join(part for part in (self.person, self.session) if part)
+
+
+@dataclass(frozen=True)
+class PeopleTable:
+    """The rows of a table of people, and what is wrong with it."""
+
+    file: Path
+    path_column: str
+    rows: tuple[PeopleRow, ...]
+    notes: tuple[str, ...]
+    impossible: tuple[str, ...]  # cells with impossible values
+
+
+def find_table(text: str, root: Path) -> Path:
+    """The file that a setting names: as a path, or in the input folder."""
+    for path in (Path(text), root / text):
+        if path.is_file():
+            return path.resolve()
+    raise BadInputError(f"cohort.table = '{text}': no such file, neither here nor in {root}. Correct --table.")
+
+
+def read_people(file: Path, subjects: Collection[str] | None = None) -> PeopleTable:
+    """Read a table (CSV or TSV); BadInputError if a column is missing or could be either of two.
+
+    Parameters
+    ----------
+    file : Path
+    subjects : collection of str, optional
+        Names of the folders of subjects, of which the table may have a column in place of paths.
+    """
+    frame, notes = read_text_table(file)
+    rows = filled_rows(frame)
+    columns = [str(name) for name in frame.columns]
+    path = _path_column(file, columns, rows) if subjects is None else _subject_column(columns, rows, subjects)
+    person = _first([name for name in columns if name != path], PEOPLE) or (path if subjects is not None else None)
+    if not person:
+        raise BadInputError(_missing(file, "participants", "participant_id", columns))
+    session = _first(columns, SESSIONS)
+    of_path = "path" if subjects is None else "subject"
+    said = [f"{path} for the {of_path}" if path else "", f"{person} for the participant", f"{session} for the session"]
+    notes.append(f"columns of {file.name} that are used: {', '.join(one for one in said[: 2 + bool(session)] if one)}")
+    nameless = [str(line) for line, cells in rows if cells and person not in cells]
+    if nameless:
+        text = f"{counted(len(nameless), 'row')} of {file.name} without {person} left out"
+        notes.append(f"{text}: line {listed(nameless)}")
+    impossible: list[str] = []
+    people: dict[str, str] = {}
+    found = []
+    for line, cells in rows:
+        if person not in cells:
+            continue
+        who, visit = _visit(file, line, person, cells[person])
+        other = people.setdefault(who, cells[person])
+        if _spelling(other) != _spelling(cells[person]) and not visit:
+            raise BadInputError(f"{file}: '{other}' and '{cells[person]}' would both be {who}. Rename one of them.")
+        if session is not None and session in cells:
+            visit = session_of(cells[session])
+        values = possible_cells(file.name, line, cells, impossible)
+        rest = {name: cell for name, cell in values.items() if name not in (person, session, path)}
+        found.append(PeopleRow(line, who, visit, cells.get(path, ""), rest))
+    if not found:
+        raise BadInputError(f"{file}: has no row of a participant. Give a table with one row per image.")
+    return PeopleTable(file, path, tuple(found), tuple(notes), tuple(impossible))
+
+
+def as_bids(table: PeopleTable) -> BidsTables:
+    """The same as the tables of a BIDS dataset hold it: by visit where a row names one, else by person."""
+    name = table.file.name
+    tables = BidsTables(impossible=list(table.impossible), notes=list(table.notes), names=(name, name, name))
+    visits = [((row.person, row.session), row.cells) for row in table.rows if row.session is not None]
+    tables.sessions = merged(visits, name, tables.notes)
+    people = [(row.person, row.cells) for row in table.rows if row.session is None]
+    tables.participants = merged(people, name, tables.notes)
+    return tables
+
+
+def visit_named(text: str) -> tuple[str, str | None]:
+    """Participant and session that the name of a person or subject stands for; an empty name without letter or digit.
+
+    >>> visit_named("sub-01_ses-M12"), visit_named("002_S_0295_m12"), visit_named("OAS1_0061_MR2")
+    (('sub-01', 'ses-M12'), ('sub-ADNI002S0295', 'ses-M012'), ('sub-OASIS10061', 'ses-MR2'))
+    >>> visit_named("007"), visit_named("subj_3"), visit_named("12.0"), visit_named("-")
+    (('sub-007', None), ('sub-subj3', None), ('sub-12', None), ('', None))
+    """
+    text = identifier(text) or ""
+    if _BIDS.fullmatch(text) or _PTID.fullmatch(text):
+        _, person, session = named_scan(text)
+        return person or "", session
+    if oasis := SESSION_FOLDER.fullmatch(text):
+        return participant(text), f"ses-MR{oasis['number']}"
+    plain = re.sub(r"[^A-Za-z0-9]", "", re.sub(r"^sub-", "", text, flags=re.IGNORECASE))
+    return (f"sub-{plain}" if plain else ""), None
+
+
+def session_of(text: str) -> str | None:
+    """Name of a session; visits of ADNI and words for them become months.
+
+    >>> session_of("bl"), session_of("m12"), session_of("ses-02"), session_of("2"), session_of("2.0"), session_of("?")
+    ('ses-M000', 'ses-M012', 'ses-02', 'ses-2', 'ses-2', None)
+    """
+    text = identifier(text) or ""
+    plain = re.sub(r"[^A-Za-z0-9]", "", re.sub(r"^ses-", "", text, flags=re.IGNORECASE))
+    if not text.lower().startswith("ses-") and (visit := visit_of(text)).known:
+        return visit.session_id
+    return f"ses-{plain}" if plain else None
+
+
+def _visit(file: Path, line: int, column: str, text: str) -> tuple[str, str | None]:
+    person, session = visit_named(text)
+    if not person:
+        raise BadInputError(f"{file}: line {line}, column {column}: '{text}' is no name. Correct or remove the row.")
+    return person, session
+
+
+def _spelling(text: str) -> str:
+    """A name without its prefix and case, but with its punctuation."""
+    return re.sub(r"^sub-", "", (identifier(text) or "").lower())
+
+
+def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, Cells]]) -> str:
+    """The column of paths: the one with such a name, or of several the only one whose cells all end like images."""
+    named = [name for name in columns if plain_name(name) in PATHS]
+    if not named:
+        raise BadInputError(_missing(file, "paths of images", "path", columns))
+    if len(named) > 1:
+        fitting = [name for name in named if all(is_image(cells[name]) for _, cells in rows if name in cells)]
+        if len(fitting) != 1:
+            raise BadInputError(
+                f"{file}: columns {' and '.join(fitting or named)} may hold the paths of images. Rename all but one of "
+                "them."
+            )
+        named = fitting
+    return named[0]
+
+
+def _subject_column(columns: Sequence[str], rows: Sequence[tuple[int, Cells]], subjects: Collection[str]) -> str:
+    """The column with most names of subjects; empty if none has any."""
+    found = Counter(name for _, cells in rows for name in columns if cells.get(name) in subjects)
+    return max(columns, key=lambda name: found[name]) if found else ""
+
+
+def _first(columns: Sequence[str], names: Sequence[str]) -> str | None:
+    by_name = {plain_name(column): column for column in reversed(columns)}
+    return next((by_name[name] for name in names if name in by_name), None)
+
+
+def _missing(file: Path, what: str, name: str, columns: Sequence[str]) -> str:
+    return f"{file}: no column with {what}; found: {listed(columns, 20)}. Name the column {name}."

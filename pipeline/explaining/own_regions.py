@@ -1,0 +1,200 @@
+"""Maps summed over the regions of a person's own segmentation, beside those of the atlas.
+
+Where the atlas lies on a person is as good as the registration; a segmentation of the scan itself (``aparc+aseg`` of
+FreeSurfer or FastSurfer) follows their own sulci and ventricles. Its labels are taken forward to the grid of the maps,
+by the transforms of the registration and nearest neighbour, and each voxel of a map is counted once: so the sums of all
+regions and of the rest add up to the map, whatever the transform. Taking maps back to the scan would interpolate them,
+which changes their sums where the scan is stretched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from heatlas.atlases.freesurfer import freesurfer_names
+from heatlas.atlases.resampling import resample_labels
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.segmented.labels import segmentation_of
+from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.regions.metrics import density
+from heatlas.pipeline.regions.packed_labels import REST
+from heatlas.pipeline.regions.stage import map_version
+from heatlas.pipeline.regions.tables import REST_NAME
+from heatlas.pipeline.registration.ants_transform import Transforms, Volume, resample
+from heatlas.pipeline.registration.images.preparation import closest_ras
+from heatlas.pipeline.registration.images.t1w import load_labels
+from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.steps import run_step
+
+STAGE = "own-regions"
+
+OWN_REGIONS_TABLE = Table(
+    "relevance_own_regions",
+    {
+        **described("participant_id", "session_id", "scan_id"),
+        "map": "Relevance map, named as in relevance.tsv",
+        "region": "Label number in the segmentation of the scan; 0 is the rest of the volume. All rows of a map add up "
+        "to its total",
+        "name": "Region, named by FreeSurfer; n/a for a number that aparc+aseg does not have",
+        "hemisphere": "left, right or both (of the participant)",
+        "n_voxels": "Voxels of the region on the grid of the maps; 0 if the grid is too coarse for the region",
+        "volume_mm3": "Volume of the region in the scan, by its segmentation, in mm3; n/a for the rest",
+        "sum": "Sum of the map over the region; of an evidence map in logits",
+        "density": "Sum divided by voxels; n/a for an empty region",
+    },
+    "scan, map and region", "How much relevance lies in each region of a person's own segmentation?", stage="regions",
+    filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True, on_pages=False,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OwnRegions:
+    """What the job of one scan needs."""
+
+    scan: Scan
+    files: ScanFiles
+    labels: Path
+    maps: tuple[str, ...]
+
+
+def own_rows(
+    maps: Mapping[str, NDArray[np.float32]], labels: NDArray[np.int32], volumes: Mapping[int, float]
+) -> pd.DataFrame:
+    """Rows of one scan, without its names: every map, the rest and every region of the segmentation.
+
+    Parameters
+    ----------
+    maps : mapping of str to array
+        On one grid.
+    labels : array of int
+        The segmentation on this grid.
+    volumes : mapping of int to float
+        Volume in mm³ of every region of the segmentation as given, also of those that this grid does not hold.
+
+    Examples
+    --------
+    >>> rows = own_rows({"m": np.array([1.0, 2.0, 4.0, 8.0], np.float32)}, np.array([0, 17, 17, 0]), {17: 9.0, 53: 1.0})
+    >>> rows[["region", "name", "n_voxels", "volume_mm3", "sum"]].values.tolist()[1:]
+    [[17, 'Left-Hippocampus', 2, 9.0, 6.0], [53, 'Right-Hippocampus', 0, 1.0, 0.0]]
+    """
+    numbers = np.array([REST, *sorted(set(volumes) - {REST})])
+    place = np.searchsorted(numbers, labels.ravel(order="F"))
+    known = freesurfer_names()
+    named = {REST: (REST_NAME, "")}
+    said = [named.get(number) or known.get(number) or ("", "") for number in numbers.tolist()]
+    voxels = np.bincount(place, minlength=len(numbers))
+    common = pd.DataFrame(
+        {
+            "region": numbers,
+            "name": [name or None for name, _ in said],
+            "hemisphere": [side or None for _, side in said],
+            "n_voxels": voxels,
+            "volume_mm3": [volumes.get(number, np.nan) if number != REST else np.nan for number in numbers.tolist()],
+        }
+    )
+    blocks = []
+    for name, values in maps.items():
+        added = np.bincount(place, weights=values.ravel(order="F").astype(np.float64), minlength=len(numbers))
+        sums = np.asarray(added, np.float64)
+        blocks.append(common.assign(map=name, sum=sums, density=density(sums, voxels)))
+    return pd.concat(blocks, ignore_index=True)
+
+
+def labels_in_template(path: Path, files: ScanFiles, grid: Grid) -> tuple[NDArray[np.int32], dict[int, float]]:
+    """A segmentation on the grid of the maps, and the volume of each region in mm³ on its own grid.
+
+    It is taken forward by the transforms of its scan; of a scan that came in template space there are none, and its
+    segmentation must lie there too.
+    """
+    labels, affine = load_labels(path)
+    numbers, counts = np.unique(labels[labels != REST], return_counts=True)
+    voxel = abs(float(np.linalg.det(affine[:3, :3])))
+    volumes = {int(number): round(int(count) * voxel, 3) for number, count in zip(numbers, counts, strict=True)}
+    if not files.affine_transform.is_file():
+        i, j, k = labels.shape
+        return resample_labels(labels, Grid((i, j, k), affine), grid).labels, volumes
+    transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
+    moving = closest_ras(Volume(labels.astype(np.float32), affine))  # exact: labels are far below 2 ** 24
+    values = resample(moving, transforms, grid.shape, grid.affine, "nearestNeighbor")
+    return np.rint(values).astype(np.int32), volumes
+
+
+def sum_own_regions(outputs: dict[str, Path], task: OwnRegions) -> Mapping[str, float]:
+    """Job: write the table of one scan."""
+    grid = template_grid(task.files.resolution_mm)
+    labels, volumes = labels_in_template(task.labels, task.files, grid)
+    maps = {name: read_map(task.files.relevance_map(name), grid) for name in task.maps}
+    scan = task.scan
+    rows = own_rows(maps, labels, volumes).assign(
+        participant_id=scan.participant_id, session_id=scan.session_id, scan_id=scan.scan_id
+    )
+    OWN_REGIONS_TABLE.write(outputs["table"], rows[list(OWN_REGIONS_TABLE.meanings)])
+    return {"regions": len(volumes)}
+
+
+def add_own_regions(
+    layout: RunLayout,
+    input_root: Path,
+    scans: Sequence[Scan],
+    map_names: Sequence[str],
+    config: Config,
+    executor: Executor,
+    digests: DigestCache,
+) -> list[Outcome]:
+    """Write ``relevance_own_regions.tsv`` of all scans that have a segmentation; remove it where none has.
+
+    Parameters
+    ----------
+    layout : RunLayout
+    input_root : Path
+        Folder that the image paths of the scans start from.
+    scans : sequence of Scan
+        Explained, with the paths of their images.
+    map_names, config, executor, digests
+        As of `pipeline.regions.stage.aggregate_relevance`.
+
+    Returns
+    -------
+    list of Outcome
+        One per scan with a segmentation.
+    """
+    kept = scans if config.attribution.keep_maps == "all" else []
+    found = {scan.scan_id: path for scan in kept
+             if (path := segmentation_of(input_root, scan, config.regions.own_labels)) is not None}  # fmt: skip
+    jobs = []
+    for scan in (scan for scan in kept if scan.scan_id in found):
+        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
+        task = OwnRegions(scan, files, found[scan.scan_id], tuple(map_names))
+        inputs = {"labels": digests.digest(task.labels), "warp": digests.digest(files.warp),
+                  "affine": digests.digest(files.affine_transform),
+                  "maps": map_version(layout, scan, map_names, config, digests)}  # fmt: skip
+        key = unit_key(inputs, [list(map_names), files.resolution_mm, scan.scan_id], sum_own_regions)
+        outputs = {"table": files.own_region_table, "columns": files.own_region_table.with_suffix(".json")}
+        jobs.append(Job(STAGE, files.name, key, outputs, sum_own_regions, (task,)))
+    if not jobs:
+        OWN_REGIONS_TABLE.remove(layout)
+        return []
+    outcomes = run_jobs(layout, jobs, executor, "own regions")
+    tables = [outcome.job.outputs["table"] for outcome in outcomes if outcome.ok]
+
+    def gather() -> list[Path]:
+        rows = [OWN_REGIONS_TABLE.read(path) for path in tables]
+        return [OWN_REGIONS_TABLE.write(layout, pd.concat(rows, ignore_index=True))] if rows else []
+
+    run_step(layout, STAGE, tables, list(map_names), [own_rows], gather, digests)
+    digests.save()
+    return outcomes

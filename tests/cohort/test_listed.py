@@ -1,0 +1,173 @@
+"""A folder of images with a table of people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+from input_trees import image_bytes
+
+from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Images of three people, one of them seen twice."""
+    root = tmp_path / "imäges"
+    for name in ("a.nii", "b.nii", "c.nii", "deep/d.nii"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(image_bytes())
+    return root
+
+
+def read(root: Path, *lines: str, table: str = "people.csv", **settings: Any) -> InputCohort:
+    (root / "people.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return read_cohort(root, CohortConfig(table=table, **settings), 43)
+
+
+FULL = (
+    "File,Subject,Visit,Age,Gender,DX,Site,MMSE,hobby",
+    "a.nii,1,bl,71.5,F,CN,Rome,29,chess",
+    "b.nii,2,bl,80,male,AD,Oslo,21,",
+    "deep/d.nii,2,m12,81,male,Dementia,Oslo,18,",
+    "c.nii,sub-3,bl,66,2,MCI,Oslo,40,go",
+)
+
+
+def test_values_are_those_of_participants_tables(folder) -> None:
+    cohort = read(folder, *FULL, clinical_columns=("hobby",))
+    assert (cohort.layout, cohort.problem) == ("table", "")
+    rows = [
+        (s.participant_id, s.session_id, s.scan_id, s.image, s.age, s.sex, s.diagnosis, s.label, s.site, s.mmse)
+        for s in cohort.table.kept
+    ]
+    assert rows == [
+        ("sub-1", "ses-M000", "a", "a.nii", 71.5, "F", "CN", "CN", "Rome", 29.0),
+        ("sub-2", "ses-M000", "b", "b.nii", 80.0, "M", "AD", "AD", "Oslo", 21.0),
+        ("sub-2", "ses-M012", "d", "deep/d.nii", 81.0, "M", "AD", "AD", "Oslo", 18.0),
+        ("sub-3", "ses-M000", "c", "c.nii", 66.0, "F", "MCI", None, "Oslo", None),
+    ]
+    assert cohort.table.kept[0].diagnosis_source == "people.csv: DX"
+    assert cohort.clinical is not None
+    assert cohort.clinical.frame["hobby"].tolist()[0] == "chess"
+    said = "\n".join(cohort.notes)
+    assert "columns of people.csv that are used: File for the path, Subject for the participant, Visit for" in said
+    assert "people.csv line 5, MMSE '40'" in said
+
+
+def test_separators_and_the_place_of_the_table_do_not_matter(folder, tmp_path) -> None:
+    usual = read(folder, *FULL).table
+    for separator in "\t;":
+        assert read(folder, *(line.replace(",", separator) for line in FULL)).table == usual
+    elsewhere = tmp_path / "tables" / "mine.tsv"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text((folder / "people.csv").read_text().replace("a.nii", f"../{folder.name}/a.nii"))
+    moved = read(folder, *FULL, table=str(elsewhere)).table
+    assert [scan.image for scan in moved] == [scan.image for scan in usual]
+    absolute = [FULL[0], *(f"{folder}/{line}" for line in FULL[1:])]
+    assert read(folder, *absolute).table == usual
+
+
+def test_visits_without_a_scan_say_who_progressed(folder) -> None:
+    cohort = read(
+        folder, "path,participant_id,session,diagnosis", "a.nii,1,bl,MCI", ",1,m24,AD", "b.nii,2,bl,MCI", ",2,m36,MCI"
+    )  # fmt: skip
+    assert [scan.progression for scan in cohort.table.kept] == ["pMCI", "sMCI"]
+    assert "2 rows of people.csv without a path: sub-1 ses-M024, sub-2 ses-M036" in cohort.notes
+    assert "2 images in the folder without a row ignored: c.nii, deep/d.nii" in cohort.notes
+
+
+def test_names_of_files_and_sidecars_say_what_an_image_is(folder) -> None:
+    for name in ("sub-1_desc-brain_T1w.nii", "x.nii"):
+        (folder / name).write_bytes(image_bytes())
+    (folder / "x.json").write_text('{"SkullStripped": true, "MagneticFieldStrength": 2.89}')
+    cohort = read(folder, "path,id,dx", "sub-1_desc-brain_T1w.nii,1,CN", "x.nii,2,AD", "a.nii,3,AD")
+    assert [scan.entry for scan in cohort.table.kept] == ["brain", "brain", "scan"]
+    assert [scan.field_strength for scan in cohort.table.kept] == [None, 3.0, None]
+
+
+def test_files_of_one_name_are_told_apart_by_their_people(folder) -> None:
+    for person in ("p1", "p2"):
+        (folder / person).mkdir()
+        nib.save(nib.MGHImage(np.ones((7, 9, 11), np.float32), np.eye(4)), folder / person / "T1.mgz")
+    cohort = read(folder, "path,participant,group", "p1/T1.mgz,p1,a", "p2/T1.mgz,p2,b", contrast_column="group",
+                  negative="a", positive="b")  # fmt: skip
+    assert [(s.scan_id, s.image, s.label) for s in cohort.table.kept] == [
+        ("sub-p1", "p1/T1.mgz", "a"), ("sub-p2", "p2/T1.mgz", "b")
+    ]  # fmt: skip
+    assert not any("unsupported format" in note for note in cohort.notes)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("name,id", "a.nii,1"), "no column with paths of images; found: name, id. Name the column path"),
+        (("path,who", "a.nii,1"), "no column with participants; found: path, who. Name the column participant_id"),
+        (("file,t1w,id", "a.nii,b.nii,1"), "columns file and t1w may hold the paths of images. Rename all but one"),
+        (("file,scan,id", "x,y,1"), "columns file and scan may hold the paths"),
+        (("path,id", "a.nii,1", "zz.nii,2"), "line 3, column path: zz.nii: no such file, from "),
+        (("path,id", "deep,1"), "line 2, column path: deep is no image"),
+        (("path,id,session", "a.nii,1,1", "a.nii,1,2"), "a.nii is in lines 2 and 3 (of sub-1). Correct the cells"),
+        (("path,id", "a.nii,1", "./a.nii,2"), "a.nii is in lines 2 and 3 (of sub-1, sub-2)"),
+        (("path,id", "../out.nii,1"), "line 2, column path: ../out.nii lies outside "),
+        (("path,id", "a.nii,1", "b.nii,1"), "sub-1 has an image in lines 2 and 3. Name the session of each"),
+        (("path,id,visit", "a.nii,1,bl", "b.nii,1,sc"), "sub-1 ses-M000 has an image in lines 2 and 3"),
+        (("path,id", "a.nii,x-1", "b.nii,x1"), "'x-1' and 'x1' would both be sub-x1. Rename one of them"),
+        (("path,id", "a.nii,--"), "line 2, column id: '--' is no name"),
+        (("path,id",), "has no row of a participant"),
+    ],
+)
+def test_what_a_table_could_mix_up_is_refused_in_one_line(folder, lines, said) -> None:
+    (folder.parent / "out.nii").write_bytes(image_bytes())
+    with pytest.raises(BadInputError) as refused:
+        read(folder, *lines)
+    assert said in str(refused.value)
+    assert str(folder / "people.csv") in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_table_that_is_not_there(folder) -> None:
+    with pytest.raises(BadInputError, match=r"cohort\.table = 'no.csv': no such file, neither here nor in .*imäges"):
+        read(folder, *FULL, table="no.csv")
+
+
+def test_a_file_that_is_there_from_both_folders_is_refused(folder, tmp_path) -> None:
+    (folder / "deep" / "people.csv").write_text("path,id\nd.nii,1\n")
+    (folder / "d.nii").write_bytes(image_bytes())
+    with pytest.raises(BadInputError, match=r"d.nii is there twice, as d.nii and deep/d.nii"):
+        read_cohort(folder, CohortConfig(table=str(folder / "deep" / "people.csv")), 43)
+
+
+def test_one_column_of_several_is_that_whose_cells_are_images(folder) -> None:
+    cohort = read(folder, "scan,path,id", "1,a.nii,1", "2,b.nii,2")
+    assert [scan.image for scan in cohort.table] == ["a.nii", "b.nii"]
+
+
+def test_a_link_out_of_the_folder_is_left_out(folder, tmp_path) -> None:
+    (tmp_path / "out.nii").write_bytes(image_bytes())
+    (folder / "link.nii").symlink_to(tmp_path / "out.nii")
+    cohort = read(folder, "path,id", "link.nii,1", "a.nii,2")
+    assert [scan.reason for scan in cohort.table] == [
+        "a link to a file outside the input folder: copy the file into it",
+        None,
+    ]
+
+
+def test_the_same_people_as_a_bids_dataset(folder, bids) -> None:
+    """A flat folder and a BIDS dataset of the same files give the same table, but for names of files and tables."""
+    bids.root = folder.parent / "bids"
+    for person, name in (("1", "a"), ("2", "b"), ("3", "c")):
+        bids.image(f"sub-{person}/anat/sub-{person}_T1w.nii", (folder / f"{name}.nii").read_bytes())
+    bids.table("participants.tsv", "participant_id age sex diagnosis site apoe4 tiv_mm3", "sub-1 70 F CN x 0 1400000",
+               "sub-2 81 M AD y 2 1500000", "sub-3 75 F AD x 1 n/a")  # fmt: skip
+    lines = (bids.root / "participants.tsv").read_text().replace("\t", ",").splitlines()
+    images = ["path", "a.nii", "b.nii", "c.nii"]
+    listed = read(folder, *(f"{image},{line}" for image, line in zip(images, lines, strict=True)))
+    others = {"scan_id", "image", "diagnosis_source", "tiv_source"}
+    mine, theirs = (one.frame().drop(columns=others) for one in (listed.table, bids.read().table))
+    assert mine.equals(theirs)
