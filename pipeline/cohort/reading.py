@@ -188,8 +188,8 @@ def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], l
     layout = detect_layout(root, with_table=bool(config.table))
     if layout not in ("bids", "table") and config.kind.through_t1w:
         raise BadInputError(
-            f'{root}: images of cohort.suffix = "{config.suffix}" are read of a BIDS dataset, or by --table in template '
-            "space, and this is neither. Convert it to BIDS, or take cohort.suffix out."
+            f'{root}: images of cohort.suffix = "{config.suffix}" are read of a BIDS dataset, or by --table in '
+            "template space, and this is neither. Convert it to BIDS, or take cohort.suffix out."
         )
     if layout == "bids":
         files = walk_input(root, bids.enters)

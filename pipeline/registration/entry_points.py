@@ -82,7 +82,9 @@ def placed_brain(
     if not kind.normalised and is_stripped(image):
         return find_brain(image, "none")
     i, j, k = image.data.shape
-    inside = on_grid(Volume(template.brain_mask.astype(np.float32), template.grid.affine), Grid((i, j, k), image.affine))
+    inside = on_grid(
+        Volume(template.brain_mask.astype(np.float32), template.grid.affine), Grid((i, j, k), image.affine)
+    )
     return BrainMask(inside >= 0.5, "template", litres(inside >= 0.5, image.affine))
 
 

@@ -116,18 +116,20 @@ def register_one(
     `through` the scan is registered through a T1-weighted image, which is written too.
     """
     prefix, template = outputs["image"].with_name("ants_"), load_template(config.resolution_mm)
+    own: dict[str, Any] = {}
     if through is None:
         with shown_as(image, source):
             result = register_image(image, template, config, seed, prefix, entry, mask)
-        values, own = result.t1w, dict[str, Any]()
     else:
         with shown_as(image, source), shown_as(through.t1w, through.shown):
             other = (image, through.kind)
             result = register_image(through.t1w, template, config, seed, prefix, mask_path=mask, other=other)
-        assert result.carried is not None
-        values, own = result.carried.values, _through_sidecar(through, source, config)
+        own = _through_sidecar(through, source, config)
         write_template_image(outputs["t1w"], result.t1w, result.grid)
         write_json(outputs["t1w_sidecar"], _sidecar(result, through.shown, config, seed))
+    values = result.t1w
+    if result.carried is not None:
+        values = result.carried.values
         result.carried.rigid.replace(outputs["rigid_transform"])
     write_template_image(outputs["image"], values, result.grid)
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)

@@ -94,7 +94,7 @@ def read_bids(
         tables.notes
         + problem_notes(tables.impossible)
         + history_notes
-        + _other_images(matches, {*asked, *anatomy.values()}, kind)
+        + _other_images(matches, {*asked, *(candidate.scan.t1w or "" for candidate, _ in read)}, kind)
         + _unmatched(tables, [candidate for candidate, _ in read], kind)
     )
     return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])

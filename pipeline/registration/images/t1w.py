@@ -118,8 +118,8 @@ def _spatial_shape(shape: tuple[int, ...], path: Path) -> tuple[int, int, int]:
     spatial = shape[:3]
     if len(spatial) < 3 or any(n != 1 for n in shape[3:]):
         raise BadInputError(
-            f"{path}: has shape {by(shape)}; a scan has three axes. Give a single volume (average the frames or repeats, "
-            "or pick one)."
+            f"{path}: has shape {by(shape)}; a scan has three axes. Give a single volume (average the frames or "
+            "repeats, or pick one)."
         )
     if min(spatial) < 2 or np.prod(spatial, dtype=np.int64) > MAX_VOXELS:
         raise BadInputError(f"{path}: shape {by(shape)} cannot be a scan of a head. {_AGAIN}")

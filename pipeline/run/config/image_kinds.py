@@ -54,7 +54,7 @@ KINDS: Mapping[str, ImageKind] = {
         ImageKind("FLAIR", "FLAIR scan", "FLAIR brain MRI"),
         ImageKind("pet", "PET image", "brain PET", "pet", uneven=False,
                   descriptions=frozenset({"mean", "average", "sum", "static", "suvr"})),
-        ImageKind("probseg", "map of tissue", "maps of brain tissue", uneven=False,
+        ImageKind("probseg", "tissue map", "maps of brain tissue", uneven=False,
                   descriptions=frozenset({"modulated", "smooth", "smoothed"}), normalised=True),
     )
 }  # fmt: skip
