@@ -40,6 +40,7 @@ from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.files import config_to_toml
+from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.pretraining import PretrainingConfig
 from heatlas.pipeline.run.config.settings import Config, PrivacyConfig
@@ -151,7 +152,7 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
     write_template_image(made.mean_controls, from_network(mean_volume(scans, spec), spec), spec.template_grid, title)
     bundle = Bundle(made, read_run_input(run).preset, tuple(networks), len(scans), file_digest(made.mean_controls))
     logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
-    write_json(made.metadata, metadata(bundle, networks[first], spec, task, logits))
+    write_json(made.metadata, metadata(bundle, networks[first], spec, task, logits, config.cohort.kind))
     write_json(made.inference, inference(tuple(networks)))
     if RELEVANCE_BILATERAL_TABLE.path(run).is_file():
         norms = norms_of_controls(RELEVANCE_BILATERAL_TABLE.read(run), [*_people_of_class(run, task)], FEWEST_CONTROLS)
@@ -214,7 +215,12 @@ def shared_settings(config: Config) -> Config:
 
 
 def metadata(
-    bundle: Bundle, network: LoadedModel, spec: NetworkInput, task: Task, logits: Mapping[str, Any]
+    bundle: Bundle,
+    network: LoadedModel,
+    spec: NetworkInput,
+    task: Task,
+    logits: Mapping[str, Any],
+    kind: ImageKind = T1W,
 ) -> dict[str, Any]:
     """``metadata.json``: the keys that MONAI asks for, and the section of Heatlas."""
     said = f"{task.column}" if task.is_number else f"{' or '.join(task.outputs)}"
@@ -224,14 +230,15 @@ def metadata(
         "version": heatlas.__version__,
         **{key: importlib.metadata.version(name) for key, name in PACKAGES.items()},
         "required_packages_version": {"heatlas": heatlas.__version__},
-        "task": f"{said} from a T1-weighted MRI of the brain",
+        "task": f"{said} from {kind.images}",
         "description": f"{len(bundle.folds)} networks ({network.family.name}) of one run of Heatlas, one per fold; "
         "their mean logits answer.",
         "intended_use": "Research only; no medical device.",
         "network_data_format": {
             "inputs": {
                 "image": {
-                    "type": "image", "format": "magnitude", "modality": "MR", "num_channels": 1,
+                    "type": "image", "format": "magnitude", "modality": "PT" if kind.suffix == "pet" else "MR",
+                    "num_channels": 1,
                     "spatial_shape": list(spec.shape), "dtype": "float32", "value_range": [0, 1],
                     "is_patch_data": False, "channel_def": {"0": "image"},
                     "space": "MNI152NLin2009cAsym", "resolution_mm": spec.resolution_mm,

@@ -13,6 +13,7 @@ import numpy as np
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.pipeline.cohort.adni.download import adni_participant
+from heatlas.pipeline.cohort.bids.anatomy import with_anatomy
 from heatlas.pipeline.cohort.bids.derivatives import (
     BIDS_NAME,
     entry_notes,
@@ -67,12 +68,12 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
     """
     if not is_image(path.name):
         raise BadInputError(
-            f"{path}: not an image. Give one T1-weighted scan (.nii, .nii.gz or .mgz), or the folder of an "
+            f"{path}: not an image. Give one {config.kind.scan} (.nii, .nii.gz or .mgz), or the folder of an "
             "ADNI or OASIS download or a BIDS dataset."
         )
     path = path.resolve()
     person, session = person_of_image(path.name)
-    entry, problem, _ = entry_of_file(path)
+    entry, problem, _ = entry_of_file(path, config.kind)
     candidate = Candidate(Scan(person, session, image_stem(path.name), path.name, entry=entry))
     if config.without and not without_people([candidate], Path(config.without))[0].scan.kept:
         raise BadInputError(
@@ -80,10 +81,11 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
             "scan of someone else, or rename the file if it is of another person."
         )
     candidates, notes = with_entries([candidate if problem is None else candidate.dropped(problem)], config.start_at)
+    candidates = with_anatomy(path.parent, candidates, config.kind, config.max_voxel_mm)
     candidates, header_notes = with_readable_headers(path.parent, candidates, config.max_voxel_mm)
     (found,) = over_template(path.parent, candidates)
     if not found.scan.kept:
-        raise BadInputError(f"{path}: {found.scan.reason}. Give one readable T1-weighted image with its orientation.")
+        raise BadInputError(f"{path}: {found.scan.reason}. Give one readable {config.kind.scan} with its orientation.")
     _require_voxels(path)
     notes += entry_notes([found]) if config.start_at == "auto" else []
     return InputCohort(path.parent, "image", ScanTable((found.scan,)), (*notes, *header_notes, UNKNOWN_OF_IMAGE))
@@ -100,7 +102,7 @@ def _require_voxels(path: Path) -> None:
             f"{path}: truncated or damaged image data ({said}). Download or convert the scan again."
         ) from error
     if not np.isfinite(values).any() or np.nanmin(values) == np.nanmax(values):
-        raise BadInputError(f"{path}: all voxels are alike or not numbers. Give a T1-weighted scan of a head.")
+        raise BadInputError(f"{path}: all voxels are alike or not numbers. Give a scan of a head.")
 
 
 def why_without_performance(cohort: InputCohort, config: CohortConfig) -> str:

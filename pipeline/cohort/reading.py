@@ -12,6 +12,7 @@ from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.images import parse_image
 from heatlas.pipeline.cohort.bids import caps
 from heatlas.pipeline.cohort.bids import dataset as bids
+from heatlas.pipeline.cohort.bids.anatomy import with_anatomy
 from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.filters import Filter, matching
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
@@ -137,6 +138,7 @@ def read_cohort(
     root = _input_folder(root)
     layout, candidates, notes = _found(root, config)
     candidates, entry_lines = with_entries(candidates, config.start_at)
+    candidates = with_anatomy(root, candidates, config.kind, config.max_voxel_mm)
     measured = config.freesurfer_folder or (str(root) if layout == "freesurfer" and has_volumes(root) else "")
     candidates, volume_notes = with_segmented_volumes(candidates, measured)
     candidates, range_notes = possible_scans(candidates)
@@ -184,9 +186,14 @@ def _input_folder(root: Path) -> Path:
 def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
     layout = detect_layout(root, with_table=bool(config.table))
+    if layout not in ("bids", "table") and config.kind.through_t1w:
+        raise BadInputError(
+            f'{root}: images of cohort.suffix = "{config.suffix}" are read of a BIDS dataset, or by --table in '
+            "template space, and this is neither. Convert it to BIDS, or take cohort.suffix out."
+        )
     if layout == "bids":
         files = walk_input(root, bids.enters)
-        candidates, notes = bids.read_bids(root, files, config.mci_horizon_months)
+        candidates, notes = bids.read_bids(root, files, config.mci_horizon_months, config.kind, config.label)
     else:
         files = walk_input(root, _ENTERS.get(layout, lambda folder: folder != DEMO_TRUTH))
         candidates, notes = _READERS[layout](root, files, config)

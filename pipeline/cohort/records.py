@@ -1,8 +1,8 @@
 """The scan table: one row per scan found, kept or dropped with a reason.
 
-A *participant* is a person, a *session* a visit, a *scan* one T1-weighted image of a session. The *label* of a scan is
-its class in the contrast under study (by default diagnosis, CN against AD). Scans outside the contrast, such as MCI,
-are kept and registered, but have no label and are not used for training.
+A *participant* is a person, a *session* a visit, a *scan* one image of a session, T1-weighted by default. The *label*
+of a scan is its class in the contrast under study (by default diagnosis, CN against AD). Scans outside the contrast,
+such as MCI, are kept and registered, but have no label and are not used for training.
 """
 
 from __future__ import annotations
@@ -100,6 +100,9 @@ class Scan:
     reason: str | None = None
     location: str | None = None
     """Real path of the image if `image` is anonymised; never written."""
+    t1w: str | None = None
+    """Path, relative to the input folder, of the T1-weighted image that an image of another kind is registered through;
+    a column of no table."""
 
     @property
     def file(self) -> str:

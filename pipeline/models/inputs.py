@@ -196,7 +196,7 @@ def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
     """
     require_registered(files)
     volumes = []
-    for path in (files.t1w, files.brain_mask):
+    for path in (files.image, files.brain_mask):
         try:
             image = nib.nifti1.Nifti1Image.from_filename(path)
             volumes.append(np.asanyarray(image.dataobj))
@@ -206,5 +206,5 @@ def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
     try:
         seen = to_network(volumes[0], volumes[1], spec)
     except BadInputError as error:
-        raise BadInputError(f"{files.t1w}: {error}") from error
+        raise BadInputError(f"{files.image}: {error}") from error
     return seen if files.tissue is None else with_tissue(seen, files.tissue)

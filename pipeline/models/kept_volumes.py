@@ -106,11 +106,11 @@ def _key(files: ScanFiles, spec: NetworkInput) -> str:
     Not of the code: the folder exists only while a command works.
     """
     marks = {}
-    for path in (files.t1w, files.brain_mask, files.tissue):
+    for path in (files.image, files.brain_mask, files.tissue):
         if path is not None and path.is_file():
             status = path.stat()
             marks[str(path)] = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-    return text_digest(canonical_json([str(files.t1w), marks, spec]))
+    return text_digest(canonical_json([str(files.image), marks, spec]))
 
 
 def _write(path: Path, volume: np.ndarray) -> None:

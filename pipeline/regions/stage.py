@@ -203,7 +203,7 @@ def _partial_sums(layout: RunLayout, scans: Sequence[Scan], config: Config) -> l
     parts = []
     for (part, outcome), rows in table.groupby(["part", "outcome"], sort=True):
         members = [by_id[scan_id] for scan_id in rows["scan_id"]]
-        sources = tuple(_files(layout, scan, config).t1w.relative_to(layout.root).as_posix() for scan in members)
+        sources = tuple(_files(layout, scan, config).image.relative_to(layout.root).as_posix() for scan in members)
         people = tuple(scan.participant_id for scan in members)
         parts.append(MapSum(layout.partial_sum(str(part)), str(outcome), sources, people))
     return parts

@@ -68,16 +68,18 @@ class Transforms:
 
     A point x of template space (mm) lies in the scan at A(x + u(x)), where u is the field in `warp` and A the
     map in `affine`. The fields live on the box of the template in which the registration ran; outside they are 0.
+    An image that was registered through that scan has the map in `rigid` after it.
     """
 
     affine: Path
     warp: Path
     inverse_warp: Path
+    rigid: Path | None = None
 
     @property
     def template_to_scan(self) -> list[str]:
         """Transform list that resamples a scan on a template grid."""
-        return [str(self.warp), str(self.affine)]
+        return [str(path) for path in (self.warp, self.affine, self.rigid) if path is not None]
 
 
 def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: Path) -> Transforms:
@@ -103,6 +105,45 @@ def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: P
     if not files.inverse_warp.is_file():
         raise RegistrationError(f"ANTs ended without a result. {_LOOK}")
     return files
+
+
+CENTRES, HEADERS = None, "Identity"
+"""Where a search for a rigid map starts: centres of mass on each other, or where the headers put the images."""
+
+
+def register_rigidly(
+    fixed: Volume, moving: Volume, where: np.ndarray, start: str | None, seed: int, prefix: Path
+) -> Path:
+    """The file of a rigid map from `fixed` to `moving`, by mutual information inside a mask of `fixed`.
+
+    `start` is `CENTRES`, `HEADERS` or the file of a map. With one thread the result is repeatable to the bit.
+    RegistrationError if ANTs finds no map.
+    """
+    require_one_thread()
+    import ants
+
+    with _random_seed(seed):
+        try:
+            ants.registration(
+                to_ants(fixed),
+                to_ants(moving),
+                "Rigid",
+                initial_transform=start,
+                outprefix=str(prefix),
+                mask=to_ants(Volume(where, fixed.affine)),
+                mask_all_stages=True,
+                aff_random_sampling_rate=0.5,
+                aff_iterations=(100, 50),
+                aff_shrink_factors=(2, 1),
+                aff_smoothing_sigmas=(1, 0),
+                singleprecision=True,
+            )
+        except RuntimeError as error:
+            raise RegistrationError(f"ANTs stopped: {error}. {_LOOK}") from error
+    path = prefix.with_name(f"{prefix.name}0GenericAffine.mat")
+    if not path.is_file():
+        raise RegistrationError(f"ANTs ended without a rigid map. {_LOOK}")
+    return path
 
 
 def run_ants(fixed: Any, moving: Any, transform: str, prefix: str, **options: Any) -> None:

@@ -7,6 +7,7 @@ Where an image enters is decided when the input is read (`pipeline.cohort.bids.d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -14,10 +15,19 @@ from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import Template
 from heatlas.pipeline.cohort.bids.derivatives import template_space_problem
 from heatlas.pipeline.registration.ants_transform import Volume
-from heatlas.pipeline.registration.images.brain_extraction import STRIPPED_LITRES, BrainMask, litres, nonzero_brain
+from heatlas.pipeline.registration.images.brain_extraction import (
+    STRIPPED_LITRES,
+    BrainMask,
+    find_brain,
+    is_stripped,
+    litres,
+    nonzero_brain,
+)
 from heatlas.pipeline.registration.images.preparation import on_grid
 from heatlas.pipeline.registration.images.t1w import T1wImage
 from heatlas.pipeline.registration.quality.measures import correlation, dice, outside_share
+from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
+from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
 
 MIN_DICE = 0.8
@@ -33,7 +43,8 @@ class PlacedScan:
     grid: Grid  # the template grid
     brain: BrainMask  # on the voxels of the image
     source_grid: Grid  # grid of the image as given
-    correlation: float  # as in `pipeline.registration.quality.measures.QUALITY_COLUMNS`
+    # None for another kind of image than that of the template
+    correlation: float | None  # as in `pipeline.registration.quality.measures.QUALITY_COLUMNS`
     dice: float
     outside_share: float
 
@@ -55,7 +66,31 @@ def stated_brain(image: T1wImage) -> BrainMask:
     return BrainMask(mask, "stripped", volume)
 
 
-def place_in_template(image: T1wImage, brain: BrainMask, template: Template, cut: bool = False) -> PlacedScan:
+def placed_brain(
+    image: T1wImage, kind: ImageKind, template: Template, config: RegistrationConfig, given: Path | None = None
+) -> BrainMask:
+    """Brain mask of an image in template space.
+
+    Networks of brain extraction know T1-weighted heads. Of other kinds, an image without a mask beside it that is not
+    stripped, and any map of tissue, has the template's mask.
+    """
+    method, model = config.brain_extraction, Path(config.synthstrip_model) if config.synthstrip_model else None
+    if kind is T1W or method in ("none", "given-mask"):
+        return find_brain(image, method, given, model)
+    if given is not None and given.is_file():
+        return find_brain(image, "given-mask", given)
+    if not kind.normalised and is_stripped(image):
+        return find_brain(image, "none")
+    i, j, k = image.data.shape
+    inside = on_grid(
+        Volume(template.brain_mask.astype(np.float32), template.grid.affine), Grid((i, j, k), image.affine)
+    )
+    return BrainMask(inside >= 0.5, "template", litres(inside >= 0.5, image.affine))
+
+
+def place_in_template(
+    image: T1wImage, brain: BrainMask, template: Template, cut: bool = False, kind: ImageKind = T1W
+) -> PlacedScan:
     """Resample an image in template space on the template grid, by its affine alone.
 
     An image on the template grid is not changed. On another grid, it is smoothed to the template's voxel size if its
@@ -81,5 +116,5 @@ def place_in_template(image: T1wImage, brain: BrainMask, template: Template, cut
     inside, outside = template.brain_mask, outside_share(mask, template.brain_mask)
     mask = inside.copy() if cut else mask
     t1w[~mask] = 0
-    alike = correlation(t1w[inside], template.t1w[inside])
+    alike = correlation(t1w[inside], template.t1w[inside]) if kind is T1W else None
     return PlacedScan(t1w, mask, template.grid, brain, source, alike, overlap, outside)

@@ -40,7 +40,7 @@ REGISTRATION_TABLE = Table(
         "entry": "Kind of image: scan, brain (already extracted) or template (registered by other software, without a "
         "warp)",
         "brain_extraction": "Method of brain extraction: stripped (the image was already extracted), given (a mask "
-        "came with the scan), deepbet or synthstrip",
+        "came with the scan), deepbet, synthstrip, or template (its mask, for an image in its space of another kind)",
         "brain_mm3": "Volume of the brain mask in the scan, before registration",
         "orientation": "Part of the image header that the orientation comes from, and problems with the other part",
         **QUALITY_COLUMNS,

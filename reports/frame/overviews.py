@@ -127,7 +127,7 @@ def overview_job(layout: RunLayout, scan: Scan, row: Mapping[Any, Any], resoluti
     lines = caption_lines(files.name, row)
     registered = receipt_key(layout, "registration", files.name) or ""
     key = unit_key({"registration": registered}, [lines, resolution_mm], draw_one)
-    arguments = (files.t1w, resolution_mm, lines)
+    arguments = (files.image, resolution_mm, lines)
     return Job(STAGE, files.name, key, {"overview": files.overview}, draw_one, arguments)
 
 

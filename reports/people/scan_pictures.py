@@ -68,12 +68,12 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
     region_unit = run.map_unit(run.leading_map) + (" per voxel" if what == "Density" else "")
     for scan_id, files in _scans(run).items():
         units = {name: run.map_unit(name) for name in run.main_maps if files.relevance_map(name).is_file()}
-        if not units or not files.t1w.is_file():
+        if not units or not files.image.is_file():
             continue
         shown = regions.get(scan_id, ScanRegions(pd.Series(dtype=float), ()))
         values = {str(group): float(value) for group, value in shown.values.items()}
         coloured = RegionColours(title, region_unit, values, shown.named)
-        made_from = _made_from(run, files, [files.t1w, *map(files.relevance_map, units)])
+        made_from = _made_from(run, files, [files.image, *map(files.relevance_map, units)])
         cautions = cautions_of_maps(run, shown.named)
         said = [(one.level, one.title, one.text) for one in cautions]
         parameters = [resolution, atlas, units, asdict(coloured), SMOOTHED_MM, looks, said]
@@ -127,7 +127,7 @@ def draw_one(
     grid = template_grid(resolution_mm)
     if space is None:
         raise BadInputError(f"{files.name}: the template or the atlas {atlas!r} is not at hand on this machine.")
-    brain = _brain(files.t1w, grid)
+    brain = _brain(files.image, grid)
     own, inside = BrainImage(brain, grid.affine), brain > 0
     labels = space.atlas if space.side == 1 else _atlas(atlas, resolution_mm)
     maps = {name: read_map(files.relevance_map(name), grid) for name in units}

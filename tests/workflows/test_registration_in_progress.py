@@ -51,7 +51,7 @@ def registered(outputs: dict[str, Path], image: Path, *rest: Any) -> dict[str, A
         assert time.monotonic() < deadline, [str(path) for path in WAITED_FOR if not path.is_file()]
         time.sleep(0.02)
     noise = np.random.default_rng(number).normal(0, 5, TEMPLATE.grid.shape).astype(np.float32)
-    write_template_image(outputs["t1w"], np.where(TEMPLATE.brain_mask, TEMPLATE.t1w + noise, 0), TEMPLATE.grid)
+    write_template_image(outputs["image"], np.where(TEMPLATE.brain_mask, TEMPLATE.t1w + noise, 0), TEMPLATE.grid)
     write_template_image(outputs["brain_mask"], TEMPLATE.brain_mask, TEMPLATE.grid)
     write_template_image(outputs["log_jacobian"], np.full(TEMPLATE.grid.shape, 0.1, np.float32), TEMPLATE.grid)
     for name in ("warp", "inverse_warp"):
@@ -59,7 +59,7 @@ def registered(outputs: dict[str, Path], image: Path, *rest: Any) -> dict[str, A
     identity = np.concatenate([np.eye(3).ravel(), np.zeros(3)])[:, None]
     scipy.io.savemat(outputs["affine_transform"], {"AffineTransform_double_3_3": identity, "fixed": np.zeros((3, 1))},
                      format="4")  # fmt: skip
-    for name in ("t1w_sidecar", "log_jacobian_sidecar", "quality"):
+    for name in ("sidecar", "log_jacobian_sidecar", "quality"):
         write_json(outputs[name], {})
     return QUALITY
 

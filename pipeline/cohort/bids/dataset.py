@@ -1,11 +1,14 @@
 """A BIDS dataset, raw or derivative (also by Clinica): ``sub-*/[ses-*/]anat/*_T1w.nii[.gz]`` and its tables.
 
-Every T1-weighted image in a ``sub-*`` folder is a row of the scan table. If a session has several, one is used:
+Every image of the kind that is asked for (``cohort.suffix``, T1-weighted by default) in a ``sub-*`` folder is a row of
+the scan table. If a session has several, one is used:
 
 1. the least processed image: raw before brain-extracted before registered;
 2. without contrast agent (``ce-``) before with it;
 3. without ``acq-``, ``rec-``, ``echo-`` and ``inv-`` before with them: the plain name is the main image;
 4. the lowest ``run-``; the first by name.
+
+An image of another kind names the T1-weighted image of its session, which is chosen in the same way.
 
 ``derivatives/``, ``sourcedata/``, everything else outside ``sub-*`` and what ``.bidsignore`` names is ignored. A
 dataset inside ``derivatives/`` may be the input; without tables in its folder, those of the dataset above are used.
@@ -16,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
@@ -31,17 +34,17 @@ from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
 from heatlas.pipeline.cohort.people.progression import follow_up, progression
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.walking import InputFiles
+from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.regular_files import read_regular
 
 _IMAGE = re.compile(
-    r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?anat/"
+    r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?(?P<folder>anat|pet)/"
     r"(?P=participant)_(?:(?P=session)_)?(?P<entities>(?:[a-z]+-[A-Za-z0-9+]+_)*)(?P<suffix>[A-Za-z0-9]+)\.nii(?:\.gz)?"
 )
-_T1W_NAME = re.compile(r".*T1w\.nii(\.gz)?")
 _PLACE = re.compile(r"sub-[^/]+/(ses-[^/]+/)?(anat/)?[^/]+")
-"""Where a misnamed T1-weighted image may lie; not folders of other kinds of scans (``func/``)."""
+"""Where a misnamed image may lie; not folders of other kinds of scans (``func/``)."""
 _SECONDARY = ("acq", "rec", "echo", "inv")
 """Entities of images other than the main one of a session."""
 
@@ -54,28 +57,35 @@ def enters(folder: str) -> bool:
     return folder.startswith("sub-")
 
 
-def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[Candidate], list[str]]:
-    """Read a BIDS dataset: one candidate per T1-weighted image; images of other kinds are counted in a note."""
+def read_bids(
+    root: Path, files: InputFiles, horizon_months: int, kind: ImageKind = T1W, label: str = ""
+) -> tuple[list[Candidate], list[str]]:
+    """Read a BIDS dataset: one candidate per image of a kind; images of other kinds are counted in a note.
+
+    `label` is that of the maps of tissue, where `kind` is these.
+    """
     used, ignored = split_ignored(root, files.images)
-    matches = {path: _IMAGE.fullmatch(path) for path in used}
-    t1w = {path: match for path, match in matches.items() if match is not None and match["suffix"] == "T1w"}
+    matches = {path: _match_of(path, kind) for path in used}
+    asked = _of_kind(matches, kind)
     tables_root = table_root(root)
     tables = read_bids_tables(
         tables_root,
-        sorted({match["participant"] for match in t1w.values()}),
-        sorted({(match["participant"], match["session"]) for match in t1w.values()}, key=str),
+        sorted({match["participant"] for match in asked.values()}),
+        sorted({(match["participant"], match["session"]) for match in asked.values()}, key=str),
     )
-    if t1w and tables.empty:
+    if asked and tables.empty:
         raise BadInputError(
             f"{tables_root / PARTICIPANTS}: missing, and no sessions table either. A table with participant_id and the "
             "contrast's column is needed."
         )
-    common = read_shared_sidecar(root)
-    read = [_candidate(root, path, match, tables, common) for path, match in t1w.items()]
-    misnamed = [path for path, match in matches.items() if match is None and _T1W_NAME.fullmatch(path)]
+    common = read_shared_sidecar(root, kind)
+    read = [_candidate(root, path, match, tables, common, kind, label) for path, match in asked.items()]
+    anatomy = _anatomy(root, matches) if kind.through_t1w else {}
+    read = [(_with_t1w(candidate, anatomy), facts) for candidate, facts in read]
+    misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
     histories, history_notes = diagnosis_histories(tables)
     candidates = [with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
-        _misnamed(path) for path in misnamed
+        _misnamed(path, kind) for path in misnamed
     ]
     notes = [f"tables come from the dataset above, {tables_root.name}"] if tables_root != root else []
     if ignored:
@@ -84,18 +94,66 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
         tables.notes
         + problem_notes(tables.impossible)
         + history_notes
-        + _other_images(matches, t1w)
-        + _unmatched(tables, [candidate for candidate, _ in read])
+        + _other_images(matches, {*asked, *(candidate.scan.t1w or "" for candidate, _ in read)}, kind)
+        + _unmatched(tables, [candidate for candidate, _ in read], kind)
     )
     return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
 
 
-def read_shared_sidecar(root: Path) -> dict[str, object]:
+def _match_of(path: str, kind: ImageKind) -> re.Match[str] | None:
+    """The parts of a BIDS path in the folders of the kind and of T1-weighted images; None for any other."""
+    match = _IMAGE.fullmatch(path)
+    return match if match is not None and match["folder"] in (kind.folder, T1W.folder) else None
+
+
+def _of_kind(matches: Mapping[str, re.Match[str] | None], kind: ImageKind) -> dict[str, re.Match[str]]:
+    """The images of a kind, with the parts of their paths."""
+    return {
+        path: match
+        for path, match in matches.items()
+        if match is not None and (match["suffix"], match["folder"]) == (kind.suffix, kind.folder)
+    }
+
+
+def _entities(match: re.Match[str]) -> dict[str, str]:
+    return dict(entity.split("-", 1) for entity in match["entities"].split("_") if entity)
+
+
+def _ends_as(path: str, kind: ImageKind) -> bool:
+    """Whether a file is named like an image of a kind, wherever it lies."""
+    return re.fullmatch(rf".*{kind.suffix}\.nii(\.gz)?", path) is not None
+
+
+def _anatomy(root: Path, matches: Mapping[str, re.Match[str] | None]) -> dict[tuple[str, str | None], str]:
+    """The T1-weighted image by participant and session, by the rule of the module; not one in template space."""
+    common = read_shared_sidecar(root)
+    found: dict[tuple[str, str | None], tuple[tuple[int, ...], str]] = {}
+    for path, match in _of_kind(matches, T1W).items():
+        entities = _entities(match)
+        try:
+            stripped = {**common, **read_sidecar(root / path)}.get("SkullStripped")
+        except ValueError:
+            continue
+        entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None)
+        if problem is None and entry != "template" and entities.get("part", "mag") == "mag":
+            ranked = preference(entities, entry), path
+            key = match["participant"], match["session"]
+            found[key] = min(ranked, found.get(key, ranked))
+    return {key: path for key, (_, path) in found.items()}
+
+
+def _with_t1w(candidate: Candidate, anatomy: Mapping[tuple[str, str | None], str]) -> Candidate:
+    scan = candidate.scan
+    t1w = anatomy.get((scan.participant_id, scan.session_id))
+    return candidate if t1w is None else dataclasses.replace(candidate, scan=dataclasses.replace(scan, t1w=t1w))
+
+
+def read_shared_sidecar(root: Path, kind: ImageKind = T1W) -> dict[str, object]:
     """``T1w.json`` of the dataset, which applies to all images unless their sidecar overrides it."""
     try:
-        return read_sidecar(root / "T1w.nii.gz")
+        return read_sidecar(root / f"{kind.suffix}.nii.gz")
     except ValueError as error:
-        raise BadInputError(f"{root / 'T1w.json'}: {error}. Correct or remove it.") from error
+        raise BadInputError(f"{root / f'{kind.suffix}.json'}: {error}. Correct or remove it.") from error
 
 
 def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:
@@ -111,11 +169,17 @@ def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:
 
 
 def _candidate(
-    root: Path, path: str, match: re.Match[str], tables: BidsTables, common: Mapping[str, object]
+    root: Path,
+    path: str,
+    match: re.Match[str],
+    tables: BidsTables,
+    common: Mapping[str, object],
+    kind: ImageKind,
+    label: str,
 ) -> tuple[Candidate, ScanFacts | None]:
     """An image with its values from the tables; no facts if it cannot be used."""
     person, session = match["participant"], match["session"]
-    entities = dict(entity.split("-", 1) for entity in match["entities"].split("_") if entity)
+    entities = _entities(match)
     scan = Scan(person, session, image_stem(path), path)
     if (lacking := row_problem(scan, tables)) is not None:
         return Candidate(scan.dropped(lacking)), None
@@ -129,9 +193,11 @@ def _candidate(
             f"sidecar of {path}, MagneticFieldStrength '{str(tesla)[:40]}' (not a positive number)"
         )
     stripped = sidecar.get("SkullStripped")
-    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None)
+    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None, kind)
     if entities.get("part", "mag") != "mag":
         problem = f"not the magnitude image: part-{entities['part']}"
+    if label and entities.get("label") != label:
+        problem = f"another map than cohort.label: label-{entities.get('label', '(absent)')}"
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
     return described(scan, tables, sidecar, entry, preference(entities, entry))
@@ -170,32 +236,34 @@ def with_course(candidate: Candidate, histories: Mapping[str, Sequence[Diagnosis
     return dataclasses.replace(candidate, scan=scan, follow_up=follow_up(history, at))
 
 
-def _misnamed(path: str) -> Candidate:
+def _misnamed(path: str, kind: ImageKind) -> Candidate:
     person = path.split("/", 1)[0]
     session = next((part for part in path.split("/")[1:-1] if re.fullmatch(r"ses-[A-Za-z0-9]+", part)), None)
     prefix = "_".join(part for part in (person, session) if part)
     return Candidate(
         Scan(person, session, image_stem(path), path).dropped(
-            f"not a BIDS path: should be {'/'.join(prefix.split('_'))}/anat/{prefix}_T1w.nii.gz"
+            f"not a BIDS path: should be {'/'.join(prefix.split('_'))}/{kind.folder}/{prefix}_{kind.suffix}.nii.gz"
         )
     )
 
 
-def _other_images(matches: Mapping[str, re.Match[str] | None], t1w: Mapping[str, object]) -> list[str]:
-    suffixes = [match["suffix"] for path, match in matches.items() if match is not None and path not in t1w]
+def _other_images(matches: Mapping[str, re.Match[str] | None], used: Collection[str], kind: ImageKind) -> list[str]:
+    suffixes = [match["suffix"] for path, match in matches.items() if match is not None and path not in used]
     kinds = listed(f"{suffix} {count}" for suffix, count in sorted(Counter(suffixes).items()))
-    notes = [f"{counted(len(suffixes), 'image')} of other kinds in anat/ ignored: {kinds}"] if suffixes else []
-    unnamed = [path for path, match in matches.items() if match is None and not _T1W_NAME.fullmatch(path)]
+    folders = "/ and ".join(sorted({kind.folder, T1W.folder}))
+    notes = [f"{counted(len(suffixes), 'image')} of other kinds in {folders}/ ignored: {kinds}"] if suffixes else []
+    unnamed = [path for path, match in matches.items() if match is None and not _ends_as(path, kind)]
     unnamed = [path for path in unnamed if _PLACE.fullmatch(path)]
     if unnamed:
+        which = "T1-weighted ones" if kind is T1W else "those asked for"
         notes.append(
-            f"{counted(len(unnamed), 'image')} without a BIDS name ignored; T1-weighted ones should end in "
-            f"_T1w.nii.gz: {listed(unnamed, 3)}"
+            f"{counted(len(unnamed), 'image')} without a BIDS name ignored; {which} should end in "
+            f"_{kind.suffix}.nii.gz: {listed(unnamed, 3)}"
         )
     return notes
 
 
-def _unmatched(tables: BidsTables, candidates: Sequence[Candidate]) -> list[str]:
+def _unmatched(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageKind) -> list[str]:
     """Notes on table rows without an image, and on images without a row in a sessions table."""
     people = {candidate.scan.participant_id for candidate in candidates}
     visits = {(candidate.scan.participant_id, candidate.scan.session_id) for candidate in candidates}
@@ -210,9 +278,11 @@ def _unmatched(tables: BidsTables, candidates: Sequence[Candidate]) -> list[str]
             f"ids in {PARTICIPANTS} in another case than those of the images, correct them: {listed(otherwise)}"
         )
     if absent:
-        notes.append(f"{counted(len(absent), 'participant')} in {PARTICIPANTS} without a T1w image: {listed(absent)}")
+        people = counted(len(absent), "participant")
+        notes.append(f"{people} in {PARTICIPANTS} without a {kind.suffix} image: {listed(absent)}")
     if unseen:
-        notes.append(f"{counted(len(unseen), 'session')} in sessions tables without a T1w image: {listed(unseen)}")
+        sessions = counted(len(unseen), "session")
+        notes.append(f"{sessions} in sessions tables without a {kind.suffix} image: {listed(unseen)}")
     if rowless and tables.sessions:
         notes.append(
             f"{counted(len(rowless), 'session')} with images but no row in their sessions table: {listed(rowless)}"

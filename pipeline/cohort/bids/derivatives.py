@@ -32,6 +32,7 @@ from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.images.headers import read_raw_header
 from heatlas.pipeline.cohort.images.orientation import Orientation, choose_orientation
+from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.documents import LARGEST_JSON
 from heatlas.pipeline.run.layout.group_layout import TEMPLATE
 from heatlas.pipeline.run.regular_files import read_regular
@@ -42,7 +43,7 @@ ENTRIES: tuple[Entry, ...] = ("scan", "brain", "template")
 NATIVE_SPACES = frozenset({"T1w", "orig", "individual", "scanner", "native"})
 BRAIN_DESCRIPTIONS = frozenset({"brain", "skullstripped", "stripped", "bet", "extracted"})
 SCAN_DESCRIPTIONS = frozenset({"preproc", "n4", "biascorr", "biascorrected", "unifized", "conform", "defaced"})
-"""Names of processed images that are still T1-weighted; any other ``desc-`` may be a map or a mask."""
+"""Names of processed images that are still of their kind; any other ``desc-`` may be a map or a mask."""
 
 BIDS_NAME = re.compile(r"(sub-[A-Za-z0-9]+)(?:_(ses-[A-Za-z0-9]+))?((?:_[a-z]+-[A-Za-z0-9+]+)*)(?:_[A-Za-z0-9]+)?")
 """Name of a file without its suffix: participant, session, other entities."""
@@ -51,7 +52,9 @@ MAX_SHARE_OUTSIDE = 0.01
 """Share of the template's brain that an image in its space may miss."""
 
 
-def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[Entry, str | None]:
+def entry_of(
+    entities: Mapping[str, str], skull_stripped: bool | None, kind: ImageKind = T1W
+) -> tuple[Entry, str | None]:
     """Where an image enters (scan, brain or template), and why it cannot be used, if so.
 
     ``SkullStripped`` of the sidecar takes precedence over the name.
@@ -64,9 +67,9 @@ def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[
     'in another space than MNI152NLin2009cAsym: space-MNI152NLin6Asym; give the image in the space of the scan'
     """
     space, description = entities.get("space"), entities.get("desc")
-    known = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS
+    known = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS | kind.descriptions
     if description is not None and description.lower() not in known:
-        return "scan", f"not known as a T1-weighted image: desc-{description}; known are {', '.join(sorted(known))}"
+        return "scan", f"not known as a {kind.scan}: desc-{description}; known are {', '.join(sorted(known))}"
     if space == TEMPLATE:
         return "template", None
     if space is not None and space not in NATIVE_SPACES:
@@ -75,7 +78,7 @@ def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[
     return ("brain" if (named if skull_stripped is None else skull_stripped) else "scan"), None
 
 
-def entry_of_file(path: Path) -> tuple[Entry, str | None, dict[str, Any]]:
+def entry_of_file(path: Path, kind: ImageKind = T1W) -> tuple[Entry, str | None, dict[str, Any]]:
     """`entry_of` a file of any name, by the entities that this has and its sidecar, which is given too."""
     match = BIDS_NAME.fullmatch(image_stem(path.name))
     entities = dict(one.split("-", 1) for one in match[3].split("_") if one) if match else {}
@@ -84,7 +87,7 @@ def entry_of_file(path: Path) -> tuple[Entry, str | None, dict[str, Any]]:
     except ValueError as error:
         return "scan", f"unreadable sidecar: {error}", {}
     stripped = sidecar.get("SkullStripped")
-    return *entry_of(entities, stripped if isinstance(stripped, bool) else None), sidecar
+    return *entry_of(entities, stripped if isinstance(stripped, bool) else None, kind), sidecar
 
 
 def read_sidecar(image: Path) -> dict[str, Any]:

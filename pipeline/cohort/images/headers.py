@@ -133,7 +133,8 @@ def geometry_problem(header: Any) -> str | None:
     shape = tuple(int(n) for n in header.get_data_shape())
     text = "x".join(map(str, shape))
     if len(shape) < 3 or any(n != 1 for n in shape[3:]):
-        return f"{len(shape)}D image where one 3D volume is needed: {text}"
+        average = "; average its frames or repeats first" if len(shape) > 3 else ""
+        return f"{len(shape)}D image where one 3D volume is needed: {text}{average}"
     if min(shape) < 1:
         return f"image without voxels: {text}"
     if prod(shape) > MAX_VOXELS:

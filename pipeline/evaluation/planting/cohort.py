@@ -120,7 +120,7 @@ def _small(names: Sequence[str], places: Sequence[NDArray[np.intp]]) -> set[str]
 
 
 def _means(files: ScanFiles, places: Sequence[NDArray[np.intp]]) -> list[float]:
-    values = np.asarray(nib.nifti1.Nifti1Image.from_filename(files.t1w).dataobj, dtype=np.float32).ravel()
+    values = np.asarray(nib.nifti1.Nifti1Image.from_filename(files.image).dataobj, dtype=np.float32).ravel()
     whole = float(values[values > 0].mean())
     return [float(values[own].mean()) / whole if len(own) else float("nan") for own in places]
 

@@ -191,8 +191,8 @@ def planting_jobs(
         outputs: dict[str, Path] = {}
         for one in person.copies:
             files = copies.scan(one.participant_id, one.session_id, resolution)
-            outputs |= {f"{one.label}_t1w": files.t1w, f"{one.label}_mask": files.brain_mask}
-        inputs = {"t1w": digests.digest(source.t1w), "brain_mask": digests.digest(source.brain_mask)}
+            outputs |= {f"{one.label}_t1w": files.image, f"{one.label}_mask": files.brain_mask}
+        inputs = {"t1w": digests.digest(source.image), "brain_mask": digests.digest(source.brain_mask)}
         facts = [person.severity, person.unused, person.marked, changes, atlas.source_digest, config.seed, start]
         arguments = (person, source, config.regions.atlas, changes, start, config.seed)
         key = unit_key(inputs, facts, plant_person)
@@ -237,11 +237,11 @@ def read_registered(source: ScanFiles, grid: Grid) -> tuple[NDArray[np.float32],
     require_registered(source)
     brain = read_brain(source.brain_mask, grid)
     try:
-        image: Any = nib.nifti1.Nifti1Image.from_filename(source.t1w)
+        image: Any = nib.nifti1.Nifti1Image.from_filename(source.image)
         volume = np.asarray(image.dataobj, dtype=np.float32)
     except UNREADABLE as error:
-        raise BadInputError(f"{source.t1w}: cannot be read ({error}); run the registration again.") from error
-    require_same_grid(Grid.of(image), grid, source.t1w.name)
+        raise BadInputError(f"{source.image}: cannot be read ({error}); run the registration again.") from error
+    require_same_grid(Grid.of(image), grid, source.image.name)
     return volume, brain
 
 

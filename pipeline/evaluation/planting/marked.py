@@ -183,8 +183,8 @@ def copying_jobs(
         outputs: dict[str, Path] = {}
         for which in (PLAIN, MARKED):
             files = copies.scan(scan.participant_id, f"ses-{which}", spec.resolution_mm)
-            outputs |= {f"{which}_t1w": files.t1w, f"{which}_mask": files.brain_mask}
-        inputs = {"t1w": digests.digest(source.t1w), "brain_mask": digests.digest(source.brain_mask)}
+            outputs |= {f"{which}_t1w": files.image, f"{which}_mask": files.brain_mask}
+        inputs = {"t1w": digests.digest(source.image), "brain_mask": digests.digest(source.brain_mask)}
         start = None if spec.box is None else spec.box.start
         key = unit_key(inputs, [start, spec.resolution_mm, MARKER_MM, MARKER_OFFSET], mark_scan)
         jobs.append(Job(STAGE, f"{NAME}_{scan.participant_id}", key, outputs, mark_scan, (source, spec)))

@@ -50,7 +50,8 @@ class BrainMask:
     """The brain in a scan."""
 
     mask: np.ndarray  # (I, J, K), bool, on the voxels of the scan
-    source: str  # how it was found: ``stripped`` (the voxels that are not 0), ``given``, ``deepbet`` or ``synthstrip``
+    # how it was found: ``stripped`` (the voxels that are not 0), ``given``, ``deepbet``, ``synthstrip`` or ``template``
+    source: str
     litres: float  # volume of the mask
 
 

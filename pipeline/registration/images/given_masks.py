@@ -15,6 +15,7 @@ from heatlas.atlases.resampling import resample_labels
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.images.t1w import T1wImage, load_labels
+from heatlas.pipeline.run.config.image_kinds import KINDS
 from heatlas.pipeline.run.errors import BadInputError
 
 SUFFIXES = (".nii.gz", ".nii")
@@ -28,7 +29,7 @@ def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
     input_root : Path
         Folder that the image paths of scans, and patterns, start from.
     scan : Scan
-        With an image.
+        With an image; if that is registered through a T1-weighted one, the mask is that of the latter.
     pattern : str
         As `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan.
 
@@ -45,7 +46,7 @@ def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
             "scan_id": scan.scan_id,
         }
         return input_root / pattern.format(**fields)
-    image = input_root / scan.file
+    image = input_root / (scan.t1w or scan.file)
     return next((path for path in _beside(image) if path.is_file()), _beside(image)[0])
 
 
@@ -56,7 +57,8 @@ def _beside(image: Path) -> list[Path]:
     ['sub-01_run-2_desc-brain_mask.nii.gz', 'sub-01_run-2_desc-brain_mask.nii']
     """
     stem = image.name.removesuffix(".gz").rpartition(".")[0] or image.name
-    stem = re.sub(r"_desc-[^_]+", "", stem.removesuffix("_T1w"))
+    stem = re.sub(rf"_({'|'.join(KINDS)})$", "", stem)
+    stem = re.sub(r"_(desc|label)-[^_]+", "", stem)
     return [image.with_name(f"{stem}_desc-brain_mask{suffix}") for suffix in SUFFIXES]
 
 

@@ -1,4 +1,4 @@
-"""Read T1-weighted images, and report everything that is wrong with one before any work is done on it.
+"""Read images of heads, T1-weighted or others, and report everything that is wrong with one before any work is done.
 
 *Voxel space* counts voxels along the stored axes, in any order and direction. *World space* is millimetres to the
 right, front and up (RAS+). An image always comes with the affine from voxel to world space; the stored order of axes is
@@ -29,7 +29,7 @@ MIN_GREY_VALUES = 16
 
 @dataclass(frozen=True)
 class T1wImage:
-    """A checked T1-weighted image."""
+    """A checked image, T1-weighted or of another kind."""
 
     path: Path  # file it was read from
     data: np.ndarray  # (I, J, K), float32, scaled intensities, axes as stored
@@ -38,7 +38,7 @@ class T1wImage:
 
 
 def load_t1w(path: Path) -> T1wImage:
-    """Read and check a T1-weighted image.
+    """Read and check an image, T1-weighted or of another kind.
 
     Raises
     ------
@@ -118,8 +118,8 @@ def _spatial_shape(shape: tuple[int, ...], path: Path) -> tuple[int, int, int]:
     spatial = shape[:3]
     if len(spatial) < 3 or any(n != 1 for n in shape[3:]):
         raise BadInputError(
-            f"{path}: has shape {by(shape)}; a T1-weighted scan has three axes. Give a single volume (average the "
-            "repeats or pick one)."
+            f"{path}: has shape {by(shape)}; a scan has three axes. Give a single volume (average the frames or "
+            "repeats, or pick one)."
         )
     if min(spatial) < 2 or np.prod(spatial, dtype=np.int64) > MAX_VOXELS:
         raise BadInputError(f"{path}: shape {by(shape)} cannot be a scan of a head. {_AGAIN}")
@@ -166,7 +166,7 @@ def _check_values(data: np.ndarray, path: Path) -> None:
     if np.unique(data.ravel()[::97]).size < MIN_GREY_VALUES and np.unique(data).size < MIN_GREY_VALUES:
         raise BadInputError(
             f"{path}: holds fewer than {MIN_GREY_VALUES} different values, so it is a mask or label image. Give the "
-            "T1-weighted scan itself."
+            "scan itself."
         )
 
 

@@ -57,6 +57,7 @@ MEASURES = (
     QualityMeasure("brain_mm3", "brain volume (mm3)", "both", 3e4, low=8e5, high=2.3e6),
     QualityMeasure("dark_ml", "part dark as a lesion (ml)", "high", 0.7, high_alone=10.0, ratio=True),
     QualityMeasure("outside_share", "share of the brain mask outside the template's brain", "high", 0.02),
+    QualityMeasure("t1w_mutual_information", "mutual information with the T1w image of the session", "low", 0.003),
 )
 
 

@@ -37,6 +37,10 @@ QUALITY_COLUMNS = {
     "relative to tissue, in ml of template space: lesions, holes, gross misregistration",
     "outside_share": "Share of the registered brain mask that lies outside the template's: eyes, optic nerves and "
     "skull base of a rough extraction, and what the map leaves over; with template-mask it is set to 0",
+    "t1w_mutual_information": "Normalised mutual information, in the brain, of the image with the T1-weighted one of "
+    "its session, through which it was registered; the numbers before are of that one. n/a for T1-weighted images",
+    "t1w_shift_mm": "How far the rigid map from the T1-weighted image to this one moves the middle of the brain",
+    "t1w_rotation_degrees": "Angle of the rotation of that map",
 }
 
 

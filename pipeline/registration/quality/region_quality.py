@@ -66,7 +66,7 @@ SCAN_QUALITY_TABLE = REGION_QUALITY_TABLE.without("participant_id", "session_id"
 def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
     """Unit of work of one registered scan."""
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
-    given = {"t1w": files.t1w}
+    given = {"t1w": files.image if scan.entry == "template" else files.t1w}
     if scan.entry != "template":
         given |= {"log_jacobian": files.log_jacobian, "affine": files.affine_transform, "warp": files.warp,
                   "inverse_warp": files.inverse_warp}  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.evaluation import EvaluationConfig
+from heatlas.pipeline.run.config.image_kinds import KINDS, ImageKind, Suffix
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.networks import ModelConfig, default_network
 from heatlas.pipeline.run.config.number_classes import class_names, class_problems
@@ -26,6 +27,7 @@ from heatlas.pipeline.run.config.ranges import (
     above,
     at_least,
     between,
+    matching,
     naming,
 )
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
@@ -74,6 +76,11 @@ class CohortConfig:
     start_at: Literal["auto", "scan", "brain", "template"] = "auto"
     """Where images enter: each as recognised (auto), or all as scans, as brains already extracted, or as brains
     already in template space."""
+    suffix: Suffix = "T1w"
+    """Kind of image, by the last part of BIDS names: one kind, not several as channels. What is not a T1-weighted image
+    is registered through that of its session, or given in template space; docs/inputs.md."""
+    label: Annotated[str, matching("[A-Za-z0-9]*", "hold letters and digits only")] = ""
+    """Which map of tissue, by ``label-`` of its name, such as ``GM``; for ``suffix = "probseg"`` only."""
     oasis_image: Literal["subject", "atlas"] = "subject"
     """Image that is taken of an OASIS-1 download: the averaged head in the space of the scan (SUBJ_111), or the brain
     in the atlas of Talairach (T88_111)."""
@@ -113,6 +120,11 @@ class CohortConfig:
         """The classes, in the order of the output units."""
         return self.classes or (self.negative, self.positive)
 
+    @property
+    def kind(self) -> ImageKind:
+        """What the images are."""
+        return KINDS[self.suffix]
+
     def checks(self) -> list[tuple[bool, str]]:
         """How settings relate: whether that holds, and the message if it does not."""
         classes = self.classes
@@ -129,6 +141,10 @@ class CohortConfig:
             ),
             *((False, f"cohort: {text}") for text in class_problems(self.labels, self.contrast_column)),
             (not (self.target and classes), "cohort.target and cohort.classes exclude each other"),
+            (
+                (self.suffix == "probseg") == bool(self.label),
+                'cohort.suffix = "probseg" and cohort.label (which map, such as "GM") go together: set both or none',
+            ),
             (
                 not self.target or self.split == "folds",
                 'cohort.split = "single" counts participants per class; for a number (cohort.target) set "folds"',

@@ -126,7 +126,8 @@ def _fitted(kind: Any, value: Any, infinite: bool = False) -> Any:
             fitted = _of_type(option, value)
             break
     else:
-        raise _MisfitError(value, f"must be {' or '.join(map(said, options))}")
+        single = isinstance(value, list) and not any(get_origin(option) is tuple for option in options)
+        raise _MisfitError(value, f"must be {' or '.join(map(said, options))}" + ", not a list" * single)
     ranged = infinite and any(isinstance(limit, Bounds) for limit in limits)
     for one in fitted if isinstance(fitted, tuple) else (fitted,):
         if isinstance(one, int) and abs(one) > LARGEST:

@@ -5,9 +5,12 @@ Only this module, `pipeline.run.layout.group_layout` and `pipeline.run.layout.sc
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+from heatlas.pipeline.run.config.image_kinds import KINDS, T1W
+from heatlas.pipeline.run.documents import read_toml
 from heatlas.pipeline.run.layout.group_layout import GroupFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, space_and_resolution
 
@@ -17,7 +20,20 @@ class RunLayout(GroupFiles):
     """Paths of one run folder."""
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
-        return ScanFiles(self.root, participant_id, session_id, resolution_mm)
+        suffix, label = self.image_name
+        return ScanFiles(self.root, participant_id, session_id, resolution_mm, suffix=suffix, label=label)
+
+    @property
+    def image_name(self) -> tuple[str, str]:
+        """Suffix and label in the names of the registered images, as the settings of the run have them.
+
+        T1-weighted images in a folder without settings.
+        """
+        try:
+            status = self.config.stat()
+        except OSError:
+            return T1W.suffix, ""
+        return _image_name(self.config, status.st_mtime_ns, status.st_size)
 
     def fold(self, index: int, repeat: int | None = None) -> FoldFiles:
         """Network of a fold; its first training by default, further repeats have subfolders."""
@@ -152,6 +168,17 @@ class RunLayout(GroupFiles):
         return self.root / ".volumes"
 
 
+@functools.lru_cache(maxsize=16)
+def _image_name(config: Path, changed_ns: int, size: int) -> tuple[str, str]:
+    """Suffix and label in settings that were last changed then; those who use the settings refuse damaged ones."""
+    try:
+        cohort = read_toml(config).get("cohort", {})
+    except (OSError, ValueError):
+        return T1W.suffix, ""
+    suffix, label = str(cohort.get("suffix", T1W.suffix)), str(cohort.get("label", ""))
+    return (suffix, label) if suffix in KINDS else (T1W.suffix, "")
+
+
 @dataclass(frozen=True)
 class ExplanationLayout(RunLayout):
     """The same run folder with separate receipts and failures for ``heatlas explain``.
@@ -220,7 +247,8 @@ class EvaluationLayout(RunLayout):
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         root = self.evaluation / "images" / self.images if self.images else self.root
-        return ScanFiles(root, participant_id, session_id, resolution_mm, self.tissue)
+        suffix, label = self.image_name
+        return ScanFiles(root, participant_id, session_id, resolution_mm, self.tissue, suffix, label)
 
     def grid_file(self, unit: str, name: str) -> Path:
         """Scores (TSV), invariance (TSV) or pictures (NPZ) of one grid."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from heatlas.pipeline.run.config.image_kinds import KINDS
 from heatlas.pipeline.run.layout.group_layout import TEMPLATE
 
 
@@ -49,6 +50,8 @@ class ScanFiles:
         Voxel size in template space; part of the file names.
     tissue : Path or None
         Voxels that are replaced when a network reads the scan (`pipeline.models.replaced_tissue`).
+    suffix, label : str
+        What the image is, as `pipeline.run.config.settings.CohortConfig` has it; part of its name.
     """
 
     root: Path
@@ -56,6 +59,8 @@ class ScanFiles:
     session_id: str | None
     resolution_mm: float
     tissue: Path | None = None
+    suffix: str = "T1w"
+    label: str = ""
 
     @property
     def name(self) -> str:
@@ -84,8 +89,18 @@ class ScanFiles:
         return self._anat(f"{self.name}_desc-brain_mask.nii.gz")
 
     @property
+    def image(self) -> Path:
+        """Brain in template space, float32, background 0: what networks see."""
+        label = f"_label-{self.label}" if self.label else ""
+        folder = self.folder / KINDS[self.suffix].folder
+        return folder / f"{self._space}{label}_desc-preproc_{self.suffix}.nii.gz"
+
+    @property
     def t1w(self) -> Path:
-        """Brain in template space, float32, background 0."""
+        """The T1-weighted brain in template space, through which an image of another kind was registered.
+
+        The same file as `image` in a run on T1-weighted images. None is there if the image came in template space.
+        """
         return self._anat(f"{self._space}_desc-preproc_T1w.nii.gz")
 
     @property
@@ -97,6 +112,11 @@ class ScanFiles:
     def log_jacobian(self) -> Path:
         """Natural log of the Jacobian determinant of the map template -> scan; > 0 where the scan is larger."""
         return self._anat(f"{self._space}_desc-logjacobian_T1w.nii.gz")
+
+    @property
+    def rigid_transform(self) -> Path:
+        """From an image of another kind to the T1-weighted one of its session."""
+        return self._anat(f"{self.name}_from-{self.suffix}_to-T1w_mode-image_desc-rigid_xfm.mat")
 
     @property
     def affine_transform(self) -> Path:
@@ -133,17 +153,17 @@ class ScanFiles:
     @property
     def overview(self) -> Path:
         """The registered scan under the contours of the template, on three planes (PNG)."""
-        return self.folder / "figures" / f"{self._space}_desc-registration_T1w.png"
+        return self.folder / "figures" / f"{self._space}_desc-registration_{self.suffix}.png"
 
     @property
     def portrait(self) -> Path:
         """The leading relevance maps of the scan on its brain, smoothed, and its regions coloured (PNG)."""
-        return self.folder / "figures" / f"{self._space}_desc-relevance_T1w.png"
+        return self.folder / "figures" / f"{self._space}_desc-relevance_{self.suffix}.png"
 
     @property
     def unsmoothed_portrait(self) -> Path:
         """The same maps as they are (PNG)."""
-        return self.folder / "figures" / f"{self._space}_desc-unsmoothed_T1w.png"
+        return self.folder / "figures" / f"{self._space}_desc-unsmoothed_{self.suffix}.png"
 
     @property
     def viewer(self) -> Path:

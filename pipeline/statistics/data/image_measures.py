@@ -77,7 +77,7 @@ def measure_images(
         rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
         return [IMAGE_REGIONS_TABLE.write(layout, rows)]
 
-    read = [path for one in files for path in (one.t1w, one.brain_mask, one.log_jacobian)]
+    read = [path for one in files for path in (one.image, one.brain_mask, one.log_jacobian)]
     parameters = [atlas.version, spec.box, spec.normalisation, [one.scan_id for one in scans]]
     return run_step(layout, "image-regions", read, parameters, [of_scan], write, digests)
 

@@ -126,7 +126,7 @@ def compare_voxelwise(
         return False
     files = [layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm) for scan in scans]
     map_files = [path for scan in files for path in scan.maps_of_the_run()]
-    images = [path for scan in files for path in (scan.t1w, scan.brain_mask, scan.log_jacobian)]
+    images = [path for scan in files for path in (scan.image, scan.brain_mask, scan.log_jacobian)]
 
     def write() -> list[Path]:
         return _write(layout, read_inputs(layout, scans, predictions, config), atlas, executor)

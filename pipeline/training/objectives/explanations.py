@@ -169,7 +169,7 @@ def unlabelled_scans(wanted: ObjectiveConfig, spec: NetworkInput, fold: Fold) ->
     found: dict[str, list[ScanFiles]] = {}
     for scan in ScanTable.read(layout).kept:
         files = layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
-        if scan.participant_id not in known and files.t1w.is_file() and files.brain_mask.is_file():
+        if scan.participant_id not in known and files.image.is_file() and files.brain_mask.is_file():
             found.setdefault(scan.participant_id, []).append(files)
     if not found:
         raise UsageError(
@@ -203,7 +203,7 @@ def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
         files["teacher"] = fold_of_run(wanted.teacher, fold).weights
     if wanted.scans:
         others = unlabelled_scans(wanted, configured_input(config), fold).values()
-        paths = [path for own in others for scan in own for path in (scan.t1w, scan.brain_mask)]
+        paths = [path for own in others for scan in own for path in (scan.image, scan.brain_mask)]
         files |= {f"unlabelled-{number}": path for number, path in enumerate(paths)}
     settings = dataclasses.replace(wanted, mask="", teacher="", scans="", **vars(map_settings(config)))
     atlas = config.regions.atlas if wanted.kind == "guided" and not wanted.mask else None

@@ -154,7 +154,7 @@ def _data(run: RunRecord) -> str:
     )
     rule = f" (scans were included if {cohort.include})" if cohort.include else ""
     text = (
-        f"{count(len(scans), 'T1-weighted scan')} of {count(scans['participant_id'].nunique(), 'participant')} were "
+        f"{count(len(scans), cohort.kind.scan)} of {count(scans['participant_id'].nunique(), 'participant')} were "
         f"found in {kind}; {number(len(kept))} were kept{rule}. {_task(run)}: "
         f"{count(len(labelled), 'scan')} of "
         f"{count(labelled['participant_id'].nunique(), 'participant')}, each scan labelled as at its own visit. "
@@ -231,10 +231,20 @@ def _registration(run: RunRecord) -> str:
         parts.append("Brain masks that came with scans were used.")
     if "synthstrip" in sources:
         parts.append("Brains were extracted with SynthStrip [@synthstrip].")
-    if settings.bias_correction:
+    kind, registered = run.config.cohort.kind, run.tables["registration"]
+    through = "t1w_mutual_information" in registered and bool(registered["t1w_mutual_information"].notna().any())
+    if "template" in sources:
+        parts.append("Images in template space that were not stripped were cut by the brain mask of the template.")
+    if settings.bias_correction and (kind.uneven or through):
         parts.append("Intensity inhomogeneity was corrected with N4 [@n4].")
+    if through:
+        parts.append(
+            f"Each {kind.scan} was registered to the T1-weighted scan of its session (rigid, mutual information), "
+            "and taken to the template by the transform of that scan in one interpolation."
+        )
     parts.append(
-        f"Scans were registered with ANTs (ANTsPy{_version(run, 'antspyx')} [@antsx]; rigid, affine and SyN stages "
+        f"{'T1-weighted scans' if through else 'Scans'} were registered with ANTs "
+        f"(ANTsPy{_version(run, 'antspyx')} [@antsx]; rigid, affine and SyN stages "
         f"with the parameters of {settings.transform} [@syn], one thread, fixed seed) to the brain of the ICBM152 "
         f"2009c nonlinear asymmetric template [@template] at {number(settings.resolution_mm)} mm."
     )

@@ -46,7 +46,7 @@ def model_card(run: RunRecord, controls: int) -> str:
     parameters = parameter_count(config.model, shape, len(task.outputs))
     told = task.column if task.is_number else listing(list(task.outputs))
     return "\n".join([
-        f"# {told} from T1-weighted MRI",
+        f"# {told} from {config.cohort.kind.images}",
         "",
         f"{len(run.models)} networks `{config.model.architecture}` ({parameters:,} parameters each), one per fold of "
         f"one run of Heatlas {version('heatlas')}, seed {config.seed}. Input: brain in MNI152NLin2009cAsym at "

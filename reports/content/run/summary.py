@@ -107,18 +107,19 @@ def _asked(run: RunRecord) -> str:
     names = [_SPELLED.get(name, name) for name in reversed(task.outputs)]
     goal = f"predict {task.column}" if task.is_number else f"tell {listing(names)} apart"
     whose = " of synthetic people" if run.is_synthetic else ""
+    images = run.config.cohort.kind.images
     if run.config.training.networks_of:
         return (
-            f"Networks that were trained on another cohort to {goal} were applied to T1-weighted brain MRI{whose}. "
+            f"Networks that were trained on another cohort to {goal} were applied to {images}{whose}. "
             "Heatmaps show which parts of the brain their answer rests on."
         )
     if run.is_given:
         return (
-            f"A network that was trained elsewhere to {goal} was applied to T1-weighted brain MRI{whose}. Heatmaps "
+            f"A network that was trained elsewhere to {goal} was applied to {images}{whose}. Heatmaps "
             "show which parts of the brain its answer rests on."
         )
     return (
-        f"A convolutional network was trained to {goal} in T1-weighted brain MRI{whose}. Heatmaps show which parts of "
+        f"A convolutional network was trained to {goal} in {images}{whose}. Heatmaps show which parts of "
         "the brain its answer rests on."
     )
 

@@ -1,0 +1,61 @@
+"""Which kind of image a cohort consists of: the suffix of its BIDS names, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Suffix = Literal["T1w", "T2w", "PDw", "FLAIR", "pet", "probseg"]
+
+
+@dataclass(frozen=True)
+class ImageKind:
+    """One kind of image.
+
+    Parameters
+    ----------
+    suffix : str
+        Last part of the names of its files.
+    scan : str
+        One such image in a sentence.
+    images : str
+        What these images are of, in a sentence.
+    folder : {"anat", "pet"}
+        Where they lie in a session.
+    uneven : bool
+        Whether intensities change slowly over the image, as those of MRI do, which N4 corrects.
+    descriptions : frozenset of str
+        Values of ``desc-`` of processed images that are still of this kind, beside those of any.
+    normalised : bool
+        Whether they are maps that are read in template space only.
+    """
+
+    suffix: Suffix
+    scan: str
+    images: str
+    folder: Literal["anat", "pet"] = "anat"
+    uneven: bool = True
+    descriptions: frozenset[str] = frozenset()
+    normalised: bool = False
+
+    @property
+    def through_t1w(self) -> bool:
+        """Whether one that is not in template space is registered through the T1-weighted image of its session."""
+        return self.suffix != "T1w"
+
+
+KINDS: Mapping[str, ImageKind] = {
+    kind.suffix: kind
+    for kind in (
+        ImageKind("T1w", "T1-weighted scan", "T1-weighted brain MRI"),
+        ImageKind("T2w", "T2-weighted scan", "T2-weighted brain MRI"),
+        ImageKind("PDw", "proton-density-weighted scan", "proton-density-weighted brain MRI"),
+        ImageKind("FLAIR", "FLAIR scan", "FLAIR brain MRI"),
+        ImageKind("pet", "PET image", "brain PET", "pet", uneven=False,
+                  descriptions=frozenset({"mean", "average", "sum", "static", "suvr"})),
+        ImageKind("probseg", "tissue map", "maps of brain tissue", uneven=False,
+                  descriptions=frozenset({"modulated", "smooth", "smoothed"}), normalised=True),
+    )
+}  # fmt: skip
+T1W = KINDS["T1w"]

@@ -1,0 +1,145 @@
+"""Images of other kinds: through the T1-weighted image of the session, or straight in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+import scipy.ndimage
+from registration_phantom import BALL_MM
+from scipy.spatial.transform import Rotation
+
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.templates import Template, load_template
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.registration.ants_transform import read_affine
+from heatlas.pipeline.registration.entry_points import place_in_template, placed_brain
+from heatlas.pipeline.registration.images.t1w import load_t1w
+from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans
+from heatlas.pipeline.run.config.image_kinds import KINDS
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.executors import open_executor
+
+CONFIG = RegistrationConfig(resolution_mm=4.0, brain_extraction="none", bias_correction=False, transform="affine")
+MOVE = np.eye(4)
+MOVE[:3, :3] = Rotation.from_euler("xyz", [6, -4, 9], degrees=True).as_matrix()
+MOVE[:3, 3] = 5, -8, 6
+"""From the T1-weighted image to the FLAIR, both in mm."""
+
+
+def run_of(folder: Path, suffix: str, root: Path, scans: list[Scan]) -> tuple[RunLayout, list[Any]]:
+    layout = RunLayout(folder)
+    layout.root.mkdir(parents=True)
+    layout.config.write_text(f'[cohort]\nsuffix = "{suffix}"\n')
+    with open_executor(1) as executor:
+        outcomes, _ = register_scans(layout, root, scans, CONFIG, 43, executor, DigestCache(layout.digests))
+    return layout, outcomes
+
+
+def other_contrast(phantom: Any, move: np.ndarray, shape: tuple[int, int, int], affine: np.ndarray) -> Any:
+    """The phantom moved, its contrast inverted, on a grid of its own."""
+    data = np.asarray(phantom.dataobj, dtype=np.float32)
+    inverted = np.where(data > 0, 180 - data, 0)
+    to_source = np.linalg.inv(phantom.affine) @ np.linalg.inv(move) @ affine
+    moved = scipy.ndimage.affine_transform(inverted, to_source[:3, :3], to_source[:3, 3], shape, order=1)
+    noise = np.random.default_rng(2).normal(0, 2, shape)
+    return nib.Nifti1Image(np.where(moved > 5, moved + noise, 0).astype(np.float32), affine)
+
+
+def test_a_flair_goes_with_the_t1w_of_its_session(write: Any, phantom: Any, tmp_path: Path) -> None:
+    """Moved, inverted, on voxels of unequal sides in another order: it lies on the T1w within a tenth of a voxel."""
+    affine = np.diag([2.5, 2.0, 3.5, 1.0])
+    affine[:3, 3] = -105, -130, -95
+    write(phantom, "LAS", "in/sub-1_T1w.nii.gz")
+    write(other_contrast(phantom, MOVE, (88, 122, 58), affine), "PSR", "in/sub-1_FLAIR.nii.gz")
+    cut = other_contrast(phantom, MOVE, (88, 122, 30), affine)  # the upper half of the brain is missing
+    write(cut, "RAS", "in/sub-2_FLAIR.nii.gz")
+    write(phantom, "RAS", "in/sub-2_T1w.nii.gz")
+    scans = [Scan(f"sub-{n}", None, f"{n}", f"sub-{n}_FLAIR.nii.gz", t1w=f"sub-{n}_T1w.nii.gz") for n in (1, 2)]
+    layout, (good, bad) = run_of(tmp_path / "out", "FLAIR", tmp_path / "in", scans)
+
+    assert good.ok, good.message
+    files = layout.scan("sub-1", None, 4.0)
+    assert files.image.name == "sub-1_space-MNI152NLin2009cAsym_res-4_desc-preproc_FLAIR.nii.gz"
+    assert files.rigid_transform.name == "sub-1_from-FLAIR_to-T1w_mode-image_desc-rigid_xfm.mat"
+    brain = np.argwhere(np.asarray(phantom.dataobj) > 0)[::200] @ phantom.affine[:3, :3].T + phantom.affine[:3, 3]
+    points = np.c_[brain, np.ones(len(brain))]
+    apart = np.linalg.norm((points @ read_affine(files.rigid_transform).T - points @ MOVE.T)[:, :3], axis=1)
+    assert apart.max() < 0.5, apart.max()
+    image, t1w = (np.asarray(nib.load(path).dataobj) for path in (files.image, files.t1w))
+    inside = np.asarray(nib.load(files.brain_mask).dataobj) > 0
+    assert (image[~inside] == 0).all()
+    core = scipy.ndimage.binary_erosion(inside, iterations=3)
+    assert np.corrcoef(image[core], t1w[core])[0, 1] < -0.95
+    grid = template_grid(4.0)
+    dark = grid.to_world(np.argwhere(core & (image < 70) & (t1w > 110))).mean(axis=0)
+    assert np.linalg.norm(dark - BALL_MM) < 4  # bright in the T1w: left stays left
+    sidecar = json.loads(Path(str(files.image).replace(".nii.gz", ".json")).read_text())
+    assert sidecar["Sources"] == ["bids:raw:sub-1_FLAIR.nii.gz", "bids:raw:sub-1_T1w.nii.gz"]
+    assert sidecar["Registration"].startswith("rigid map to the T1-weighted image of the session")
+    row = REGISTRATION_TABLE.read(layout).iloc[0]
+    assert row["t1w_rotation_degrees"] == pytest.approx(11.65, abs=0.3)
+    assert row["correlation"] > 0.8  # of the T1w image, which the warp is of
+    assert not bad.ok
+    assert "sub-2_FLAIR.nii.gz: misses" in bad.message
+
+
+def gm_like(template: Template) -> Any:
+    """A map of grey matter: 0 to 1, with soft edges, nothing in white matter and fluid."""
+    values = np.exp(-(((template.t1w - 60) / 12) ** 2)) * template.brain_mask
+    return nib.Nifti1Image(scipy.ndimage.gaussian_filter(values.astype(np.float32), 1.0), template.grid.affine)
+
+
+@pytest.mark.parametrize(("suffix", "source"), [("probseg", "template"), ("FLAIR", "stripped"), ("pet", "template")])
+def test_in_template_space_any_kind_goes_straight_in(write: Any, template: Template, suffix: str, source: str) -> None:
+    if suffix == "probseg":
+        image = gm_like(template)
+    elif suffix == "FLAIR":
+        image = nib.Nifti1Image(np.where(template.brain_mask, 120 - template.t1w, 0), template.grid.affine)
+    else:  # PET is smooth and not stripped: counts everywhere, some below 0
+        counts = scipy.ndimage.gaussian_filter(template.t1w, 2.0) + np.random.default_rng(1).normal(
+            0, 1, template.grid.shape
+        )
+        image = nib.Nifti1Image(counts.astype(np.float32), template.grid.affine)
+    read = load_t1w(write(image, "LAS"))
+    config = RegistrationConfig(resolution_mm=4.0)
+    brain = placed_brain(read, KINDS[suffix], template, config)
+    placed = place_in_template(read, brain, template, kind=KINDS[suffix])
+    assert brain.source == source
+    assert placed.correlation is None  # with a template of another contrast it says nothing
+    values = np.asarray(image.dataobj)
+    inside = placed.brain_mask & template.brain_mask
+    assert inside.sum() > 0.97 * template.brain_mask.sum()
+    np.testing.assert_allclose(placed.t1w[inside], values[inside], atol=1e-3)
+
+
+def test_the_mask_of_the_template_fits_another_grid(write: Any, template: Template) -> None:
+    fine = load_template(3.0)
+    read = load_t1w(write(gm_like(fine), "PSR"))
+    brain = placed_brain(read, KINDS["probseg"], template, RegistrationConfig(resolution_mm=4.0))
+    i, j, k = read.data.shape
+    world = Grid((i, j, k), read.affine).to_world(np.argwhere(brain.mask))
+    expected = fine.grid.to_world(np.argwhere(fine.brain_mask))
+    np.testing.assert_allclose(world.mean(axis=0), expected.mean(axis=0), atol=0.5)
+    np.testing.assert_allclose(len(world), len(expected), rtol=0.03)
+
+
+def test_the_names_of_a_run_follow_its_settings(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    assert layout.scan("sub-1", None, 2.0).image == layout.scan("sub-1", None, 2.0).t1w
+    layout.config.write_text('[cohort]\nsuffix = "pet"\n')
+    assert layout.scan("sub-1", None, 2.0).image == tmp_path / (
+        "sub-1/pet/sub-1_space-MNI152NLin2009cAsym_res-2_desc-preproc_pet.nii.gz"
+    )
+    layout.config.write_text('[cohort]\nsuffix = "probseg"\nlabel = "GM"\n')
+    files = layout.scan("sub-1", "ses-a", 2.0)
+    assert files.image.name == "sub-1_ses-a_space-MNI152NLin2009cAsym_res-2_label-GM_desc-preproc_probseg.nii.gz"
+    assert files.overview.name.endswith("_desc-registration_probseg.png")
+    assert dataclasses.replace(files, suffix="T1w", label="").image == files.t1w

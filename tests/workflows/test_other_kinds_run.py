@@ -1,0 +1,83 @@
+"""Whole runs on images of other kinds, in template space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from heatlas.atlases.templates import load_template
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.workflows.command_line import main
+from tests.workflows.template_cohort import SPAN, write_config, write_template_cohort
+
+
+def run(cohort: Path, out: Path, config: Path, *options: str) -> RunLayout:
+    assert main(["run", str(cohort), str(out), "--config", str(config), "--n-procs", "1", *options]) == 0
+    return RunLayout(out)
+
+
+def config_of(path: Path, suffix: str, **settings: float) -> Path:
+    write_config(path, **settings)
+    path.write_text(path.read_text().replace("[cohort]\n", f'[cohort]\nsuffix = "{suffix}"\n'))
+    return path
+
+
+@pytest.mark.slow
+def test_the_same_images_under_another_name_give_the_same_tables(tmp_path: Path) -> None:
+    """Only the names, and the correlation with the template, which is none of another contrast, differ."""
+    made = {}
+    for suffix in ("T1w", "FLAIR"):
+        cohort = tmp_path / suffix / "bids"
+        cohort.parent.mkdir()
+        write_template_cohort(cohort, 12)
+        for path in cohort.rglob("*_T1w.nii.gz"):
+            path.rename(path.with_name(path.name.replace("T1w", suffix)))
+        made[suffix] = run(cohort, tmp_path / suffix / "out", config_of(tmp_path / f"{suffix}.toml", suffix))
+    old, new = made["T1w"], made["FLAIR"]
+    names = sorted(path.relative_to(old.root).as_posix() for path in old.root.glob("group/**/*.tsv"))
+    assert "group/relevance.tsv" in names
+    assert "group/predictions.tsv" in names
+    assert names == sorted(path.relative_to(new.root).as_posix() for path in new.root.glob("group/**/*.tsv"))
+    for name in ["scans.tsv", *names]:
+        first, second = read_table(old.root / name), read_table(new.root / name)
+        if name == "group/registration.tsv":
+            assert first["correlation"].notna().all()
+            assert second["correlation"].isna().all()
+            first, second = (table.drop(columns=["correlation", "flags", "decision"]) for table in (first, second))
+        renamed = second.map(lambda cell: cell.replace("FLAIR", "T1w") if isinstance(cell, str) else cell)
+        assert renamed.to_csv() == first.to_csv(), name
+    assert len(list(new.root.glob("sub-*/anat/*_desc-preproc_FLAIR.nii.gz"))) == 12
+    assert not list(new.root.glob("sub-*/**/*T1w*"))
+    page = new.report.read_text(encoding="utf-8")
+    assert "FLAIR brain MRI" in page
+    assert "T1-weighted" not in page
+    assert "12 FLAIR scans of 12 participants were found" in new.methods_text.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_disease_that_only_the_flair_shows_is_found_with_that_suffix_alone(tmp_path: Path) -> None:
+    cohort, template = tmp_path / "bids", load_template(4.0)
+    people = write_template_cohort(cohort, 24)
+    random = np.random.default_rng(8)
+    values = np.asarray(template.t1w, np.float32)
+    for person, diagnosis in zip(people["participant_id"], people["diagnosis"], strict=True):
+        for suffix in ("T1w", "FLAIR"):
+            volume = (values if suffix == "T1w" else 120 - values) * (values > 0)
+            volume = volume + random.normal(0, 3, values.shape).astype(np.float32) * (values > 0)
+            if suffix == "FLAIR" and diagnosis == "AD":
+                volume[SPAN] *= 1.6
+            path = cohort / person / "anat" / f"{person}_{suffix}.nii.gz"
+            nib.save(nib.Nifti1Image(np.clip(volume, 0, None).astype(np.float32), template.grid.affine), path)
+    areas = {}
+    for suffix in ("T1w", "FLAIR"):
+        config = config_of(tmp_path / f"{suffix}.toml", suffix, epochs=20, rate=1e-2)
+        layout = run(cohort, tmp_path / suffix, config, "--stop-after", "training")
+        found = read_table(layout.group / "predictions.tsv")
+        areas[suffix] = roc_auc_score(found["label"] == "AD", found["probability"])
+    assert areas["FLAIR"] > 0.95, areas
+    assert areas["T1w"] < 0.85, areas
