@@ -278,8 +278,8 @@ def _unmatched(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageK
             f"ids in {PARTICIPANTS} in another case than those of the images, correct them: {listed(otherwise)}"
         )
     if absent:
-        people = counted(len(absent), "participant")
-        notes.append(f"{people} in {PARTICIPANTS} without a {kind.suffix} image: {listed(absent)}")
+        who = counted(len(absent), "participant")
+        notes.append(f"{who} in {PARTICIPANTS} without a {kind.suffix} image: {listed(absent)}")
     if unseen:
         sessions = counted(len(unseen), "session")
         notes.append(f"{sessions} in sessions tables without a {kind.suffix} image: {listed(unseen)}")
