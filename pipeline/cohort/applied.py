@@ -22,6 +22,7 @@ from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import listed
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 FEWEST = 3
 """People of each class with whom performance can be measured and baselines fitted."""
@@ -54,7 +55,7 @@ def person_of_image(name: str) -> tuple[str, str | None]:
     return f"sub-{re.sub('[^A-Za-z0-9]', '', stem) or 'scan'}", None
 
 
-def read_scan(path: Path, config: CohortConfig) -> InputCohort:
+def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE) -> InputCohort:
     """One image as a cohort of one person, of whom nothing is known but the name of the file.
 
     BadInputError if it is no image, cannot be used, or is of someone whom ``cohort.without`` names.
@@ -73,16 +74,18 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
         stripped = read_sidecar(path).get("SkullStripped")
     except ValueError as error:
         raise BadInputError(f"{path}: {error}. Correct or remove it.") from error
-    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None)
+    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None, template_name(template))
     candidate = Candidate(Scan(person, session, image_stem(path.name), path.name, entry=entry))
     if config.without and not without_people([candidate], Path(config.without))[0].scan.kept:
         raise BadInputError(
             f"{path}: is a scan of {person}, who is among the people of the run or named in cohort.without. Give a "
             "scan of someone else, or rename the file if it is of another person."
         )
-    candidates, notes = with_entries([candidate if problem is None else candidate.dropped(problem)], config.start_at)
+    candidates, notes = with_entries(
+        [candidate if problem is None else candidate.dropped(problem)], config.start_at, template
+    )
     candidates, header_notes = with_readable_headers(path.parent, candidates, config.max_voxel_mm)
-    (found,) = over_template(path.parent, candidates)
+    (found,) = over_template(path.parent, candidates, template)
     if not found.scan.kept:
         raise BadInputError(f"{path}: {found.scan.reason}. Give one readable T1-weighted image with its orientation.")
     _require_voxels(path)

@@ -37,6 +37,7 @@ from heatlas.pipeline.cohort.walking import InputFiles, walk_input
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 DEMO_TRUTH = "truth"
 """Folder of the demo cohort that holds the planted truth, which must not be read as input."""
@@ -99,12 +100,15 @@ class ScanSelection:
         How records are anonymised.
     entities : mapping
         Values by entity of BIDS, which names of images must have.
+    template : str
+        The one whose space images may be in, as in the settings.
     """
 
     participants: tuple[str, ...] = ()
     manifest: Manifest | None = None
     disguise: Disguise | None = None
     entities: Filter = field(default_factory=dict)
+    template: str = DEFAULT_TEMPLATE
 
 
 def read_cohort(
@@ -132,8 +136,8 @@ def read_cohort(
     if not isinstance(selection, ScanSelection):
         selection = ScanSelection(tuple(selection))
     root = _input_folder(root)
-    layout, candidates, notes = _found(root, config)
-    candidates, entry_notes = with_entries(candidates, config.start_at)
+    layout, candidates, notes = _found(root, config, template_name(selection.template))
+    candidates, entry_notes = with_entries(candidates, config.start_at, selection.template)
     candidates, volume_notes = with_segmented_volumes(candidates, config.freesurfer_folder)
     candidates, range_notes = possible_scans(candidates)
     problem = ""
@@ -145,7 +149,7 @@ def read_cohort(
     if config.without:
         candidates = without_people(candidates, Path(config.without))
     candidates, header_notes = with_readable_headers(root, candidates, config.max_voxel_mm)
-    candidates = without_duplicates(over_template(root, candidates))
+    candidates = without_duplicates(over_template(root, candidates, selection.template))
     matches: list[Match] = []
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
@@ -176,12 +180,12 @@ def _input_folder(root: Path) -> Path:
     return root.resolve()
 
 
-def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], list[str]]:
+def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
     layout = detect_layout(root)
     if layout == "bids":
         files = walk_input(root, bids.enters)
-        candidates, notes = bids.read_bids(root, files, config.mci_horizon_months)
+        candidates, notes = bids.read_bids(root, files, config.mci_horizon_months, space)
     else:
         files = walk_input(root, lambda folder: folder != DEMO_TRUTH)
         read = oasis.read_oasis if layout == "oasis" else adni.read_adni

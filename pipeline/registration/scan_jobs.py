@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heatlas.atlases.images import write_template_image
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.entry_points import PlacedScan, place_in_template
 from heatlas.pipeline.registration.images.brain_extraction import find_brain, sidecar_of
@@ -16,10 +16,10 @@ from heatlas.pipeline.registration.images.given_masks import mask_path
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.scan import RegisteredScan, register_image
 from heatlas.pipeline.run.config.settings import RegistrationConfig
-from heatlas.pipeline.run.layout.group_layout import TEMPLATE
 from heatlas.pipeline.run.layout.private_paths import shown_as
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.template_name import template_name
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job
 from heatlas.pipeline.run.work.provenance import package_versions
@@ -71,7 +71,7 @@ def registration_job(
 def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
     """The settings that a registration depends on; files enter its key by their digests."""
     return dataclasses.replace(
-        config, seed=-1, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model=""
+        config, seed=-1, template="", flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model=""
     )
 
 
@@ -90,7 +90,7 @@ def register_one(
     """
     prefix = outputs["t1w"].with_name("ants_")
     with shown_as(image, source):
-        result = register_image(image, load_template(config.resolution_mm), config, seed, prefix, entry, mask)
+        result = register_image(image, configured_template(config), config, seed, prefix, entry, mask)
     write_template_image(outputs["t1w"], result.t1w, result.grid)
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
     write_template_image(outputs["log_jacobian"], result.log_jacobian, result.grid)
@@ -120,9 +120,7 @@ def place_one(
     with shown_as(image, source):
         scan = load_t1w(image)
         brain = find_brain(scan, config.brain_extraction, mask, model)
-        result = place_in_template(
-            scan, brain, load_template(config.resolution_mm), config.brain_extraction == "template-mask"
-        )
+        result = place_in_template(scan, brain, configured_template(config), config.brain_extraction == "template-mask")
     write_template_image(outputs["t1w"], result.t1w, result.grid)
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
     write_json(outputs["t1w_sidecar"], _placed_sidecar(result, source, config))
@@ -143,7 +141,7 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
     return {
         "Sources": [f"bids:raw:{source}"],
         "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
+        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
         "BrainExtraction": result.brain.source,
         "BiasFieldCorrection": "N4" if config.bias_correction else "none",
         "Orientation": result.orientation,
@@ -158,9 +156,9 @@ def _placed_sidecar(result: PlacedScan, source: str, config: RegistrationConfig)
     return {
         "Sources": [f"bids:raw:{source}"],
         "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
+        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
         "BrainExtraction": result.brain.source,
-        "Registration": f"none here: the image was given in the space of {TEMPLATE}",
+        "Registration": f"none here: the image was given in the space of {template_name(config.template)}",
         "Interpolation": f"linear, from {result.source_grid}" if result.resampled else "none",
     }
 
@@ -171,5 +169,5 @@ def _jacobian_sidecar(source: str, config: RegistrationConfig) -> dict[str, Any]
         "part included; > 0 where the scan is larger than the template.",
         "Sources": [f"bids:raw:{source}"],
         "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
+        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
     }

@@ -54,7 +54,7 @@ def enters(folder: str) -> bool:
     return folder.startswith("sub-")
 
 
-def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[Candidate], list[str]]:
+def read_bids(root: Path, files: InputFiles, horizon_months: int, space: str) -> tuple[list[Candidate], list[str]]:
     """Read a BIDS dataset: one candidate per T1-weighted image; images of other kinds are counted in a note."""
     used, ignored = split_ignored(root, files.images)
     matches = {path: _IMAGE.fullmatch(path) for path in used}
@@ -71,7 +71,7 @@ def read_bids(root: Path, files: InputFiles, horizon_months: int) -> tuple[list[
             "contrast's column is needed."
         )
     common = read_shared_sidecar(root)
-    read = [_candidate(root, path, match, tables, common) for path, match in t1w.items()]
+    read = [_candidate(root, path, match, tables, common, space) for path, match in t1w.items()]
     misnamed = [path for path, match in matches.items() if match is None and _T1W_NAME.fullmatch(path)]
     histories, history_notes = diagnosis_histories(tables)
     candidates = [_with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
@@ -111,7 +111,12 @@ def preference(entities: Mapping[str, str], entry: str) -> tuple[int, ...]:
 
 
 def _candidate(
-    root: Path, path: str, match: re.Match[str], tables: BidsTables, common: Mapping[str, object]
+    root: Path,
+    path: str,
+    match: re.Match[str],
+    tables: BidsTables,
+    common: Mapping[str, object],
+    space: str,
 ) -> tuple[Candidate, ScanFacts | None]:
     """An image with its values from the tables; no facts if it cannot be used."""
     person, session = match["participant"], match["session"]
@@ -132,7 +137,7 @@ def _candidate(
             f"sidecar of {path}, MagneticFieldStrength '{str(tesla)[:40]}' (not a positive number)"
         )
     stripped = sidecar.get("SkullStripped")
-    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None)
+    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None, space)
     if entities.get("part", "mag") != "mag":
         problem = f"not the magnitude image: part-{entities['part']}"
     if problem is not None:

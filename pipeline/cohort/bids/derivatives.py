@@ -32,8 +32,8 @@ from heatlas.pipeline.cohort.images.file_kinds import is_nifti
 from heatlas.pipeline.cohort.images.headers import read_raw_header
 from heatlas.pipeline.cohort.images.orientation import Orientation, choose_orientation
 from heatlas.pipeline.run.documents import LARGEST_JSON
-from heatlas.pipeline.run.layout.group_layout import TEMPLATE
 from heatlas.pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 Entry = Literal["scan", "brain", "template"]
 ENTRIES: tuple[Entry, ...] = ("scan", "brain", "template")
@@ -47,10 +47,13 @@ MAX_SHARE_OUTSIDE = 0.01
 """Share of the template's brain that an image in its space may miss."""
 
 
-def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[Entry, str | None]:
+def entry_of(
+    entities: Mapping[str, str], skull_stripped: bool | None, template: str = DEFAULT_TEMPLATE
+) -> tuple[Entry, str | None]:
     """Where an image enters (scan, brain or template), and why it cannot be used, if so.
 
-    ``SkullStripped`` of the sidecar takes precedence over the name.
+    `template` is the name of the one whose space images may be in. ``SkullStripped`` of the sidecar takes
+    precedence over the name.
 
     >>> entry_of({"run": "1"}, None), entry_of({"desc": "brain"}, None), entry_of({}, True)
     (('scan', None), ('brain', None), ('brain', None))
@@ -63,10 +66,10 @@ def entry_of(entities: Mapping[str, str], skull_stripped: bool | None) -> tuple[
     known = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS
     if description is not None and description.lower() not in known:
         return "scan", f"not known as a T1-weighted image: desc-{description}; known are {', '.join(sorted(known))}"
-    if space == TEMPLATE:
+    if space == template:
         return "template", None
     if space is not None and space not in NATIVE_SPACES:
-        return "scan", f"in another space than {TEMPLATE}: space-{space}; give the image in the space of the scan"
+        return "scan", f"in another space than {template}: space-{space}; give the image in the space of the scan"
     named = description is not None and description.lower() in BRAIN_DESCRIPTIONS
     return ("brain" if (named if skull_stripped is None else skull_stripped) else "scan"), None
 
@@ -97,14 +100,16 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[Candidate], list[str]]:
+def with_entries(
+    candidates: Sequence[Candidate], start_at: str, template: str = DEFAULT_TEMPLATE
+) -> tuple[list[Candidate], list[str]]:
     """Set where images enter: as recognised by name and sidecar, or as `CohortConfig.start_at` says.
 
     If some images are recognised as what `start_at` says, all others are dropped; if none is, all are treated as such.
     """
     found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
     if start_at == "auto":
-        return list(candidates), _entry_notes(found)
+        return list(candidates), _entry_notes(found, template)
     if found[start_at]:
         return [
             candidate
@@ -118,10 +123,10 @@ def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[C
     ]
 
 
-def _entry_notes(found: Counter[str]) -> list[str]:
+def _entry_notes(found: Counter[str], template: str) -> list[str]:
     if set(found) <= {"scan"}:
         return []
-    meaning = {"scan": "as scans", "brain": "brain-extracted", "template": f"registered to {TEMPLATE}"}
+    meaning = {"scan": "as scans", "brain": "brain-extracted", "template": f"registered to {template_name(template)}"}
     counts = ", ".join(f"{found[entry]} {meaning[entry]}" for entry in ENTRIES if found[entry])
     mixed = (
         "; networks may learn the origin of the images instead of the classes (--start-at)" if len(found) > 1 else ""
@@ -129,12 +134,15 @@ def _entry_notes(found: Counter[str]) -> list[str]:
     return [f"images enter {counts}{mixed}"]
 
 
-def over_template(root: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
+def over_template(root: Path, candidates: Sequence[Candidate], template: str = DEFAULT_TEMPLATE) -> list[Candidate]:
     """Drop images in template space whose grid does not cover its brain; only headers are read."""
-    return [_checked_grid(root, one) if one.scan.kept and one.scan.entry == "template" else one for one in candidates]
+    return [
+        _checked_grid(root, one, template) if one.scan.kept and one.scan.entry == "template" else one
+        for one in candidates
+    ]
 
 
-def _checked_grid(root: Path, candidate: Candidate) -> Candidate:
+def _checked_grid(root: Path, candidate: Candidate, template: str) -> Candidate:
     if not is_nifti(candidate.scan.file):
         return candidate.dropped("not in template space: only NIfTI images can be; give the scan itself")
     header = read_raw_header(root / candidate.scan.file)
@@ -142,24 +150,24 @@ def _checked_grid(root: Path, candidate: Candidate) -> Candidate:
     if not isinstance(orientation, Orientation):
         return candidate.dropped(orientation)
     i, j, k = (int(side) for side in header.get_data_shape()[:3])
-    problem = template_space_problem(Grid((i, j, k), orientation.affine))
+    problem = template_space_problem(Grid((i, j, k), orientation.affine), template)
     return candidate if problem is None else candidate.dropped(problem)
 
 
-def template_space_problem(grid: Grid) -> str | None:
+def template_space_problem(grid: Grid, template: str) -> str | None:
     """Why a grid cannot be that of an image in template space; None if it covers the template's brain."""
-    voxels = grid.to_voxel(_template_brain_mm())
+    voxels = grid.to_voxel(_template_brain_mm(template))
     outside = ((voxels < -0.5) | (voxels > np.array(grid.shape) - 0.5)).any(axis=1).mean()
     if outside <= MAX_SHARE_OUTSIDE:
         return None
     return (
-        f"not in the space of {TEMPLATE}: its grid misses {outside:.0%} of the template's brain ({grid}); "
-        "give the scan itself, to be registered here"
+        f"not in the space of {template_name(template)}: its grid misses {outside:.0%} of the template's brain "
+        f"({grid}); give the scan itself, to be registered here"
     )
 
 
 @functools.cache
-def _template_brain_mm() -> NDArray[np.float64]:
+def _template_brain_mm(template: str) -> NDArray[np.float64]:
     """(N, 3) world coordinates of the template's brain, every 4 mm."""
-    template = load_template(4.0)
-    return template.grid.to_world(np.argwhere(template.brain_mask))
+    brain = load_template(4.0, template)
+    return brain.grid.to_world(np.argwhere(brain.brain_mask))

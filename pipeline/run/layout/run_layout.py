@@ -17,7 +17,7 @@ class RunLayout(GroupFiles):
     """Paths of one run folder."""
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
-        return ScanFiles(self.root, participant_id, session_id, resolution_mm)
+        return ScanFiles(self.root, participant_id, session_id, resolution_mm, template=self.template)
 
     def fold(self, index: int, repeat: int | None = None) -> FoldFiles:
         """Network of a fold; its first training by default, further repeats have subfolders."""
@@ -33,10 +33,6 @@ class RunLayout(GroupFiles):
     def kept_backbone(self) -> Path:
         """Copy of what the probes of a run stand on, as a folder that ``heatlas run --backbone`` can be given."""
         return self.root / "models" / "kept_backbone"
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config.toml"
 
     @property
     def lock(self) -> Path:
@@ -57,7 +53,7 @@ class RunLayout(GroupFiles):
 
     def mask_sidecar(self, resolution_mm: float) -> Path:
         """What the brain masks of all scans are: BIDS lets a file at the top speak for those below."""
-        return self.root / f"{space_and_resolution(resolution_mm)}_desc-brain_mask.json"
+        return self.root / f"{space_and_resolution(self.space, resolution_mm)}_desc-brain_mask.json"
 
     @property
     def failures(self) -> Path:
@@ -220,7 +216,7 @@ class EvaluationLayout(RunLayout):
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         root = self.evaluation / "images" / self.images if self.images else self.root
-        return ScanFiles(root, participant_id, session_id, resolution_mm, self.tissue)
+        return ScanFiles(root, participant_id, session_id, resolution_mm, self.tissue, self.template)
 
     def grid_file(self, unit: str, name: str) -> Path:
         """Scores (TSV), invariance (TSV) or pictures (NPZ) of one grid."""

@@ -121,7 +121,11 @@ def credits(run: RunRecord) -> list[str]:
             "RR021382. Cite Marcus et al. 2007 (OASIS-1, doi:10.1162/jocn.2007.19.9.1498) or 2010 (OASIS-2, "
             "doi:10.1162/jocn.2009.21407). Nobody may be identified, and these terms go with the data."
         )
-    lines.append("Template: ICBM 152 nonlinear asymmetric 2009c, McConnell Brain Imaging Centre, McGill University.")
+    lines.append(
+        "Template: ICBM 152 nonlinear asymmetric 2009c, McConnell Brain Imaging Centre, McGill University."
+        if run.layout.space == DEFAULT_TEMPLATE
+        else f"Template {run.layout.space}: {_source(run, 'template').get('credit', 'see its authors')}"
+    )
     return lines
 
 
@@ -228,10 +232,13 @@ def _registration(run: RunRecord) -> str:
         parts.append("Brains were extracted with SynthStrip [@synthstrip].")
     if settings.bias_correction:
         parts.append("Intensity inhomogeneity was corrected with N4 [@n4].")
+    of_template = f"the template {run.layout.space}"
+    if run.layout.space == DEFAULT_TEMPLATE:
+        of_template = "the ICBM152 2009c nonlinear asymmetric template [@template]"
     parts.append(
         f"Scans were registered with ANTs (ANTsPy{_version(run, 'antspyx')} [@antsx]; rigid, affine and SyN stages "
-        f"with the parameters of {settings.transform} [@syn], one thread, fixed seed) to the brain of the ICBM152 "
-        f"2009c nonlinear asymmetric template [@template] at {number(settings.resolution_mm)} mm."
+        f"with the parameters of {settings.transform} [@syn], one thread, fixed seed) to the brain of "
+        f"{of_template} at {number(settings.resolution_mm)} mm."
     )
     doubtful = int(run.tables["registration"]["flags"].notna().sum())
     if doubtful:
