@@ -18,7 +18,8 @@ space
     The anatomy that world coordinates refer to: the scanner for a raw scan, a template brain after registration.
     Two images in one space may lie on different grids; images on one grid may still be in different spaces.
 template space
-    ``MNI152NLin2009cAsym`` unless ``registration.template`` names another. ``IXI549Space`` is that of SPM12, ``MNI152NLin6Asym`` that of FSL;
+    ``MNI152NLin2009cAsym`` unless ``registration.template`` names another. ``IXI549Space`` is that of SPM12,
+    ``MNI152NLin6Asym`` that of FSL;
     the three differ by several millimetres in places.
 
 Examples

@@ -50,6 +50,7 @@ from heatlas.pipeline.run.layout.folder import (
 )
 from heatlas.pipeline.run.layout.private_paths import last_part
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import clear_stale_scratch
@@ -167,7 +168,10 @@ def _write_provenance(work: Work, cohort: InputCohort) -> None:
         "input_layout": cohort.layout,
         "synthetic": work.truth.is_file(),
         "template": {
-            "name": source.name, "source": source.origin, "sha256": source.digest, "credit": source.credit,
+            "name": source.name,
+            "source": source.origin,
+            "sha256": source.digest,
+            "credit": source.credit,
             "note": source.note,
         },
         "atlas": {
@@ -241,6 +245,10 @@ def demo_command(arguments: argparse.Namespace) -> int:
     """``heatlas demo``."""
     arguments.preset, arguments.participant_label = "demo", []
     config = with_backbone(load_config("demo", arguments.config, seed_of(arguments)))
+    if template_name(config.registration.template) != DEFAULT_TEMPLATE:
+        raise UsageError(
+            f"registration.template: the demo's people are made from {DEFAULT_TEMPLATE}. Leave the setting out."
+        )
     require_settings(config, stages_until(arguments.stop_after), elsewhere=arguments.executor is not None)
     _require_demo_folder(arguments.out)
     cohort = arguments.out / "cohort"

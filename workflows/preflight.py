@@ -36,6 +36,7 @@ from heatlas.pipeline.run.config.settings import AttributionConfig, Config, Regi
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.private_paths import without_home
 from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.statistics.requested import require_names
 from heatlas.workflows.command_line import STAGES
 

@@ -8,6 +8,16 @@ from pathlib import Path
 DEFAULT_TEMPLATE = "MNI152NLin2009cAsym"
 
 
+def is_mni(name: str) -> bool:
+    """Whether coordinates of a template are those of the Montreal Neurological Institute, up to some millimetres."""
+    return name.startswith("MNI152")
+
+
+def axes_of(name: str) -> str:
+    """What coordinates in the space of a template are called."""
+    return "MNI" if is_mni(name) else name
+
+
 def template_name(setting: str) -> str:
     """Name as TemplateFlow and BIDS spell it; empty if the setting is neither a name nor the path of a ``tpl-`` folder.
 

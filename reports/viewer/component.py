@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, axes_of
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, ColourScale
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.components import Component, embedded_json
@@ -180,5 +180,5 @@ def _exactness(space: ViewingSpace) -> str:
     blocks = f", each the mean of {space.side}×{space.side}×{space.side} voxels of the file" if space.side > 1 else ""
     return (
         f"Voxels of {size} mm{blocks}, in {2 * LEVELS + 1} levels; ± is the largest rounding error of the value shown. "
-        "Coordinates are those of the template (MNI, RAS+)."
+        f"Coordinates are those of the template ({axes_of(space.template.name)}, RAS+)."
     )

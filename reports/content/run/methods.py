@@ -19,6 +19,7 @@ from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import GUIDED_MAP
 from heatlas.pipeline.run.plain_text import plain
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.reports.content.run.methods_statistics import analyses_text

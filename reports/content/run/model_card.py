@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from heatlas.atlases.templates import find_template
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
 from heatlas.pipeline.models.families.registry import parameter_count
 from heatlas.pipeline.models.inputs import configured_input
