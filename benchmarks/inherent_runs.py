@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.splits import Split, make_split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
@@ -125,7 +125,7 @@ class Workplace:
         )[0]
 
     def _atlas(self, config: Config) -> Any:
-        return load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+        return load_atlas(config.regions.atlas, configured_grid(config.registration))
 
 
 def networks(recipe: Recipe, cohort: JudgedCohort, seed: int) -> Networks:

@@ -27,7 +27,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import configured_grid, find_template
 from heatlas.pipeline.cohort.applied import read_scan, to_apply
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.cohort.people.balance import balance_sentence
@@ -50,6 +50,7 @@ from heatlas.pipeline.run.layout.folder import (
 )
 from heatlas.pipeline.run.layout.private_paths import last_part
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import clear_stale_scratch
@@ -78,7 +79,7 @@ def run_pipeline(
     config = with_registration_seed(config, recognise_run_folder(out, source))
     with run_lock(RunLayout(out.resolve()).lock) as lock_note:
         if source.one_image and source.input.is_file():
-            cohort = read_scan(source.input, config.cohort)
+            cohort = read_scan(source.input, config.cohort, config.registration.template)
         else:
             cohort = read_cohort(source.input, config.cohort, config.seed, selection)
         if config.training.networks_of:
@@ -161,12 +162,18 @@ def _run_stage(stage: str, work: Work, log: logging.Logger) -> bool:
 def _write_provenance(work: Work, cohort: InputCohort) -> None:
     """Write the provenance of the results."""
     config = work.config
-    template = load_template(config.registration.resolution_mm)
-    atlas = load_atlas(config.regions.atlas, template.grid)
+    source = find_template(config.registration.template)
+    atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     sources = {
         "input_layout": cohort.layout,
         "synthetic": work.truth.is_file(),
-        "template": {"name": template.name, "sha256": template.source_digest},
+        "template": {
+            "name": source.name,
+            "source": source.origin,
+            "sha256": source.digest,
+            "credit": source.credit,
+            "note": source.note,
+        },
         "atlas": {
             "name": atlas.name,
             "title": atlas.title,
@@ -244,6 +251,10 @@ def demo_command(arguments: argparse.Namespace) -> int:
     """``heatlas demo``."""
     arguments.preset, arguments.participant_label = "demo", []
     config = with_backbone(load_config("demo", arguments.config, seed_of(arguments)))
+    if template_name(config.registration.template) != DEFAULT_TEMPLATE:
+        raise UsageError(
+            f"registration.template: the demo's people are made from {DEFAULT_TEMPLATE}. Leave the setting out."
+        )
     require_settings(config, stages_until(arguments.stop_after), elsewhere=arguments.executor is not None)
     _require_demo_folder(arguments.out)
     cohort = arguments.out / "cohort"

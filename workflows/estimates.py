@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.reading import InputCohort
@@ -85,7 +85,7 @@ def made_of(
     workers: int,
 ) -> ResourceEstimate:  # fmt: skip
     """The estimate from counts: scans kept and labelled, those each fold trains with, and one timed step."""
-    settings, voxels = config.training, math.prod(template_grid(config.registration.resolution_mm).shape)
+    settings, voxels = config.training, math.prod(configured_grid(config.registration).shape)
     seconds = {}
     if "registration" in stages:
         seconds["registration"] = rounds(kept, workers) * registration_seconds(config)

@@ -8,7 +8,7 @@ import textwrap
 import pandas as pd
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
@@ -57,7 +57,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
         if lock_note:
             log.warning("%s", lock_note)
         clear_stale_scratch(layout)
-        atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+        atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
         split = Split.read(layout) if SPLITS_TABLE.path(layout).is_file() else Split(())
         scans, missing = registered_scans(layout, config)
         for name in missing:

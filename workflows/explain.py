@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from heatlas.atlases.labels import Atlas, load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.records import SCANS_TABLE, ScanTable
 from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, explainable, show_scans
@@ -78,7 +78,7 @@ def _explain(layout: ExplanationLayout, arguments: argparse.Namespace) -> int:
 
 def _atlas_of(layout: ExplanationLayout, config: Config) -> Atlas:
     try:
-        return load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+        return load_atlas(config.regions.atlas, configured_grid(config.registration))
     except (UsageError, BadInputError) as error:
         raise type(error)(f"{layout.config}: regions.atlas: {error}") from error
 

@@ -49,6 +49,7 @@ from heatlas.pipeline.run.layout.bundle_layout import SECTION, Bundle, BundleLay
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json, write_text
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.reports.content.run.model_card import model_card
 from heatlas.reports.read.run_record import read_run
@@ -204,7 +205,7 @@ def shared_settings(config: Config) -> Config:
         config,
         cohort=replace(config.cohort, without="", table="", freesurfer_folder=""),
         training=replace(config.training, from_run=""),
-        registration=replace(config.registration, synthstrip_model=""),
+        registration=replace(config.registration, synthstrip_model="", template=DEFAULT_TEMPLATE),
         model=with_body(config.model) if isinstance(config.model, ProbeConfig) else config.model,
         regions=replace(config.regions, own_labels=""),
         privacy=PrivacyConfig(),
@@ -241,7 +242,7 @@ def metadata(
                     "num_channels": 1,
                     "spatial_shape": list(spec.shape), "dtype": "float32", "value_range": [0, 1],
                     "is_patch_data": False, "channel_def": {"0": "image"},
-                    "space": "MNI152NLin2009cAsym", "resolution_mm": spec.resolution_mm,
+                    "space": DEFAULT_TEMPLATE, "resolution_mm": spec.resolution_mm,
                     "affine": spec.grid.affine.tolist(), "normalisation": spec.normalisation,
                 }
             },

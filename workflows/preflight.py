@@ -13,7 +13,7 @@ import pandas as pd
 
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import configured_grid, find_template
 from heatlas.pipeline.cohort.people.balance import BALANCE_COLUMNS
 from heatlas.pipeline.cohort.people.splits import (
     PARTS,
@@ -37,6 +37,7 @@ from heatlas.pipeline.run.config.settings import AttributionConfig, Config, Regi
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.private_paths import without_home
 from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.statistics.requested import require_names
 from heatlas.workflows.command_line import STAGES
 
@@ -130,9 +131,14 @@ def _require_methods(config: Config) -> None:
 
 def atlas_groups(config: Config) -> frozenset[str]:
     """Bilateral groups of the configured atlas; labels given by path must fit their table and the grid."""
-    atlas = find_atlas(config.regions.atlas)
+    atlas, name = find_atlas(config.regions.atlas), template_name(config.registration.template)
+    if atlas.carried and name != DEFAULT_TEMPLATE:
+        raise UsageError(
+            f"regions.atlas = {atlas.name}: lies in {DEFAULT_TEMPLATE}, and registration.template is {name}. Give the "
+            f"path of a label image in {name} (.nii.gz with a .tsv beside it) as regions.atlas."
+        )
     if not atlas.carried:
-        load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+        load_atlas(config.regions.atlas, configured_grid(config.registration))
     return frozenset(atlas.read_table().groups)
 
 
@@ -143,7 +149,9 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     notes = []
     if "registration" in stages:
         require_ants(cohort.table.kept)
-        notes = _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
+        template = find_template(config.registration.template)  # read before work starts
+        notes = [f"template {template.name} from {template.origin}: {template.note}"] * bool(template.note)
+        notes += _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)
     if "regions" in stages:
         notes += _own_region_notes(config, cohort)
     if "pretraining" in stages:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.images.conversion import convert_scans
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
@@ -154,7 +154,7 @@ def train(work: Work) -> Result:
     trained = [fold.index for fold, outcome in zip(split.folds, firsts, strict=True) if outcome.ok]
     outside = work.outside("registration")
     applied = apply_networks(work.layout, outside, split, trained, work.config, work.executor, work.digests)
-    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     beside = compare_with_baselines(
         work.layout, scans, split, config, PackedAtlas.of(atlas), work.executor, work.digests
     )
@@ -171,7 +171,7 @@ def pretrain(work: Work) -> Result:
 def explain(work: Work) -> Result:
     """Explain every scan by networks that were not trained with its participant."""
     layout, config = work.layout, work.config
-    atlas = load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm))
+    atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     labelled, outcomes = work.labelled("registration"), list[Outcome]()
     if not work.without_labels:
         scans, predictions = work.predicted(), PREDICTIONS_TABLE.read(layout, ["scan_id"])
@@ -192,7 +192,7 @@ def aggregate(work: Work) -> Result:
         done = aggregate_applied(layout, applied, tables, work.map_names, config, work.digests, run)
         return Result(own_regions(work, applied), done)
     scans, predictions = work.predicted("attribution"), PREDICTIONS_TABLE.read(layout, ["scan_id"])
-    grid = template_grid(config.registration.resolution_mm)
+    grid = configured_grid(config.registration)
     done, outcomes = aggregate_relevance(
         layout, scans, predictions, work.map_names, grid, config, work.executor, work.digests
     )
@@ -223,7 +223,7 @@ def infer(work: Work) -> Result:
     explained = work.predicted("attribution")
     measured, atlas = False, None
     if task_of(config.cohort).kind.name == TWO_CLASSES:
-        atlas = PackedAtlas.of(load_atlas(config.regions.atlas, template_grid(config.registration.resolution_mm)))
+        atlas = PackedAtlas.of(load_atlas(config.regions.atlas, configured_grid(config.registration)))
         measured = measure_images(layout, explained, config, atlas, work.executor, work.digests)
 
     def statistics() -> list[Path]:

@@ -30,6 +30,7 @@ from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import listed
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 FEWEST = 3
 """People of each class with whom performance can be measured and baselines fitted."""
@@ -61,7 +62,7 @@ def person_of_image(name: str) -> tuple[str, str | None]:
     return f"sub-{re.sub('[^A-Za-z0-9]', '', stem) or 'scan'}", None
 
 
-def read_scan(path: Path, config: CohortConfig) -> InputCohort:
+def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE) -> InputCohort:
     """One image as a cohort of one person, of whom nothing is known but the name of the file.
 
     BadInputError if it is no image, cannot be used, or is of someone whom ``cohort.without`` names.
@@ -73,7 +74,8 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
         )
     path = path.resolve()
     person, session = person_of_image(path.name)
-    entry, problem, _ = entry_of_file(path, config.kind)
+    space = template_name(template)
+    entry, problem, _ = entry_of_file(path, config.kind, space)
     candidate = Candidate(Scan(person, session, image_stem(path.name), path.name, entry=entry))
     if config.without and not without_people([candidate], Path(config.without))[0].scan.kept:
         raise BadInputError(
@@ -81,13 +83,13 @@ def read_scan(path: Path, config: CohortConfig) -> InputCohort:
             "scan of someone else, or rename the file if it is of another person."
         )
     candidates, notes = with_entries([candidate if problem is None else candidate.dropped(problem)], config.start_at)
-    candidates = with_anatomy(path.parent, candidates, config.kind, config.max_voxel_mm)
+    candidates = with_anatomy(path.parent, candidates, config.kind, config.max_voxel_mm, space)
     candidates, header_notes = with_readable_headers(path.parent, candidates, config.max_voxel_mm)
-    (found,) = over_template(path.parent, candidates)
+    (found,) = over_template(path.parent, candidates, template)
     if not found.scan.kept:
         raise BadInputError(f"{path}: {found.scan.reason}. Give one readable {config.kind.scan} with its orientation.")
     _require_voxels(path)
-    notes += entry_notes([found]) if config.start_at == "auto" else []
+    notes += entry_notes([found], space) if config.start_at == "auto" else []
     return InputCohort(path.parent, "image", ScanTable((found.scan,)), (*notes, *header_notes, UNKNOWN_OF_IMAGE))
 
 

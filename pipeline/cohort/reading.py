@@ -41,6 +41,7 @@ from heatlas.pipeline.cohort.walking import InputFiles, walk_input
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 DEMO_TRUTH = "truth"
 """Folder of the demo cohort that holds the planted truth, which must not be read as input."""
@@ -103,12 +104,15 @@ class ScanSelection:
         How records are anonymised.
     entities : mapping
         Values by entity of BIDS, which names of images must have.
+    template : str
+        The one whose space images may be in, as in the settings.
     """
 
     participants: tuple[str, ...] = ()
     manifest: Manifest | None = None
     disguise: Disguise | None = None
     entities: Filter = field(default_factory=dict)
+    template: str = DEFAULT_TEMPLATE
 
 
 def read_cohort(
@@ -136,9 +140,10 @@ def read_cohort(
     if not isinstance(selection, ScanSelection):
         selection = ScanSelection(tuple(selection))
     root = _input_folder(root)
-    layout, candidates, notes = _found(root, config)
+    space = template_name(selection.template)
+    layout, candidates, notes = _found(root, config, space)
     candidates, entry_lines = with_entries(candidates, config.start_at)
-    candidates = with_anatomy(root, candidates, config.kind, config.max_voxel_mm)
+    candidates = with_anatomy(root, candidates, config.kind, config.max_voxel_mm, space)
     measured = config.freesurfer_folder or (str(root) if layout == "freesurfer" and has_volumes(root) else "")
     candidates, volume_notes = with_segmented_volumes(candidates, measured)
     candidates, range_notes = possible_scans(candidates)
@@ -151,12 +156,12 @@ def read_cohort(
     if config.without:
         candidates = without_people(candidates, Path(config.without))
     candidates, header_notes = with_readable_headers(root, candidates, config.max_voxel_mm)
-    candidates = without_duplicates(over_template(root, candidates))
+    candidates = without_duplicates(over_template(root, candidates, selection.template))
     matches: list[Match] = []
     if selection.manifest is not None:
         candidates, matches = select(root, candidates, selection.manifest)
     candidates = one_per_session(included(candidates, config.include))
-    entry_lines += entry_notes(candidates) if config.start_at == "auto" else []
+    entry_lines += entry_notes(candidates, space) if config.start_at == "auto" else []
     clinical, clinical_notes = clinical_table(candidates, config.clinical_columns, selection.disguise)
     scans, age_notes = capped_ages(candidate.scan for candidate in candidates)
     notes += roll_over_notes(scan.participant_id for scan in scans if scan.kept)
@@ -183,7 +188,7 @@ def _input_folder(root: Path) -> Path:
     return root.resolve()
 
 
-def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], list[str]]:
+def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
     layout = detect_layout(root, with_table=bool(config.table))
     if layout not in ("bids", "table") and config.kind.through_t1w:
@@ -193,9 +198,12 @@ def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], l
         )
     if layout == "bids":
         files = walk_input(root, bids.enters)
-        candidates, notes = bids.read_bids(root, files, config.mci_horizon_months, config.kind, config.label)
+        candidates, notes = bids.read_bids(root, files, config.mci_horizon_months, config.kind, config.label, space)
+    elif layout == "table":
+        files = walk_input(root, _searched)
+        candidates, notes = read_listed(root, files, config, space)
     else:
-        files = walk_input(root, _ENTERS.get(layout, lambda folder: folder != DEMO_TRUTH))
+        files = walk_input(root, _ENTERS.get(layout, _searched))
         candidates, notes = _READERS[layout](root, files, config)
     known = {"oasis": files.pairs, "freesurfer": files.foreign}
     used = known.get(layout, [one.scan.image for one in candidates if one.scan.image is not None])
@@ -205,10 +213,13 @@ def _found(root: Path, config: CohortConfig) -> tuple[Layout, list[Candidate], l
     return layout, candidates, notes
 
 
+def _searched(folder: str) -> bool:
+    return folder != DEMO_TRUTH
+
+
 _READERS: Mapping[str, Callable[[Path, InputFiles, CohortConfig], tuple[list[Candidate], list[str]]]] = {
     "adni": adni.read_adni,
     "oasis": oasis.read_oasis,
-    "table": read_listed,
     "freesurfer": freesurfer.read_subjects,
     "caps": caps.read_caps,
 }

@@ -99,7 +99,7 @@ def place_in_template(
     """
     i, j, k = image.data.shape
     source = Grid((i, j, k), image.affine)
-    problem = template_space_problem(source)
+    problem = template_space_problem(source, template.setting)
     if problem is not None:
         raise BadInputError(f"{image.path}: {problem}")
     if source.same_as(template.grid):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heatlas.atlases.images import write_template_image
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.entry_points import PlacedScan, place_in_template, placed_brain
 from heatlas.pipeline.registration.images.brain_extraction import sidecar_of
@@ -18,10 +18,10 @@ from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.scan import RegisteredScan, register_image
 from heatlas.pipeline.run.config.image_kinds import KINDS, T1W, ImageKind
 from heatlas.pipeline.run.config.settings import RegistrationConfig
-from heatlas.pipeline.run.layout.group_layout import TEMPLATE
 from heatlas.pipeline.run.layout.private_paths import shown_as
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.template_name import template_name
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job
 from heatlas.pipeline.run.work.provenance import package_versions
@@ -96,7 +96,7 @@ class Through:
 def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
     """The settings that a registration depends on; files enter its key by their digests."""
     return dataclasses.replace(
-        config, seed=-1, flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model=""
+        config, seed=-1, template="", flagged="keep", hippocampus_source="auto", mask_pattern="", synthstrip_model=""
     )
 
 
@@ -115,7 +115,7 @@ def register_one(
     `source` is the path of the scan relative to the input folder, for the sidecar; `mask` may exist or not. With
     `through` the scan is registered through a T1-weighted image, which is written too.
     """
-    prefix, template = outputs["image"].with_name("ants_"), load_template(config.resolution_mm)
+    prefix, template = outputs["image"].with_name("ants_"), configured_template(config)
     own: dict[str, Any] = {}
     if through is None:
         with shown_as(image, source):
@@ -161,7 +161,7 @@ def place_one(
 
     There is no transform, so no volume change either.
     """
-    kind, template = KINDS[suffix], load_template(config.resolution_mm)
+    kind, template = KINDS[suffix], configured_template(config)
     with shown_as(image, source):
         scan = load_t1w(image)
         brain = placed_brain(scan, kind, template, config, mask)
@@ -186,7 +186,7 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
     return {
         "Sources": [f"bids:raw:{source}"],
         "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
+        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
         "BrainExtraction": result.brain.source,
         "BiasFieldCorrection": "N4" if config.bias_correction else "none",
         "Orientation": result.orientation,
@@ -211,9 +211,9 @@ def _placed_sidecar(result: PlacedScan, source: str, config: RegistrationConfig)
     return {
         "Sources": [f"bids:raw:{source}"],
         "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
+        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
         "BrainExtraction": result.brain.source,
-        "Registration": f"none here: the image was given in the space of {TEMPLATE}",
+        "Registration": f"none here: the image was given in the space of {template_name(config.template)}",
         "Interpolation": f"linear, from {result.source_grid}" if result.resampled else "none",
     }
 
@@ -224,5 +224,5 @@ def _jacobian_sidecar(source: str, config: RegistrationConfig) -> dict[str, Any]
         "part included; > 0 where the scan is larger than the template.",
         "Sources": [f"bids:raw:{source}"],
         "SkullStripped": True,
-        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {TEMPLATE}",
+        "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
     }

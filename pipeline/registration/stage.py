@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatlas.atlases.catalogue import find_atlas
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
 from heatlas.pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
@@ -98,7 +98,7 @@ def register_scans(
     if config.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.synthstrip_model))
     resolution, finished = config.resolution_mm, dict[str, Outcome]()
-    template_digest = load_template(resolution).source_digest if kept else ""
+    template_digest = configured_template(config).source_digest if kept else ""
     atlas_digest = find_atlas(atlas).digest
     jobs = [
         dataclasses.replace(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.analyses.evaluation_verdict import lines_on
 from heatlas.reports.analyses.evidence import sum_error
@@ -148,7 +148,7 @@ def _unseen(run: RunRecord) -> Caution | None:
     described = [model for model in run.models.values() if "seen_shape" in model]
     if not described:
         return None
-    brain = load_template(run.config.registration.resolution_mm).brain_mask
+    brain = configured_template(run.config.registration).brain_mask
     shares = []
     for model in described:
         box, shape = model.get("input", {}).get("box"), model["seen_shape"]

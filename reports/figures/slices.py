@@ -20,8 +20,9 @@ import numpy as np
 import scipy.ndimage
 from numpy.typing import NDArray
 
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.regions.maps import load_whole
+from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.reports.figures.pictures import LIGHTEST, NIGHT
 from heatlas.reports.figures.style import cool, warm
@@ -162,10 +163,10 @@ class Backdrop:
         return nib.Nifti1Image(self.image.values * self.mask, self.image.affine)  # type: ignore[no-untyped-call]
 
     @classmethod
-    def load(cls, resolution_mm: float) -> Backdrop | None:
+    def load(cls, registration: RegistrationConfig) -> Backdrop | None:
         """The template at the run's resolution; None if its package is not installed."""
         try:
-            template = load_template(resolution_mm)
+            template = configured_template(registration)
         except HeatlasError:
             return None
         ceiling = float(np.percentile(template.t1w[template.brain_mask], 99.5))

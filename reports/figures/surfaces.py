@@ -1,8 +1,8 @@
 """Mean maps on the cortical surface, in a glass brain and on slices, drawn by nilearn.
 
-The surface is fsaverage5, whose files are part of nilearn: nothing is downloaded. Maps lie in MNI152NLin2009cAsym
-space and fsaverage in MNI305 space, a few millimetres apart. This is not corrected: the pictures are for display only,
-and no number of a report is made from them.
+The surface is fsaverage5, whose files are part of nilearn: nothing is downloaded. Maps lie in the
+space of an MNI152 template and fsaverage in MNI305 space, a few millimetres apart. This is not corrected: the pictures
+are for display only, and no number of a report is made from them.
 """
 
 from __future__ import annotations

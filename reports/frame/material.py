@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from heatlas.atlases.spaces import template_grid
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import configured_grid, configured_template
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.stage import MAPS_STAGE
 from heatlas.pipeline.run.cells import REMEDY
@@ -58,7 +57,7 @@ class Material:
 
     @cached_property
     def backdrop(self) -> Backdrop | None:
-        return Backdrop.load(self.run.resolution_mm)
+        return Backdrop.load(self.run.config.registration)
 
     @cached_property
     def faults(self) -> Faults:
@@ -96,14 +95,14 @@ class Material:
         if self.backdrop is None:
             return ""
         path = self.gallery.folder / "registration_template.png"
-        template = load_template(self.run.resolution_mm)
+        template = configured_template(self.run.config.registration)
         brain = BrainImage(template.t1w * template.brain_mask, template.grid.affine)
-        self.gallery.write(draw_overview(brain, template, ["The template, ICBM152 2009c"]), path.name)
+        self.gallery.write(draw_overview(brain, template, [f"The template, {template.name}"]), path.name)
         return self.address(path)
 
     def image(self, path: Path) -> BrainImage | None:
         """A map that the run should have, whole; None, and a fault, where it is missing or damaged."""
-        file, grid = path.relative_to(self.run.layout.root).as_posix(), template_grid(self.run.resolution_mm)
+        file, grid = path.relative_to(self.run.layout.root).as_posix(), configured_grid(self.run.config.registration)
         if not path.is_file():
             self.faults.add(f"{file}: this map is missing. Repeat the command that made this run.")
             return None

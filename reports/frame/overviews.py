@@ -7,7 +7,6 @@ sides of the person.
 
 from __future__ import annotations
 
-import functools
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -127,18 +126,13 @@ def overview_job(layout: RunLayout, scan: Scan, row: Mapping[Any, Any], resoluti
     lines = caption_lines(files.name, row)
     registered = receipt_key(layout, "registration", files.name) or ""
     key = unit_key({"registration": registered}, [lines, resolution_mm], draw_one)
-    arguments = (files.image, resolution_mm, lines)
+    arguments = (files.image, resolution_mm, files.template, lines)
     return Job(STAGE, files.name, key, {"overview": files.overview}, draw_one, arguments)
 
 
-def draw_one(outputs: dict[str, Path], t1w: Path, resolution_mm: float, lines: Sequence[str]) -> None:
+def draw_one(outputs: dict[str, Path], t1w: Path, resolution_mm: float, template: str, lines: Sequence[str]) -> None:
     """Job: draw the overview of one scan."""
-    write_overview(outputs["overview"], t1w, _template(resolution_mm), lines)
-
-
-@functools.cache
-def _template(resolution_mm: float) -> Template:
-    return load_template(resolution_mm)
+    write_overview(outputs["overview"], t1w, load_template(resolution_mm, template), lines)
 
 
 def caption_lines(name: str, row: Mapping[Any, Any]) -> list[str]:

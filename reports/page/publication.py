@@ -7,6 +7,7 @@ from functools import partial
 from urllib.parse import quote
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.template_name import is_mni
 from heatlas.pipeline.run.work.progress import Progress
 from heatlas.reports.content.relevance.maps import class_difference, group_map
 from heatlas.reports.figures.gallery import Gallery
@@ -53,7 +54,7 @@ def draw_maps(layout: RunLayout, gallery: Gallery, name: str) -> tuple[str, ...]
         shown["-minus-".join(run.map_groups)] = class_difference(material, name)
     with house_style():
         for group, one in ((group, one) for group, one in shown.items() if one is not None):
-            for view in VIEWS:
+            for view in VIEWS if is_mni(run.layout.space) else ("slices",):  # the others are of MNI space
                 figure = draw_group_maps([(one, (view,))], material.backdrop)
                 title = f"map-{name}_group-{quote(group, safe='')}_view-{view}"
                 gallery.add(figure, title, one.title, one.title, "png")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.labels import Atlas, load_atlas
-from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError
@@ -123,13 +123,13 @@ def draw_one(
 
     Raises HeatlasError if the template or the atlas is not at hand, or an image cannot be read.
     """
-    space = viewing_space(resolution_mm, atlas)
-    grid = template_grid(resolution_mm)
+    space = viewing_space(resolution_mm, atlas, files.template)
     if space is None:
         raise BadInputError(f"{files.name}: the template or the atlas {atlas!r} is not at hand on this machine.")
+    grid = space.source
     brain = _brain(files.image, grid)
     own, inside = BrainImage(brain, grid.affine), brain > 0
-    labels = space.atlas if space.side == 1 else _atlas(atlas, resolution_mm)
+    labels = space.atlas if space.side == 1 else _atlas(atlas, grid)
     maps = {name: read_map(files.relevance_map(name), grid) for name in units}
     images = {name: BrainImage(values, grid.affine) for name, values in maps.items()}
     views = {name: view_of(image, CUTS, inside) for name, image in images.items()}
@@ -155,8 +155,8 @@ def _rows(views: Mapping[str, MapView], units: Mapping[str, str], how: str = "")
 
 
 @functools.cache
-def _atlas(name: str, resolution_mm: float) -> Atlas:
-    return load_atlas(name, template_grid(resolution_mm))
+def _atlas(name: str, grid: Grid) -> Atlas:
+    return load_atlas(name, grid)
 
 
 def _brain(path: Path, grid: Grid) -> NDArray[np.float32]:

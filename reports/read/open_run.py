@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import nibabel as nib
 import pandas as pd
 
-from heatlas.atlases.spaces import template_grid
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import configured_grid, configured_template
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.maps import read_map
@@ -213,7 +212,9 @@ class OpenRun:
                 f"{path}: this run has no such map. Finish it with heatlas run; [attribution] keep_maps decides which "
                 "maps are kept."
             )
-        read_map(path, template_grid(self.record.resolution_mm))  # all of it now: a file cut short has a good header
+        read_map(
+            path, configured_grid(self.record.config.registration)
+        )  # all of it now: a file cut short has a good header
         return nib.nifti1.Nifti1Image.from_filename(path)
 
     def _first_scan(self, participant: str) -> pd.Series:
@@ -268,7 +269,7 @@ class OpenRun:
         from nilearn.plotting import plot_stat_map
 
         image = self.map(map_name, group, participant)
-        template = load_template(self.record.resolution_mm)
+        template = configured_template(self.record.config.registration)
         background = nib.nifti1.Nifti1Image(template.t1w, template.grid.affine)  # type: ignore[no-untyped-call]
         title = ", ".join([map_name or self.maps[0], participant or group or self.record.map_groups[0]])
         return plot_stat_map(image, **{"bg_img": background, "title": title, "cmap": "RdBu_r", **options})

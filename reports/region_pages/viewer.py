@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import HeatlasError
@@ -65,7 +66,7 @@ class RegionPictures:
         if backdrop is None or not run.keeps_mean_maps:
             return None
         try:
-            atlas = load_atlas(run.config.regions.atlas, template_grid(run.config.registration.resolution_mm))
+            atlas = load_atlas(run.config.regions.atlas, configured_grid(run.config.registration))
         except HeatlasError:
             return None
         name = run.main_maps[0]
@@ -169,7 +170,7 @@ class RegionViewers:
     def _coarse(self) -> tuple[ViewingSpace, Blocks]:
         """The whole brain in voxels of twice the side."""
         config = self.material.run.config
-        space = ViewingSpace.on(self.space.grid, 2, config.regions.atlas)
+        space = ViewingSpace.on(self.space.grid, 2, config.regions.atlas, config.registration.template)
         return space, {label: block_mean(values, 2) for label, values in self.blocks.items()}
 
     def components(self, group: str) -> Sequence[Component]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
-from heatlas.atlases.templates import Template, template_on
+from heatlas.atlases.templates import Template, native_grid, template_on
 from heatlas.reports.figures.style import cool, warm
 from heatlas.reports.frame.components import Component, embedded_json
 from heatlas.reports.frame.pages import template_text
@@ -40,19 +40,19 @@ class ViewingSpace:
     atlas: Atlas  # on `grid`
 
     @classmethod
-    def of(cls, resolution_mm: float, atlas: str) -> ViewingSpace:
+    def of(cls, resolution_mm: float, atlas: str, template: str) -> ViewingSpace:
         """Space of a run.
 
-        `resolution_mm`: of the run. `atlas`: name or path, as in the run's configuration. Raises HeatlasError if the
+        `resolution_mm`: of the run. `atlas`, `template`: as in the run's configuration. Raises HeatlasError if the
         template's package or the atlas is not at hand.
         """
-        return cls.on(template_grid(resolution_mm), block_side(resolution_mm), atlas)
+        return cls.on(template_grid(resolution_mm, native_grid(template)), block_side(resolution_mm), atlas, template)
 
     @classmethod
-    def on(cls, source: Grid, side: int, atlas: str) -> ViewingSpace:
+    def on(cls, source: Grid, side: int, atlas: str, template: str) -> ViewingSpace:
         """Space of blocks of ``side`` voxels of a grid each way; see `of`."""
         grid = block_grid(source, side)
-        return cls(source, side, grid, template_on(grid), load_atlas(atlas, grid))
+        return cls(source, side, grid, template_on(grid, template), load_atlas(atlas, grid))
 
 
 def brain_codes(t1w: NDArray[Any]) -> NDArray[np.uint8]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, axes_of
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, ColourScale
 from heatlas.reports.figures.style import OUTCOME_NAMES
 from heatlas.reports.frame.components import Component, embedded_json
@@ -34,30 +35,30 @@ LOWER = "they begin lower where less than a tenth of another class would be draw
 
 
 @functools.lru_cache(maxsize=1)
-def viewing_space(resolution_mm: float, atlas: str) -> ViewingSpace | None:
+def viewing_space(resolution_mm: float, atlas: str, template: str = DEFAULT_TEMPLATE) -> ViewingSpace | None:
     """Space of a run, loaded once for all pages; None where the template's package or the atlas is not at hand."""
     try:
-        return ViewingSpace.of(resolution_mm, atlas)
+        return ViewingSpace.of(resolution_mm, atlas, template)
     except HeatlasError:
         return None
 
 
 @functools.lru_cache(maxsize=1)
-def _shared(resolution_mm: float, atlas: str) -> Component | None:
-    space = viewing_space(resolution_mm, atlas)
+def _shared(resolution_mm: float, atlas: str, template: str) -> Component | None:
+    space = viewing_space(resolution_mm, atlas, template)
     return None if space is None else atlas_component(space)
 
 
 def space_of(material: Material) -> ViewingSpace | None:
     """Viewing space of a run."""
     config = material.run.config
-    return viewing_space(config.registration.resolution_mm, config.regions.atlas)
+    return viewing_space(config.registration.resolution_mm, config.regions.atlas, config.registration.template)
 
 
 def shared_data(material: Material) -> Component | None:
     """Labels and brain that the viewers and explorers of a page read; every page that has one needs this once."""
     config = material.run.config
-    return _shared(config.registration.resolution_mm, config.regions.atlas)
+    return _shared(config.registration.resolution_mm, config.regions.atlas, config.registration.template)
 
 
 def group_viewer(material: Material) -> Component | None:
@@ -179,5 +180,5 @@ def _exactness(space: ViewingSpace) -> str:
     blocks = f", each the mean of {space.side}×{space.side}×{space.side} voxels of the file" if space.side > 1 else ""
     return (
         f"Voxels of {size} mm{blocks}, in {2 * LEVELS + 1} levels; ± is the largest rounding error of the value shown. "
-        "Coordinates are those of the template (MNI, RAS+)."
+        f"Coordinates are those of the template ({axes_of(space.template.name)}, RAS+)."
     )

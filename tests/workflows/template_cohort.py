@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.atlases.templates import load_template
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 CLASSES = ("CN", "MCI", "AD")
 SPAN = slice(12, 26), slice(18, 34), slice(14, 26)
@@ -53,9 +54,14 @@ def write_config(
     return path
 
 
-def write_template_cohort(folder: Path, participants: int = 12, noise: float = 6.0) -> pd.DataFrame:
-    """Write the dataset; returns ``participants.tsv``: ages from 55 to 85, diagnoses in turn."""
-    template = load_template(4.0)
+def write_template_cohort(
+    folder: Path, participants: int = 12, noise: float = 6.0, setting: str = DEFAULT_TEMPLATE, entities: str = ""
+) -> pd.DataFrame:
+    """Write the dataset; returns ``participants.tsv``: ages from 55 to 85, diagnoses in turn.
+
+    `setting`: of the template. `entities`: of BIDS, in the names of the images.
+    """
+    template = load_template(4.0, setting)
     values = np.asarray(template.t1w, np.float32)
     folder.mkdir(parents=True)
     (folder / "dataset_description.json").write_text(json.dumps({"Name": "synthetic", "BIDSVersion": "1.9.0"}))
@@ -66,7 +72,7 @@ def write_template_cohort(folder: Path, participants: int = 12, noise: float = 6
         name, stage = f"sub-{number:02d}", number % len(CLASSES)
         volume = values + random.normal(0, noise, values.shape).astype(np.float32) * (values > 0)
         volume[SPAN] *= 1 + 0.02 * (age - 70) + 0.1 * stage
-        path = folder / name / "anat" / f"{name}_T1w.nii.gz"
+        path = folder / name / "anat" / f"{name}{entities}_T1w.nii.gz"
         path.parent.mkdir(parents=True)
         nib.save(nib.Nifti1Image(np.clip(volume, 0, None) * (values > 0), template.grid.affine), path)
         rows.append((name, age, "MF"[number % 2], CLASSES[stage], f"word{number}", 20 + number % 5))

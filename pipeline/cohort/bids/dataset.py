@@ -38,6 +38,7 @@ from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 _IMAGE = re.compile(
     r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?(?P<folder>anat|pet)/"
@@ -58,11 +59,16 @@ def enters(folder: str) -> bool:
 
 
 def read_bids(
-    root: Path, files: InputFiles, horizon_months: int, kind: ImageKind = T1W, label: str = ""
+    root: Path,
+    files: InputFiles,
+    horizon_months: int,
+    kind: ImageKind = T1W,
+    label: str = "",
+    space: str = DEFAULT_TEMPLATE,
 ) -> tuple[list[Candidate], list[str]]:
     """Read a BIDS dataset: one candidate per image of a kind; images of other kinds are counted in a note.
 
-    `label` is that of the maps of tissue, where `kind` is these.
+    `label` is that of the maps of tissue, where `kind` is these; `space` the name of the template.
     """
     used, ignored = split_ignored(root, files.images)
     matches = {path: _match_of(path, kind) for path in used}
@@ -79,7 +85,7 @@ def read_bids(
             "contrast's column is needed."
         )
     common = read_shared_sidecar(root, kind)
-    read = [_candidate(root, path, match, tables, common, kind, label) for path, match in asked.items()]
+    read = [_candidate(root, path, match, tables, common, kind, label, space) for path, match in asked.items()]
     anatomy = _anatomy(root, matches) if kind.through_t1w else {}
     read = [(_with_t1w(candidate, anatomy), facts) for candidate, facts in read]
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
@@ -176,6 +182,7 @@ def _candidate(
     common: Mapping[str, object],
     kind: ImageKind,
     label: str,
+    space: str,
 ) -> tuple[Candidate, ScanFacts | None]:
     """An image with its values from the tables; no facts if it cannot be used."""
     person, session = match["participant"], match["session"]
@@ -193,7 +200,7 @@ def _candidate(
             f"sidecar of {path}, MagneticFieldStrength '{str(tesla)[:40]}' (not a positive number)"
         )
     stripped = sidecar.get("SkullStripped")
-    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None, kind)
+    entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None, kind, space)
     if entities.get("part", "mag") != "mag":
         problem = f"not the magnitude image: part-{entities['part']}"
     if label and entities.get("label") != label:

@@ -34,8 +34,8 @@ from heatlas.pipeline.cohort.images.headers import read_raw_header
 from heatlas.pipeline.cohort.images.orientation import Orientation, choose_orientation
 from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
 from heatlas.pipeline.run.documents import LARGEST_JSON
-from heatlas.pipeline.run.layout.group_layout import TEMPLATE
 from heatlas.pipeline.run.regular_files import read_regular
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 Entry = Literal["scan", "brain", "template"]
 ENTRIES: tuple[Entry, ...] = ("scan", "brain", "template")
@@ -53,11 +53,15 @@ MAX_SHARE_OUTSIDE = 0.01
 
 
 def entry_of(
-    entities: Mapping[str, str], skull_stripped: bool | None, kind: ImageKind = T1W
+    entities: Mapping[str, str],
+    skull_stripped: bool | None,
+    kind: ImageKind = T1W,
+    template: str = DEFAULT_TEMPLATE,
 ) -> tuple[Entry, str | None]:
     """Where an image enters (scan, brain or template), and why it cannot be used, if so.
 
-    ``SkullStripped`` of the sidecar takes precedence over the name.
+    `template` is the name of the one whose space images may be in. ``SkullStripped`` of the sidecar takes
+    precedence over the name.
 
     >>> entry_of({"run": "1"}, None), entry_of({"desc": "brain"}, None), entry_of({}, True)
     (('scan', None), ('brain', None), ('brain', None))
@@ -70,15 +74,17 @@ def entry_of(
     known = BRAIN_DESCRIPTIONS | SCAN_DESCRIPTIONS | kind.descriptions
     if description is not None and description.lower() not in known:
         return "scan", f"not known as a {kind.scan}: desc-{description}; known are {', '.join(sorted(known))}"
-    if space == TEMPLATE:
+    if space == template:
         return "template", None
     if space is not None and space not in NATIVE_SPACES:
-        return "scan", f"in another space than {TEMPLATE}: space-{space}; give the image in the space of the scan"
+        return "scan", f"in another space than {template}: space-{space}; give the image in the space of the scan"
     named = description is not None and description.lower() in BRAIN_DESCRIPTIONS
     return ("brain" if (named if skull_stripped is None else skull_stripped) else "scan"), None
 
 
-def entry_of_file(path: Path, kind: ImageKind = T1W) -> tuple[Entry, str | None, dict[str, Any]]:
+def entry_of_file(
+    path: Path, kind: ImageKind = T1W, template: str = DEFAULT_TEMPLATE
+) -> tuple[Entry, str | None, dict[str, Any]]:
     """`entry_of` a file of any name, by the entities that this has and its sidecar, which is given too."""
     match = BIDS_NAME.fullmatch(image_stem(path.name))
     entities = dict(one.split("-", 1) for one in match[3].split("_") if one) if match else {}
@@ -87,7 +93,7 @@ def entry_of_file(path: Path, kind: ImageKind = T1W) -> tuple[Entry, str | None,
     except ValueError as error:
         return "scan", f"unreadable sidecar: {error}", {}
     stripped = sidecar.get("SkullStripped")
-    return *entry_of(entities, stripped if isinstance(stripped, bool) else None, kind), sidecar
+    return *entry_of(entities, stripped if isinstance(stripped, bool) else None, kind, template), sidecar
 
 
 def read_sidecar(image: Path) -> dict[str, Any]:
@@ -137,7 +143,7 @@ def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[C
     ]
 
 
-def entry_notes(candidates: Sequence[Candidate]) -> list[str]:
+def entry_notes(candidates: Sequence[Candidate], template: str = DEFAULT_TEMPLATE) -> list[str]:
     """A note on where the images that are used enter, if not all enter as scans.
 
     Asked once one image per session is chosen: fMRIPrep writes the same scan in native and in template space.
@@ -145,7 +151,7 @@ def entry_notes(candidates: Sequence[Candidate]) -> list[str]:
     found = Counter(candidate.scan.entry for candidate in candidates if candidate.scan.kept)
     if set(found) <= {"scan"}:
         return []
-    meaning = {"scan": "as scans", "brain": "brain-extracted", "template": f"registered to {TEMPLATE}"}
+    meaning = {"scan": "as scans", "brain": "brain-extracted", "template": f"registered to {template_name(template)}"}
     counts = ", ".join(f"{found[entry]} {meaning[entry]}" for entry in ENTRIES if found[entry])
     mixed = (
         "; networks may learn the origin of the images instead of the classes (--start-at)" if len(found) > 1 else ""
@@ -153,12 +159,15 @@ def entry_notes(candidates: Sequence[Candidate]) -> list[str]:
     return [f"images enter {counts}{mixed}"]
 
 
-def over_template(root: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
+def over_template(root: Path, candidates: Sequence[Candidate], template: str = DEFAULT_TEMPLATE) -> list[Candidate]:
     """Drop images in template space whose grid does not cover its brain; only headers are read."""
-    return [_checked_grid(root, one) if one.scan.kept and one.scan.entry == "template" else one for one in candidates]
+    return [
+        _checked_grid(root, one, template) if one.scan.kept and one.scan.entry == "template" else one
+        for one in candidates
+    ]
 
 
-def _checked_grid(root: Path, candidate: Candidate) -> Candidate:
+def _checked_grid(root: Path, candidate: Candidate, template: str) -> Candidate:
     if not is_image(candidate.scan.file):
         return candidate.dropped("not in template space: only NIfTI images can be; give the scan itself")
     header = read_raw_header(root / candidate.scan.file)
@@ -166,24 +175,24 @@ def _checked_grid(root: Path, candidate: Candidate) -> Candidate:
     if not isinstance(orientation, Orientation):
         return candidate.dropped(orientation)
     i, j, k = (int(side) for side in header.get_data_shape()[:3])
-    problem = template_space_problem(Grid((i, j, k), orientation.affine))
+    problem = template_space_problem(Grid((i, j, k), orientation.affine), template)
     return candidate if problem is None else candidate.dropped(problem)
 
 
-def template_space_problem(grid: Grid) -> str | None:
+def template_space_problem(grid: Grid, template: str) -> str | None:
     """Why a grid cannot be that of an image in template space; None if it covers the template's brain."""
-    voxels = grid.to_voxel(_template_brain_mm())
+    voxels = grid.to_voxel(_template_brain_mm(template))
     outside = ((voxels < -0.5) | (voxels > np.array(grid.shape) - 0.5)).any(axis=1).mean()
     if outside <= MAX_SHARE_OUTSIDE:
         return None
     return (
-        f"not in the space of {TEMPLATE}: its grid misses {outside:.0%} of the template's brain ({grid}); "
-        "give the scan itself, to be registered here"
+        f"not in the space of {template_name(template)}: its grid misses {outside:.0%} of the template's brain "
+        f"({grid}); give the scan itself, to be registered here"
     )
 
 
 @functools.cache
-def _template_brain_mm() -> NDArray[np.float64]:
+def _template_brain_mm(template: str) -> NDArray[np.float64]:
     """(N, 3) world coordinates of the template's brain, every 4 mm."""
-    template = load_template(4.0)
-    return template.grid.to_world(np.argwhere(template.brain_mask))
+    brain = load_template(4.0, template)
+    return brain.grid.to_world(np.argwhere(brain.brain_mask))

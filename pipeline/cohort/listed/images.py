@@ -24,9 +24,12 @@ from heatlas.pipeline.run.config.image_kinds import ImageKind
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 
-def read_listed(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list[Candidate], list[str]]:
+def read_listed(
+    root: Path, files: InputFiles, config: CohortConfig, space: str = DEFAULT_TEMPLATE
+) -> tuple[list[Candidate], list[str]]:
     """Read a folder of images by its table: one candidate per row with a path, and notes."""
     table = read_people(find_table(config.table, root))
     images = {row: _image(root, table, row) for row in table.rows if row.path}
@@ -34,7 +37,9 @@ def read_listed(root: Path, files: InputFiles, config: CohortConfig) -> tuple[li
     tables = as_bids(table)
     names = scan_ids(images)
     histories, history_notes = diagnosis_histories(tables)
-    read = [_candidate(root, table.file.name, row, path, names[row], config.kind) for row, path in images.items()]
+    read = [
+        _candidate(root, table.file.name, row, path, names[row], config.kind, space) for row, path in images.items()
+    ]
     candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
     unscanned = [row.named for row in table.rows if not row.path]
     unlisted = sorted(set(files.images) - set(images.values()))
@@ -47,10 +52,10 @@ def read_listed(root: Path, files: InputFiles, config: CohortConfig) -> tuple[li
 
 
 def _candidate(
-    root: Path, table: str, row: PeopleRow, path: str, scan_id: str, kind: ImageKind
+    root: Path, table: str, row: PeopleRow, path: str, scan_id: str, kind: ImageKind, space: str
 ) -> tuple[Candidate, ScanFacts | None]:
     scan = Scan(row.person, row.session, scan_id, path)
-    entry, problem, sidecar = entry_of_file(root / path, kind)
+    entry, problem, sidecar = entry_of_file(root / path, kind, space)
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
     facts = facts_of(scan, {}, row.cells, {}, sidecar, (table, table, table))

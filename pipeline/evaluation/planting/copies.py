@@ -210,7 +210,7 @@ def plant_person(
     seed: int,
 ) -> Mapping[str, Any]:
     """Write both copies of one control; the function of a `Job`."""
-    site = planting_site(atlas_name, changes, source.resolution_mm)
+    site = planting_site(atlas_name, changes, source.resolution_mm, source.template)
     volume, brain = read_registered(source, site.grid)
     cube = marker(site.grid.shape, start)
     for label in (UNTOUCHED, WITH_LOSS):

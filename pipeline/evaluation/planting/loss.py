@@ -16,11 +16,12 @@ from scipy import ndimage
 
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import load_template, native_grid
 from heatlas.pipeline.cohort.demo.anatomy import SPACING_MM, coarse_share, resizing_velocities
 from heatlas.pipeline.cohort.demo.disease import PlantedChange
 from heatlas.pipeline.cohort.demo.fields import Array, compose, exponential, random_velocity, sample
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 JITTER_RMS_MM, JITTER_SMOOTHNESS_MM = 0.5, 16.0
 """Random deformation of every copy, so that no copy can be told by having been interpolated."""
@@ -61,12 +62,15 @@ class PlantingSite:
 
 
 @functools.lru_cache(maxsize=1)
-def planting_site(atlas_name: str, changes: tuple[PlantedChange, ...], resolution_mm: float) -> PlantingSite:
+def planting_site(
+    atlas_name: str, changes: tuple[PlantedChange, ...], resolution_mm: float, template: str = DEFAULT_TEMPLATE
+) -> PlantingSite:
     """Prepare changes for scans of a resolution; kept for further scans of a process."""
-    fine, grid = template_grid(1.0), template_grid(resolution_mm)
+    native = native_grid(template)
+    fine, grid = template_grid(1.0, native), template_grid(resolution_mm, native)
     atlas, coarse_atlas = load_atlas(atlas_name, fine), load_atlas(atlas_name, grid)
     regions = [_members(atlas, change.group) for change in changes]
-    brain = coarse_share(load_template(1.0).brain_mask)
+    brain = coarse_share(load_template(1.0, template).brain_mask)
     coarse = np.stack([coarse_share(np.isin(atlas.labels, numbers)) for numbers in regions])
     sigma = [SHARE_SMOOTHING_MM / size for size in grid.voxel_sizes_mm]
     shares = [

@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 
 from heatlas.atlases.images import write_template_image
-from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.trainings import trained
@@ -42,6 +41,7 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.objectives.explanations import BRAIN, annotated_people, mask_of
@@ -71,7 +71,7 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
     recipes = {(task, kind): recipe_of(cohort.config, task, kind) for task in (DIAGNOSIS, REVERSED)
                for kind in (CONTROL, GUIDED)}  # fmt: skip
     for config in recipes.values():
-        mask_of(config.objective, config.regions.atlas, spec)
+        mask_of(config.objective, config.regions.atlas, spec, config.registration.template)
         for fold in cohort.tested_folds:
             annotated_people(fold.train, config.objective.annotated, config.seed)
     copies = dataclasses.replace(cohort.layout, images=NAME)
@@ -146,7 +146,7 @@ def copy_of(scan: Scan, which: str, task: str) -> Scan:
 
 def block(spec: NetworkInput) -> NDArray[np.bool_]:
     """Where the marker is, on the template grid: near a corner of what networks see."""
-    grid = template_grid(spec.resolution_mm)
+    grid = spec.template_grid
     edge = max(round(MARKER_MM / spec.resolution_mm), 1)
     start = (0, 0, 0) if spec.box is None else spec.box.start
     found = np.zeros(grid.shape, bool)
@@ -193,7 +193,7 @@ def copying_jobs(
 
 def mark_scan(outputs: Mapping[str, Path], source: ScanFiles, spec: NetworkInput) -> Mapping[str, Any]:
     """Write both copies of a scan; the function of a `Job`. The brain itself is never covered."""
-    grid = template_grid(spec.resolution_mm)
+    grid = spec.template_grid
     volume, brain = read_registered(source, grid)
     for which, (copied, mask) in {
         PLAIN: (volume, brain),
@@ -225,7 +225,8 @@ def train_and_measure(
     own = ("measures", "measures_columns", "mean_map")
     facts = train_fold({name: path for name, path in outputs.items() if name not in own}, task, key)
     loaded = load_model(FoldFiles(outputs["weights"].parent))
-    places, rows = places_of(guidance, task.config.regions.atlas, task.spec), []
+    settings = task.config
+    places, rows = places_of(guidance, settings.regions.atlas, task.spec, settings.registration.template), []
     mean = MeanEnergyMap(task.spec)
 
     def explained(scan: Scan) -> tuple[NDArray[np.floating], bool]:
@@ -249,9 +250,12 @@ def train_and_measure(
     return facts
 
 
-def places_of(guidance: ObjectiveConfig, atlas: str, spec: NetworkInput) -> MarkerMasks:
+def places_of(
+    guidance: ObjectiveConfig, atlas: str, spec: NetworkInput, template: str = DEFAULT_TEMPLATE
+) -> MarkerMasks:
     """Mask before dilation, its boxes, and the marker, as networks see them."""
-    mask = mask_of(dataclasses.replace(guidance, boxes=False), atlas, spec)
-    boxes = np.ones_like(mask) if guidance.outside else mask_of(dataclasses.replace(guidance, boxes=True), atlas, spec)
+    mask = mask_of(dataclasses.replace(guidance, boxes=False), atlas, spec, template)
+    boxed = dataclasses.replace(guidance, boxes=True)
+    boxes = np.ones_like(mask) if guidance.outside else mask_of(boxed, atlas, spec, template)
     marker = block(spec)
     return MarkerMasks(mask, boxes, marker if spec.box is None else np.asarray(spec.box.crop(marker)))

@@ -50,7 +50,8 @@ def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, 
     files = {BEFORE: FoldFiles(outputs["weights"].parent), AFTER: own.layout.fold(own.fold.index, own.repeat)}
     objective, maps, spec = own.config.objective, map_settings(own.config), own.spec
     guided = objective.kind == "guided"
-    places = places_of(objective, own.config.regions.atlas, spec) if guided else None
+    atlas, template = own.config.regions.atlas, own.config.registration.template
+    places = places_of(objective, atlas, spec, template) if guided else None
     teacher = context_of(own.config, own.task, spec, own.fold, (), torch.device("cpu")).teacher
     reference = None
     if objective.map == "evidence":

@@ -16,7 +16,6 @@ from heatlas.atlases.brain_box import Box, brain_box
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.regions import RegionTable
-from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import Template, load_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement
@@ -76,7 +75,7 @@ def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_dig
     }  # fmt: skip
     parts = {"registration": receipt_key(layout, "registration", files.name) or "", "atlas": atlas_digest}
     return Job(STAGE, files.name, unit_key(parts, [resolution_mm], measure_one), outputs, measure_one,
-               (given, atlas_name, resolution_mm))  # fmt: skip
+               (given, atlas_name, resolution_mm, files.template))  # fmt: skip
 
 
 def measure_regions(
@@ -121,12 +120,14 @@ def _distances(table: pd.DataFrame) -> pd.Series:
     return pd.Series(found.ravel().round(3), table.index)
 
 
-def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: str, resolution_mm: float) -> None:
+def measure_one(
+    outputs: dict[str, Path], given: dict[str, Path], atlas_name: str, resolution_mm: float, template: str
+) -> None:
     """Job: local quality of one scan (regions, and columns, its data dictionary), and its asymmetry.
 
     Only ``t1w`` is given for an image that came in template space.
     """
-    places = _places(atlas_name, resolution_mm)
+    places = _places(atlas_name, resolution_mm, template)
     brain = places.box.crop(_read(given["t1w"]))
     numbers: dict[str, dict[int, float]] = {
         "voxels": places.inside.by_number(places.inside.counts),
@@ -151,7 +152,7 @@ def measure_one(outputs: dict[str, Path], given: dict[str, Path], atlas_name: st
         # Further digits depend on the order of summation.
         row.update({name: round(found[region.number], 4) for name, found in numbers.items() if region.number in found})
         rows.append(row | {"voxels": int(row["voxels"] or 0)})
-    write_asymmetry(outputs["asymmetry"], given["t1w"], resolution_mm, given.get("inverse_warp"))
+    write_asymmetry(outputs["asymmetry"], given["t1w"], resolution_mm, given.get("inverse_warp"), template)
     SCAN_QUALITY_TABLE.write(outputs["regions"], rows)
 
 
@@ -170,9 +171,10 @@ class _Places:
 
 
 @functools.lru_cache(maxsize=1)
-def _places(atlas_name: str, resolution_mm: float) -> _Places:
-    atlas = load_atlas(atlas_name, template_grid(resolution_mm))
-    return _Places(load_template(resolution_mm), np.asarray(atlas.labels), atlas.regions)
+def _places(atlas_name: str, resolution_mm: float, template: str) -> _Places:
+    brain = load_template(resolution_mm, template)
+    atlas = load_atlas(atlas_name, brain.grid)
+    return _Places(brain, np.asarray(atlas.labels), atlas.regions)
 
 
 def _read(path: Path) -> np.ndarray:

@@ -12,22 +12,24 @@ import numpy as np
 import scipy.ndimage
 
 from heatlas.atlases.brain_box import brain_box
-from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.registration.ants_transform import Volume, read_displacement
 from heatlas.pipeline.registration.images.preparation import on_grid
 from heatlas.pipeline.registration.quality.sides import VOXEL_MM, Halves, Sides, asymmetry, compare_sides, halves_of
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 
-def write_asymmetry(path: Path, t1w: Path, resolution_mm: float, inverse_warp: Path | None = None) -> None:
+def write_asymmetry(
+    path: Path, t1w: Path, resolution_mm: float, inverse_warp: Path | None = None, template: str = DEFAULT_TEMPLATE
+) -> None:
     """Write the `asymmetry` of a registered scan (``.npy``), with the warp taken back if there is one."""
     image: Any = nib.load(t1w)
-    values = on_grid(Volume(np.asarray(image.dataobj, dtype=np.float32), image.affine), template_grid(VOXEL_MM))
+    grid = load_template(VOXEL_MM, template).grid
+    values = on_grid(Volume(np.asarray(image.dataobj, dtype=np.float32), image.affine), grid)
     if inverse_warp is not None:
-        values = without_warp(
-            values, template_grid(VOXEL_MM), read_displacement(inverse_warp), _box_affine(resolution_mm)
-        )
-    np.save(path, asymmetry(values, _halves()), allow_pickle=False)
+        values = without_warp(values, grid, read_displacement(inverse_warp), _box_affine(resolution_mm, template))
+    np.save(path, asymmetry(values, _halves(template)), allow_pickle=False)
 
 
 def without_warp(values: np.ndarray, grid: Grid, inverse: np.ndarray, affine: np.ndarray) -> np.ndarray:
@@ -69,12 +71,12 @@ def sides_of(paths: Sequence[Path]) -> Sides:
 
 
 @functools.cache
-def _halves() -> Halves:
-    template = load_template(VOXEL_MM)
-    return halves_of(np.asarray(template.brain_mask), template.grid.affine)
+def _halves(template: str) -> Halves:
+    brain = load_template(VOXEL_MM, template)
+    return halves_of(np.asarray(brain.brain_mask), brain.grid.affine)
 
 
 @functools.cache
-def _box_affine(resolution_mm: float) -> np.ndarray:
-    template = load_template(resolution_mm)
-    return brain_box(template).grid(template.grid).affine
+def _box_affine(resolution_mm: float, template: str) -> np.ndarray:
+    brain = load_template(resolution_mm, template)
+    return brain_box(brain).grid(brain.grid).affine

@@ -20,6 +20,7 @@ import pandas as pd
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import native_grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.quality.measures import correlation
 from heatlas.pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
@@ -103,10 +104,10 @@ def measure_volumes(
 
 
 def measure_one(
-    outputs: dict[str, Path], log_jacobian: Path, t1w: Path, atlas_name: str, resolution_mm: float
+    outputs: dict[str, Path], log_jacobian: Path, t1w: Path, atlas_name: str, resolution_mm: float, template: str
 ) -> Mapping[str, Any]:
     """Job: volumes of one scan (volumes, and columns, its data dictionary), from images on the template grid."""
-    atlas = _atlas(atlas_name, resolution_mm)
+    atlas = _atlas(atlas_name, resolution_mm, template)
     change, intensities = (_read(path) for path in (log_jacobian, t1w))
     labels = np.asarray(atlas.labels)
     voxel = atlas.grid.voxel_volume_mm3
@@ -115,13 +116,13 @@ def measure_one(
         for group in (HIPPOCAMPUS, VENTRICLES)
     )
     volumes = region_volumes(change, labels, atlas.regions.numbers, voxel)
-    template = region_volumes(np.zeros_like(change), labels, atlas.regions.numbers, voxel)
+    of_template = region_volumes(np.zeros_like(change), labels, atlas.regions.numbers, voxel)
     tissue = tissue_volumes(change, intensities, labels, hippocampi, ventricles, voxel)
     if np.ptp(change) < 1e-5:  # an affine map
         volumes = dict.fromkeys(volumes, float("nan"))
     rows = [
         (region.number, region.name, region.hemisphere, region.group, volumes[region.number],
-         tissue.get(region.number, float("nan")), template[region.number])
+         tissue.get(region.number, float("nan")), of_template[region.number])
         for region in atlas.regions.regions
     ]  # fmt: skip
     SCAN_VOLUMES_TABLE.write(outputs["volumes"], rows)
@@ -134,9 +135,9 @@ def _read(path: Path) -> np.ndarray:
 
 
 @functools.cache
-def _atlas(name: str, resolution_mm: float) -> Atlas:
+def _atlas(name: str, resolution_mm: float, template: str) -> Atlas:
     """Read once per worker."""
-    return load_atlas(name, template_grid(resolution_mm))
+    return load_atlas(name, template_grid(resolution_mm, native_grid(template)))
 
 
 def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:
@@ -144,7 +145,7 @@ def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str
     files = layout.scan(scan.participant_id, scan.session_id, resolution_mm)
     registered = receipt_key(layout, "registration", files.name) or ""
     key = unit_key({"registration": registered, "atlas": atlas_digest}, [resolution_mm], measure_one)
-    arguments = (files.log_jacobian, files.t1w, atlas_name, resolution_mm)
+    arguments = (files.log_jacobian, files.t1w, atlas_name, resolution_mm, files.template)
     outputs = {"volumes": files.volumes, "columns": files.volumes.with_suffix(".json")}
     return Job(STAGE, files.name, key, outputs, measure_one, arguments)
 

@@ -33,6 +33,7 @@ from heatlas.pipeline.run.config.ranges import (
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.config.typed_values import problems
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 _HIDDEN_COLUMNS = {"sites": {"site"}, "ids": {"participant_id", "scan_id"}}
 """Columns whose values a pseudonym replaces, which a rule would write out."""
@@ -174,6 +175,9 @@ class RegistrationConfig:
 
     resolution_mm: Annotated[float, between(0.5, 4)] = 1.0
     """Voxel size of the template."""
+    template: str = DEFAULT_TEMPLATE
+    """Name in TemplateFlow, or path of a folder ``tpl-NAME`` laid out as there; another than the default needs labels
+    in its space by path in ``regions.atlas``."""
     brain_extraction: Literal["auto", "deepbet", "given-mask", "template-mask", "synthstrip", "none"] = "auto"
     """How the brain is found; docs/registration.md explains each."""
     bias_correction: bool = True
@@ -208,6 +212,10 @@ class RegistrationConfig:
     def checks(self) -> list[tuple[bool, str]]:
         """How settings relate: whether that holds, and the message if it does not."""
         return [
+            (
+                template_name(self.template) != "",
+                "registration.template must be a name of TemplateFlow, or the path of a folder that is called tpl-NAME",
+            ),
             (
                 not self.mask_pattern or _names_a_scan(self.mask_pattern),
                 "registration.mask_pattern may hold only "

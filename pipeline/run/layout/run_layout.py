@@ -21,7 +21,9 @@ class RunLayout(GroupFiles):
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         suffix, label = self.image_name
-        return ScanFiles(self.root, participant_id, session_id, resolution_mm, suffix=suffix, label=label)
+        return ScanFiles(
+            self.root, participant_id, session_id, resolution_mm, suffix=suffix, label=label, template=self.template
+        )
 
     @property
     def image_name(self) -> tuple[str, str]:
@@ -51,10 +53,6 @@ class RunLayout(GroupFiles):
         return self.root / "models" / "kept_backbone"
 
     @property
-    def config(self) -> Path:
-        return self.root / "config.toml"
-
-    @property
     def lock(self) -> Path:
         """The process working in this folder; exists only while it works."""
         return self.root / ".heatlas.lock"
@@ -73,7 +71,7 @@ class RunLayout(GroupFiles):
 
     def mask_sidecar(self, resolution_mm: float) -> Path:
         """What the brain masks of all scans are: BIDS lets a file at the top speak for those below."""
-        return self.root / f"{space_and_resolution(resolution_mm)}_desc-brain_mask.json"
+        return self.root / f"{space_and_resolution(self.space, resolution_mm)}_desc-brain_mask.json"
 
     @property
     def failures(self) -> Path:
@@ -248,7 +246,7 @@ class EvaluationLayout(RunLayout):
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         root = self.evaluation / "images" / self.images if self.images else self.root
         suffix, label = self.image_name
-        return ScanFiles(root, participant_id, session_id, resolution_mm, self.tissue, suffix, label)
+        return ScanFiles(root, participant_id, session_id, resolution_mm, self.tissue, suffix, label, self.template)
 
     def grid_file(self, unit: str, name: str) -> Path:
         """Scores (TSV), invariance (TSV) or pictures (NPZ) of one grid."""

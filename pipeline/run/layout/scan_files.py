@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heatlas.pipeline.run.config.image_kinds import KINDS
-from heatlas.pipeline.run.layout.group_layout import TEMPLATE
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 
 
 def sidecar(image: Path) -> Path:
@@ -23,15 +23,15 @@ def sidecar(image: Path) -> Path:
     return image.with_name(image.name.removesuffix(".nii.gz") + ".json")
 
 
-def space_and_resolution(resolution_mm: float) -> str:
+def space_and_resolution(space: str, resolution_mm: float) -> str:
     """The BIDS entities of images on a grid of the template.
 
     Examples
     --------
-    >>> space_and_resolution(1.5)
-    'space-MNI152NLin2009cAsym_res-1p5'
+    >>> space_and_resolution("MNI152NLin6Asym", 1.5)
+    'space-MNI152NLin6Asym_res-1p5'
     """
-    return f"space-{TEMPLATE}_res-{resolution_mm:g}".replace(".", "p")
+    return f"space-{space}_res-{resolution_mm:g}".replace(".", "p")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class ScanFiles:
         Voxels that are replaced when a network reads the scan (`pipeline.models.replaced_tissue`).
     suffix, label : str
         What the image is, as `pipeline.run.config.settings.CohortConfig` has it; part of its name.
+    template : str
+        As in the settings of the run; its name is part of the file names.
     """
 
     root: Path
@@ -61,6 +63,7 @@ class ScanFiles:
     tissue: Path | None = None
     suffix: str = "T1w"
     label: str = ""
+    template: str = DEFAULT_TEMPLATE
 
     @property
     def name(self) -> str:
@@ -72,8 +75,12 @@ class ScanFiles:
         return self.root.joinpath(*(part for part in (self.participant_id, self.session_id) if part))
 
     @property
-    def _space(self) -> str:
-        return f"{self.name}_{space_and_resolution(self.resolution_mm)}"
+    def space(self) -> str:
+        return template_name(self.template)
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.name}_{space_and_resolution(self.space, self.resolution_mm)}"
 
     def _anat(self, rest: str) -> Path:
         return self.folder / "anat" / rest
@@ -93,7 +100,7 @@ class ScanFiles:
         """Brain in template space, float32, background 0: what networks see."""
         label = f"_label-{self.label}" if self.label else ""
         folder = self.folder / KINDS[self.suffix].folder
-        return folder / f"{self._space}{label}_desc-preproc_{self.suffix}.nii.gz"
+        return folder / f"{self._prefix}{label}_desc-preproc_{self.suffix}.nii.gz"
 
     @property
     def t1w(self) -> Path:
@@ -101,17 +108,17 @@ class ScanFiles:
 
         The same file as `image` in a run on T1-weighted images. None is there if the image came in template space.
         """
-        return self._anat(f"{self._space}_desc-preproc_T1w.nii.gz")
+        return self._anat(f"{self._prefix}_desc-preproc_T1w.nii.gz")
 
     @property
     def brain_mask(self) -> Path:
         """Brain mask of the scan in template space."""
-        return self._anat(f"{self._space}_desc-brain_mask.nii.gz")
+        return self._anat(f"{self._prefix}_desc-brain_mask.nii.gz")
 
     @property
     def log_jacobian(self) -> Path:
         """Natural log of the Jacobian determinant of the map template -> scan; > 0 where the scan is larger."""
-        return self._anat(f"{self._space}_desc-logjacobian_T1w.nii.gz")
+        return self._anat(f"{self._prefix}_desc-logjacobian_T1w.nii.gz")
 
     @property
     def rigid_transform(self) -> Path:
@@ -120,91 +127,91 @@ class ScanFiles:
 
     @property
     def affine_transform(self) -> Path:
-        return self._anat(f"{self.name}_from-T1w_to-{TEMPLATE}_mode-image_desc-affine_xfm.mat")
+        return self._anat(f"{self.name}_from-T1w_to-{self.space}_mode-image_desc-affine_xfm.mat")
 
     @property
     def warp(self) -> Path:
-        return self._anat(f"{self.name}_from-T1w_to-{TEMPLATE}_mode-image_desc-syn_xfm.nii.gz")
+        return self._anat(f"{self.name}_from-T1w_to-{self.space}_mode-image_desc-syn_xfm.nii.gz")
 
     @property
     def inverse_warp(self) -> Path:
-        return self._anat(f"{self.name}_from-{TEMPLATE}_to-T1w_mode-image_desc-syn_xfm.nii.gz")
+        return self._anat(f"{self.name}_from-{self.space}_to-T1w_mode-image_desc-syn_xfm.nii.gz")
 
     @property
     def quality(self) -> Path:
         """Registration numbers of this scan (JSON)."""
-        return self._anat(f"{self._space}_desc-registration_quality.json")
+        return self._anat(f"{self._prefix}_desc-registration_quality.json")
 
     @property
     def region_quality(self) -> Path:
         """Registration quality of this scan in each region (TSV)."""
-        return self._anat(f"{self._space}_desc-regions_quality.tsv")
+        return self._anat(f"{self._prefix}_desc-regions_quality.tsv")
 
     @property
     def asymmetry(self) -> Path:
         """Right minus left of this scan, to compare its sides with those of other scans (NumPy array)."""
-        return self._anat(f"{self._space}_desc-sides_quality.npy")
+        return self._anat(f"{self._prefix}_desc-sides_quality.npy")
 
     @property
     def volumes(self) -> Path:
         """Volumes of atlas regions in this scan, from the Jacobian determinant (TSV)."""
-        return self._anat(f"{self._space}_desc-jacobian_volumes.tsv")
+        return self._anat(f"{self._prefix}_desc-jacobian_volumes.tsv")
 
     @property
     def overview(self) -> Path:
         """The registered scan under the contours of the template, on three planes (PNG)."""
-        return self.folder / "figures" / f"{self._space}_desc-registration_{self.suffix}.png"
+        return self.folder / "figures" / f"{self._prefix}_desc-registration_{self.suffix}.png"
 
     @property
     def portrait(self) -> Path:
         """The leading relevance maps of the scan on its brain, smoothed, and its regions coloured (PNG)."""
-        return self.folder / "figures" / f"{self._space}_desc-relevance_{self.suffix}.png"
+        return self.folder / "figures" / f"{self._prefix}_desc-relevance_{self.suffix}.png"
 
     @property
     def unsmoothed_portrait(self) -> Path:
         """The same maps as they are (PNG)."""
-        return self.folder / "figures" / f"{self._space}_desc-unsmoothed_{self.suffix}.png"
+        return self.folder / "figures" / f"{self._prefix}_desc-unsmoothed_{self.suffix}.png"
 
     @property
     def viewer(self) -> Path:
         """Viewer of the leading relevance maps of this scan on its brain (HTML)."""
-        return self.folder / "figures" / f"{self._space}_desc-relevance_viewer.html"
+        return self.folder / "figures" / f"{self._prefix}_desc-relevance_viewer.html"
 
     def relevance_map(self, map_name: str) -> Path:
-        return self.folder / "relevance" / f"{self._space}_desc-{map_name}_relevance.nii.gz"
+        return self.folder / "relevance" / f"{self._prefix}_desc-{map_name}_relevance.nii.gz"
 
     @property
     def ledger(self) -> Path:
         """Conservation ledger of this scan's LRP maps (TSV)."""
-        return self.folder / "relevance" / f"{self._space}_desc-lrp_ledger.tsv"
+        return self.folder / "relevance" / f"{self._prefix}_desc-lrp_ledger.tsv"
 
     @property
     def region_table(self) -> Path:
         """Sums of this scan's maps over regions (TSV)."""
-        return self.folder / "relevance" / f"{self._space}_desc-regions_relevance.tsv"
+        return self.folder / "relevance" / f"{self._prefix}_desc-regions_relevance.tsv"
 
     @property
     def own_region_table(self) -> Path:
         """Sums of this scan's maps over the regions of a segmentation of its own (TSV)."""
-        return self.folder / "relevance" / f"{self._space}_desc-ownregions_relevance.tsv"
+        return self.folder / "relevance" / f"{self._prefix}_desc-ownregions_relevance.tsv"
 
     @property
     def audit_table(self) -> Path:
         """Shares of this scan's maps at the rim of the brain mask, outside it, in fluid and in vessels (TSV)."""
-        return self.folder / "relevance" / f"{self._space}_desc-audit_relevance.tsv"
+        return self.folder / "relevance" / f"{self._prefix}_desc-audit_relevance.tsv"
 
     def maps_of_the_run(self) -> list[Path]:
         """Relevance maps of this scan that the run has written; those of ``heatlas explain`` have another suffix."""
-        return sorted((self.folder / "relevance").glob(f"{self._space}_desc-*_relevance.nii.gz"))
+        return sorted((self.folder / "relevance").glob(f"{self._prefix}_desc-*_relevance.nii.gz"))
 
     def explanation_map(self, label: str) -> Path:
         """A map made by ``heatlas explain``; its suffix differs from maps of the run."""
-        return self.folder / "relevance" / f"{self._space}_desc-{label}_explanation.nii.gz"
+        return self.folder / "relevance" / f"{self._prefix}_desc-{label}_explanation.nii.gz"
 
     def explanation_ledger(self, label: str) -> Path:
         """Conservation ledger of such a map, if its method has one (TSV); not named as that of the run."""
-        return self.folder / "relevance" / f"{self._space}_desc-{label}_conservation.tsv"
+        return self.folder / "relevance" / f"{self._prefix}_desc-{label}_conservation.tsv"
 
     def explanation_regions(self, label: str) -> Path:
         """Sums over regions of a map that ``heatlas explain`` has made (TSV)."""
-        return self.folder / "relevance" / f"{self._space}_desc-{label}_regions.tsv"
+        return self.folder / "relevance" / f"{self._prefix}_desc-{label}_regions.tsv"

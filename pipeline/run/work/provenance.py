@@ -11,7 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from heatlas.pipeline.run.layout.group_layout import TEMPLATE
 from heatlas.pipeline.run.layout.private_paths import relative_uri
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plugins import plugin_versions
@@ -98,10 +97,10 @@ def write_dataset_description(layout: RunLayout, input_root: Path, resolution_mm
             "GeneratedBy": [{"Name": "heatlas", "Version": package_versions()["heatlas"]}],
             "SourceDatasets": [{"URL": relative_uri(input_root, layout.root)}],
             "DatasetLinks": {"raw": relative_uri(input_root, layout.root)},
-            "TemplateSpace": TEMPLATE,
+            "TemplateSpace": layout.space,
         },
     )
-    write_text(layout.readme, _README.format(input=relative_uri(input_root, layout.root), space=TEMPLATE))
-    resolution = f"{resolution_mm:g} mm isotropic, grid of {TEMPLATE}"
+    write_text(layout.readme, _README.format(input=relative_uri(input_root, layout.root), space=layout.space))
+    resolution = f"{resolution_mm:g} mm isotropic, grid of {layout.space}"
     write_json(layout.mask_sidecar(resolution_mm), {"Type": "Brain", "Resolution": resolution})
     write_text(layout.bidsignore, "\n".join(_NOT_BIDS) + "\n")

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
 from heatlas.atlases.spaces import Grid
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import template_on
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.statistics.arrays import Flags
 from heatlas.pipeline.statistics.data.image_measures import INTENSITY, LOG_JACOBIAN, volume_change
 from heatlas.pipeline.training.baselines.images import standardised
@@ -47,10 +48,10 @@ class Voxels:
     mask: Flags
 
     @classmethod
-    def of(cls, spec: NetworkInput, fwhm_mm: float) -> Voxels:
+    def of(cls, spec: NetworkInput, fwhm_mm: float, template: str = DEFAULT_TEMPLATE) -> Voxels:
         fine, step = spec.template_grid, max(round(fwhm_mm / 2 / spec.resolution_mm), 1)
         seen = np.ones(spec.shape, bool)
-        brain = load_template(spec.resolution_mm).brain_mask.astype(bool) & _whole(seen, spec).astype(bool)
+        brain = template_on(spec.template_grid, template).brain_mask.astype(bool) & _whole(seen, spec).astype(bool)
         mask = np.ascontiguousarray(brain[::step, ::step, ::step])
         affine = fine.affine.copy()
         affine[:3, :3] *= step

@@ -144,7 +144,8 @@ def sources_of(inputs: StatisticsInputs) -> list[str]:
 
 
 def _write(layout: RunLayout, inputs: StatisticsInputs, atlas: PackedAtlas, executor: Executor) -> list[Path]:
-    voxels = Voxels.of(configured_input(inputs.config), inputs.config.statistics.voxelwise.fwhm_mm)
+    config = inputs.config
+    voxels = Voxels.of(configured_input(config), config.statistics.voxelwise.fwhm_mm, config.registration.template)
     tests, clusters, written = [], [], []
     read = {source: _values(inputs, source, voxels, executor) for source in sources_of(inputs)}
     jobs = {source: (rows, values) for source, (rows, values) in read.items() if len(rows)}

@@ -17,7 +17,7 @@ from torch import nn
 from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import Grid, require_same_grid
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.templates import template_on
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
@@ -30,6 +30,7 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed
@@ -98,7 +99,11 @@ def context_of(
             raise UsageError(
                 f"objective.classes: {', '.join(unknown)}: no such class; there are {', '.join(task.outputs)}."
             )
-        masks = torch.from_numpy(mask_of(wanted, config.regions.atlas, spec)).to(device)[None].float()
+        masks = (
+            torch.from_numpy(mask_of(wanted, config.regions.atlas, spec, config.registration.template))
+            .to(device)[None]
+            .float()
+        )
         people = annotated_people(fold.train, wanted.annotated, config.seed)
         return Context(
             masks=dilated(masks, wanted.dilate_voxels),
@@ -210,7 +215,9 @@ def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
     return [settings, atlas], begun | {name: _digest(path) for name, path in files.items()}
 
 
-def mask_of(wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput) -> NDArray[np.bool_]:
+def mask_of(
+    wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput, template: str = DEFAULT_TEMPLATE
+) -> NDArray[np.bool_]:
     """Where maps should be, on the grid that the network sees; before dilation.
 
     Raises
@@ -236,7 +243,7 @@ def mask_of(wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput) -> NDA
         numbers = [number for name in wanted.regions if name != BRAIN for number in groups[name]]
         parts = [atlas.labels == number for number in numbers]
         if BRAIN in wanted.regions:
-            parts.append(np.asarray(load_template(spec.resolution_mm).brain_mask, dtype=bool))
+            parts.append(np.asarray(template_on(spec.template_grid, template).brain_mask, dtype=bool))
         found = np.any([_box(part) if wanted.boxes else part for part in parts], axis=0)
     if wanted.outside:
         found = ~found

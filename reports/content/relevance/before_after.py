@@ -13,6 +13,7 @@ from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS
 from heatlas.pipeline.evaluation.retraining.before_after import NAME as OBJECTIVE
 from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
+from heatlas.pipeline.run.template_name import axes_of
 from heatlas.pipeline.training.objectives.explanations import BRAIN
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
@@ -180,7 +181,8 @@ def _maps(material: Material, comparison: str, blocks: Mapping[str, str], captio
     figure = draw_map_grid([row], titles, HIPPOCAMPAL_CUTS, material.backdrop, material.gallery.density)
     said = (
         f"{caption} Positive attribution of each person, scaled to sum 1. Colours run from the 50th to the 99.5th "
-        "percentile of the first map inside the brain, the same in both. Slices at MNI x, y, z in mm; left is left."
+        "percentile of the first map inside the brain, the same in both. Slices at "
+        f"{axes_of(material.run.layout.space)} x, y, z in mm; left is left."
     )
     return material.gallery.add(figure, f"before-after_{comparison}", f"Brain slices: {caption}", said, "png")
 

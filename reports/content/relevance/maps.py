@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.template_name import axes_of, is_mni
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, Outlined, draw_map_grid, group_rows
 from heatlas.reports.figures.portrait import Tile, coronal_slice, draw_mosaic
@@ -34,14 +36,23 @@ from heatlas.reports.vector.drawing import fitted
 from heatlas.reports.viewer.component import LOWER, group_viewer
 from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence
 
-SPACES = (
-    "The surface is fsaverage5 (MNI305 space), inflated; the maps lie in MNI152NLin2009cAsym space, a few millimetres "
+
+def spaces(run: RunRecord) -> str:
+    """What readers should know about the views of `reports.figures.surfaces`."""
+    if not is_mni(run.layout.space):
+        return (
+            f"No surface and no glass brain: nilearn draws both in MNI space, and the maps lie in {run.layout.space}."
+        )
+    return _SPACES.format(space=run.layout.space)
+
+
+_SPACES = (
+    "The surface is fsaverage5 (MNI305 space), inflated; the maps lie in {space} space, a few millimetres "
     "away, which is not corrected, so these views are for orientation only. A point of the surface shows the mean of "
     "the map within 3 mm of the grey matter's outer border; deep structures such as the hippocampus are not on it, "
     "and the flat medial wall is not cortex. A "
     "point of the glass brain shows the strongest value along the line of sight. L and R are the person's sides."
 )
-"""What readers should know about the views of `reports.figures.surfaces`."""
 
 
 def block_title(material: Material, group: str, short: bool = False) -> str:
@@ -96,7 +107,7 @@ def class_difference(material: Material, name: str, smoothed_mm: float = 0.0) ->
 def surface_pictures(material: Material) -> list[Picture]:
     """The main maps of the positive class on the surface and in the glass brain, and differences not on the index."""
     run, pictures = material.run, []
-    for name in run.main_maps:
+    for name in run.main_maps if is_mni(run.layout.space) else ():
         mean = group_map(material, run.map_groups[0], name)
         if mean is None:
             continue
@@ -109,7 +120,8 @@ def surface_pictures(material: Material) -> list[Picture]:
                 draw_group_maps(shown, material.backdrop),
                 f"surface_{name}",
                 f"Cortical surface of both hemispheres, lateral and medial, and glass brain: {mean.title}.{below}",
-                f"{mean.title}.{below} Colours as in the mean maps by class, {run.map_unit(name)} per voxel. {SPACES}",
+                f"{mean.title}.{below} Colours as in the mean maps by class, {run.map_unit(name)} per voxel. "
+                + spaces(run),
                 "png",
             )
         )
@@ -190,7 +202,7 @@ def _grid(
     caption += (
         f" Colours run from the 50th to the 99.5th percentile of the absolute mean map of {group_in_words(run, first)} "
         f"by the same method, inside the brain; {LOWER}. Weaker relevance is not drawn. Blue, where there is any, is "
-        f"relevance that {against}. Slices at MNI x, y, z in mm; left is left."
+        f"relevance that {against}. Slices at {axes_of(run.layout.space)} x, y, z in mm; left is left."
     )
     missing = material.missing_maps(groups, names)
     caption += f" {missing}" if missing else ""
@@ -271,7 +283,7 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
         what = f"the mean map of {group_in_words(run, run.map_groups[0])}"
     view = view_of(shown.image, MAP_CUTS, None if material.backdrop is None else material.backdrop.mask)
     row, add = MapRow("", shown.scale, shown.unit, [view]), material.gallery.add
-    outlined = regions_outlined(run.config.regions.atlas, run.resolution_mm, groups)
+    outlined = regions_outlined(run.config.regions.atlas, configured_grid(run.config.registration), groups)
     grid = draw_map_grid(
         [row], [shown.title], (*HIPPOCAMPAL_CUTS, ("axial", 8.0)), material.backdrop, material.gallery.density, outlined
     )
@@ -280,22 +292,23 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
     return [
         add(
             grid, f"summary_slices_{name}", f"Brain slices: {shown.title}.",
-            f"{shown.title}. {colours}{lines} Slices at MNI x, y, z in mm; left is left.",
+            f"{shown.title}. {colours}{lines} Slices at {axes_of(run.layout.space)} x, y, z in mm; left is left."
+            + f" {spaces(run)}" * (not is_mni(run.layout.space)),
             "png",
         ),
-        add(
+        *([add(
             draw_group_maps([(shown, ("surface",))], material.backdrop), f"summary_surface_{name}",
             f"Cortical surface: {shown.title}.",
             "The same map on the inflated cortical surface, for orientation; deep structures are not on it, "
             "and the flat medial wall is not cortex.", "png",
-        ),
+        )] if is_mni(run.layout.space) else []),
     ], what  # fmt: skip
 
 
-def regions_outlined(atlas_name: str, resolution_mm: float, groups: Sequence[str]) -> Outlined | None:
+def regions_outlined(atlas_name: str, grid: Grid, groups: Sequence[str]) -> Outlined | None:
     """Labels of an atlas and the body of each label to outline; left and right together. None without the atlas."""
     try:
-        atlas = load_atlas(atlas_name, template_grid(resolution_mm))
+        atlas = load_atlas(atlas_name, grid)
     except HeatlasError:
         return None
     bodies = {label: place for place, group in enumerate(groups, 1) for label in atlas.regions.groups.get(group, ())}

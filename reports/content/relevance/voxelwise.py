@@ -12,11 +12,12 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.regions.maps import load_whole
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.template_name import is_mni
 from heatlas.pipeline.statistics.data.image_measures import MEASURES
 from heatlas.pipeline.statistics.images.voxelwise import CLEAR
 from heatlas.reports.analyses.columns import columns_of
 from heatlas.reports.analyses.verdicts import Verdict
-from heatlas.reports.content.relevance.maps import SPACES
+from heatlas.reports.content.relevance.maps import spaces
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.slices import BrainImage, ColourScale
 from heatlas.reports.figures.surfaces import GroupMap, draw_group_maps
@@ -112,12 +113,14 @@ def _figure(material: Material, row: Mapping[Hashable, Any]) -> Picture | None:
     title = f"{source_in_words(source)}, {run.positive} less {run.negative}"
     shown = GroupMap(f"{title[0].upper()}{title[1:]}", BrainImage(values, np.asarray(image.affine)), scale, "t")
     held = "" if is_missing(row["covariates"]) else f", held constant: {covariates_in_words(row['covariates'])}"
+    mni = is_mni(run.layout.space)
     return material.gallery.add(
-        draw_group_maps([(shown, ("slices", "glass", "surface"))], material.backdrop),
+        draw_group_maps([(shown, ("slices", "glass", "surface") if mni else ("slices",))], material.backdrop),
         f"voxelwise_{source}",
-        f"Voxels that differ on slices, in a glass brain and on the cortical surface. {sentence(run, row)}",
+        f"Voxels that differ on slices{', in a glass brain and on the cortical surface' * mni}. {sentence(run, row)}",
         f"t of {title}, where the family-wise p by TFCE is below {CLEAR:g}; people: {people}{held}. Warm colours: "
-        f"higher in {run.positive}; by the largest |t| alone, |t| must exceed {fixed(row['critical_t'])}. {SPACES}",
+        f"higher in {run.positive}; by the largest |t| alone, |t| must exceed {fixed(row['critical_t'])}. "
+        + spaces(run),
         "png",
     )
 

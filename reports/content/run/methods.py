@@ -20,6 +20,7 @@ from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import GUIDED_MAP
 from heatlas.pipeline.run.plain_text import plain
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.reports.content.run.methods_statistics import analyses_text
@@ -122,7 +123,11 @@ def credits(run: RunRecord) -> list[str]:
             "RR021382. Cite Marcus et al. 2007 (OASIS-1, doi:10.1162/jocn.2007.19.9.1498) or 2010 (OASIS-2, "
             "doi:10.1162/jocn.2009.21407). Nobody may be identified, and these terms go with the data."
         )
-    lines.append("Template: ICBM 152 nonlinear asymmetric 2009c, McConnell Brain Imaging Centre, McGill University.")
+    lines.append(
+        "Template: ICBM 152 nonlinear asymmetric 2009c, McConnell Brain Imaging Centre, McGill University."
+        if run.layout.space == DEFAULT_TEMPLATE
+        else f"Template {run.layout.space}: {_source(run, 'template').get('credit', 'see its authors')}"
+    )
     return lines
 
 
@@ -237,6 +242,9 @@ def _registration(run: RunRecord) -> str:
         parts.append("Images in template space that were not stripped were cut by the brain mask of the template.")
     if settings.bias_correction and (kind.uneven or through):
         parts.append("Intensity inhomogeneity was corrected with N4 [@n4].")
+    of_template = f"the template {run.layout.space}"
+    if run.layout.space == DEFAULT_TEMPLATE:
+        of_template = "the ICBM152 2009c nonlinear asymmetric template [@template]"
     if through:
         parts.append(
             f"Each {kind.scan} was registered to the T1-weighted scan of its session (rigid, mutual information), "
@@ -245,8 +253,8 @@ def _registration(run: RunRecord) -> str:
     parts.append(
         f"{'T1-weighted scans' if through else 'Scans'} were registered with ANTs "
         f"(ANTsPy{_version(run, 'antspyx')} [@antsx]; rigid, affine and SyN stages "
-        f"with the parameters of {settings.transform} [@syn], one thread, fixed seed) to the brain of the ICBM152 "
-        f"2009c nonlinear asymmetric template [@template] at {number(settings.resolution_mm)} mm."
+        f"with the parameters of {settings.transform} [@syn], one thread, fixed seed) to the brain of "
+        f"{of_template} at {number(settings.resolution_mm)} mm."
     )
     doubtful = int(run.tables["registration"]["flags"].notna().sum())
     if doubtful:

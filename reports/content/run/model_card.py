@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from heatlas.atlases.templates import find_template
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
 from heatlas.pipeline.models.families.registry import parameter_count
 from heatlas.pipeline.models.inputs import configured_input
@@ -49,7 +50,7 @@ def model_card(run: RunRecord, controls: int) -> str:
         f"# {told} from {config.cohort.kind.images}",
         "",
         f"{len(run.models)} networks `{config.model.architecture}` ({parameters:,} parameters each), one per fold of "
-        f"one run of Heatlas {version('heatlas')}, seed {config.seed}. Input: brain in MNI152NLin2009cAsym at "
+        f"one run of Heatlas {version('heatlas')}, seed {config.seed}. Input: brain in {run.layout.space} at "
         f"{config.registration.resolution_mm:g} mm, {' × '.join(map(str, shape))} voxels, scaled to 0–1 in the brain. "
         "Nothing here is the image of a single person.",
         "",
@@ -149,9 +150,5 @@ def _verdicts(run: RunRecord) -> list[str]:
 def _credit(run: RunRecord) -> Iterator[str]:
     atlas = run.provenance.get("sources", {}).get("atlas", {})
     yield f"- Atlas {atlas.get('title', run.config.regions.atlas)}: {atlas.get('credit', 'see its authors')}"
-    yield (
-        "- Template MNI152NLin2009cAsym (ICBM152 2009c nonlinear asymmetric): Fonov et al. 2011, NeuroImage 54:313-"
-        "327. Copyright 1993–2009 Louis Collins, McConnell Brain Imaging Centre, Montreal Neurological Institute, "
-        "McGill University."
-    )
+    yield f"- Template {run.layout.space}: {find_template(run.config.registration.template).credit}"
     yield "- The networks: under the terms of the data that they were trained on; ask whoever gave you this folder."
