@@ -31,7 +31,7 @@ class TensorBoardEvents:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self._folder), purge_step=record.epoch)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(self._folder), purge_step=record.epoch)
         values = {
             "loss/training": record.train_loss, "loss/validation": record.validation_loss,
             "score/training": record.train_score, "score/validation": record.validation_score,
