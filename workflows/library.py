@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,6 +111,11 @@ def _finished(words: list[str], out: str | Path) -> OpenRun:
 
 def _end(words: list[str]) -> None:
     """Give a command, and raise if it ends without results."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker reads the program that started it
+        raise UsageError(
+            f'heatlas.{words[0]}: write it under `if __name__ == "__main__":` in a program, since its worker processes '
+            "read the program too."
+        )
     from heatlas.workflows.command_line import main
 
     try:

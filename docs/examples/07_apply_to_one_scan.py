@@ -16,14 +16,14 @@ import heatlas
 
 run = heatlas.open("../../demo/run")
 patient = run.predictions.query("label == 'AD'")["participant_id"].iloc[0]
-known = nib.load(next(Path("../../demo/run").glob(f"{patient}/**/anat/*_desc-brain_T1w.nii.gz")))
+known = nib.load(next(Path("../../demo/run").glob(f"{patient}/**/anat/*_desc-preproc_T1w.nii.gz")))
 scan = Path(tempfile.mkdtemp()) / "new.nii.gz"
 nib.save(nib.Nifti1Image(known.get_fdata(dtype="float32") * 1.01, known.affine), scan)
 
-applied = heatlas.apply("../../demo/run", scan, scan.with_name("applied"), start_at="template")
-applied.predictions.T
-
 # %%
-# What each region adds, of the largest:
-evidence = applied.relevance.query("hemisphere == 'both' and map == @applied.maps[0]")
-evidence.sort_values("evidence", ascending=False)[["name", "evidence", "density"]].head(8)
+# The answers of the networks, and what each region adds, of the largest:
+if __name__ == "__main__":  # worker processes read this file too
+    applied = heatlas.apply("../../demo/run", scan, scan.with_name("applied"), start_at="template")
+    print(applied.table("predictions_applied").iloc[0].to_string())
+    evidence = applied.table("relevance_applied_bilateral").query("map == @applied.maps[0]")
+    print(evidence.sort_values("evidence", ascending=False)[["group", "evidence", "density"]].head(8).to_string())

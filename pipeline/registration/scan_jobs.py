@@ -126,7 +126,7 @@ def register_one(
             result = register_image(through.t1w, template, config, seed, prefix, mask_path=mask, other=other)
         own = _through_sidecar(through, source, config)
         write_template_image(outputs["t1w"], result.t1w, result.grid)
-        write_json(outputs["t1w_sidecar"], _sidecar(result, through.shown, config, seed))
+        write_json(outputs["t1w_sidecar"], _sidecar(result, through.source, config, seed))
     values = result.t1w
     if result.carried is not None:
         values = result.carried.values
@@ -138,7 +138,9 @@ def register_one(
     result.transforms.warp.replace(outputs["warp"])
     result.transforms.inverse_warp.replace(outputs["inverse_warp"])
     write_json(outputs["sidecar"], _sidecar(result, source, config, seed) | own)
-    write_json(outputs["log_jacobian_sidecar"], _jacobian_sidecar(source if through is None else through.shown, config))
+    write_json(
+        outputs["log_jacobian_sidecar"], _jacobian_sidecar(source if through is None else through.source, config)
+    )
     numbers = {
         "brain_extraction": result.brain.source,
         "brain_mm3": round(result.brain.litres * 1e6, 1),
@@ -180,11 +182,16 @@ def place_one(
     return numbers
 
 
+def _sources(*paths: str) -> list[str]:
+    """Images of the input as BIDS names them; one that outputs may not name is left out."""
+    return [f"bids:raw:{path}" for path in paths if path]
+
+
 def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
     """BIDS sidecar of the image in template space."""
     versions = package_versions()  # deepbet may be absent: stripped images do not need it
     return {
-        "Sources": [f"bids:raw:{source}"],
+        "Sources": _sources(source),
         "SkullStripped": True,
         "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
         "BrainExtraction": result.brain.source,
@@ -200,7 +207,7 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
 def _through_sidecar(through: Through, source: str, config: RegistrationConfig) -> dict[str, Any]:
     """What differs in the sidecar of an image that was registered through a T1-weighted one."""
     return {
-        "Sources": [f"bids:raw:{one}" for one in (source, through.source) if one],
+        "Sources": _sources(source, through.source),
         "BiasFieldCorrection": "N4" if config.bias_correction and through.kind.uneven else "none",
         "Registration": "rigid map to the T1-weighted image of the session (mutual information), then the transform of "
         f"that image: {config.transform}",
@@ -209,7 +216,7 @@ def _through_sidecar(through: Through, source: str, config: RegistrationConfig) 
 
 def _placed_sidecar(result: PlacedScan, source: str, config: RegistrationConfig) -> dict[str, Any]:
     return {
-        "Sources": [f"bids:raw:{source}"],
+        "Sources": _sources(source),
         "SkullStripped": True,
         "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
         "BrainExtraction": result.brain.source,
@@ -222,7 +229,7 @@ def _jacobian_sidecar(source: str, config: RegistrationConfig) -> dict[str, Any]
     return {
         "Description": "Natural logarithm of the Jacobian determinant of the whole map from template to scan, affine "
         "part included; > 0 where the scan is larger than the template.",
-        "Sources": [f"bids:raw:{source}"],
+        "Sources": _sources(source),
         "SkullStripped": True,
         "Resolution": f"{config.resolution_mm:g} mm isotropic, grid of {template_name(config.template)}",
     }

@@ -17,12 +17,14 @@ from scipy.spatial.transform import Rotation
 from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import Template, load_template
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.ants_transform import read_affine
+from heatlas.pipeline.registration import through_t1w
+from heatlas.pipeline.registration.ants_transform import Transforms, Volume, read_affine
 from heatlas.pipeline.registration.entry_points import place_in_template, placed_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans
 from heatlas.pipeline.run.config.image_kinds import KINDS
 from heatlas.pipeline.run.config.settings import RegistrationConfig
+from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
@@ -59,11 +61,8 @@ def test_a_flair_goes_with_the_t1w_of_its_session(write: Any, phantom: Any, tmp_
     affine[:3, 3] = -105, -130, -95
     write(phantom, "LAS", "in/sub-1_T1w.nii.gz")
     write(other_contrast(phantom, MOVE, (88, 122, 58), affine), "PSR", "in/sub-1_FLAIR.nii.gz")
-    cut = other_contrast(phantom, MOVE, (88, 122, 30), affine)  # the upper half of the brain is missing
-    write(cut, "RAS", "in/sub-2_FLAIR.nii.gz")
-    write(phantom, "RAS", "in/sub-2_T1w.nii.gz")
-    scans = [Scan(f"sub-{n}", None, f"{n}", f"sub-{n}_FLAIR.nii.gz", t1w=f"sub-{n}_T1w.nii.gz") for n in (1, 2)]
-    layout, (good, bad) = run_of(tmp_path / "out", "FLAIR", tmp_path / "in", scans)
+    scan = Scan("sub-1", None, "1", "sub-1_FLAIR.nii.gz", t1w="sub-1_T1w.nii.gz")
+    layout, (good,) = run_of(tmp_path / "out", "FLAIR", tmp_path / "in", [scan])
 
     assert good.ok, good.message
     files = layout.scan("sub-1", None, 4.0)
@@ -87,8 +86,23 @@ def test_a_flair_goes_with_the_t1w_of_its_session(write: Any, phantom: Any, tmp_
     row = REGISTRATION_TABLE.read(layout).iloc[0]
     assert row["t1w_rotation_degrees"] == pytest.approx(11.65, abs=0.3)
     assert row["correlation"] > 0.8  # of the T1w image, which the warp is of
-    assert not bad.ok
-    assert "sub-2_FLAIR.nii.gz: misses" in bad.message
+
+
+def test_an_image_of_half_the_brain_is_refused(
+    write: Any, phantom: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rigid map is not searched here: it is the planted one."""
+    affine = np.diag([2.5, 2.0, 3.5, 1.0])
+    affine[:3, 3] = -105, -130, -95
+    path = write(other_contrast(phantom, MOVE, (88, 122, 30), affine), "LSP", "half.nii.gz")
+    monkeypatch.setattr(through_t1w, "_rigid_map", lambda *_: (tmp_path / "rigid.mat", 1.0))
+    monkeypatch.setattr(through_t1w, "read_affine", lambda _: MOVE)
+    head = Volume(np.asarray(phantom.dataobj, np.float32), phantom.affine)
+    brain = Volume((head.data > 0).astype(np.float32), head.affine)
+    grid, nothing = template_grid(4.0), Transforms(tmp_path, tmp_path, tmp_path)
+    with pytest.raises(BadInputError, match=r"half\.nii\.gz: misses [3-6][0-9]% of the brain") as refused:
+        through_t1w.carry(path, KINDS["FLAIR"], head, brain, nothing, grid, False, 1, tmp_path / "r_")
+    assert "of the same person" in str(refused.value)
 
 
 def gm_like(template: Template) -> Any:

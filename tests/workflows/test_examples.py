@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 import heatlas
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
+from heatlas.pipeline.run.errors import UsageError
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
@@ -34,6 +36,12 @@ def test_an_example_is_short_and_uses_names_that_there_are(example: Path) -> Non
 
 def test_there_are_ten() -> None:
     assert [path.name[:2] for path in EXAMPLES] == [f"{number:02}" for number in range(1, 11)]
+
+
+def test_a_command_in_a_program_that_a_worker_reads_is_refused_with_the_remedy(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(UsageError, match=r'heatlas\.export: write it under `if __name__ == "__main__":`'):
+        heatlas.export(tmp_path, tmp_path / "new")
 
 
 @pytest.fixture(scope="module")
