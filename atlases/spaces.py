@@ -183,14 +183,17 @@ def require_same_grid(a: Grid, b: Grid, what: str) -> None:
         raise BadInputError(f"{what} lie on different grids: {a} against {b}. Resample one of them through its affine.")
 
 
-DEFAULT_GRID = Grid((193, 229, 193), np.array([[1.0, 0, 0, -96], [0, 1, 0, -132], [0, 0, 1, -78], [0, 0, 0, 1]]))
-"""Of the default template at 1 mm."""
+Point = tuple[float, float, float]
+Span = tuple[Point, Point]
+"""World centres of the first and the last voxel of a template's own grid, which is RAS."""
+DEFAULT_SPAN: Span = ((-96.0, -132.0, -78.0), (96.0, 96.0, 114.0))
+"""Of the default template, 193 x 229 x 193 voxels of 1 mm."""
 
 
-def template_grid(resolution_mm: float, native: Grid = DEFAULT_GRID) -> Grid:
+def template_grid(resolution_mm: float, span: Span = DEFAULT_SPAN) -> Grid:
     """Grid of template space at a resolution, RAS: the field of view of the template's own grid, its first voxel kept.
 
-    `native` lies along the axes of the world; see `atlases.templates.find_template`.
+    `span` is of the template (`atlases.templates.span_of`).
 
     Examples
     --------
@@ -199,8 +202,7 @@ def template_grid(resolution_mm: float, native: Grid = DEFAULT_GRID) -> Grid:
     """
     if not resolution_mm > 0:
         raise BadInputError(f"a resolution of {resolution_mm} mm is not possible; give a positive number.")
-    ends = native.to_world([[0, 0, 0], [side - 1 for side in native.shape]])
-    x, y, z = (int(extent / resolution_mm + 1e-6) + 1 for extent in np.ptp(ends, axis=0))
+    x, y, z = (int((last - first) / resolution_mm + 1e-6) + 1 for first, last in zip(*span, strict=True))
     affine = np.diag([resolution_mm, resolution_mm, resolution_mm, 1.0])
-    affine[:3, 3] = ends.min(axis=0)
+    affine[:3, 3] = span[0]
     return Grid((x, y, z), affine)

@@ -24,7 +24,7 @@ from scipy import ndimage
 
 from heatlas.atlases.carriers import locate
 from heatlas.atlases.images import UNREADABLE
-from heatlas.atlases.spaces import DEFAULT_GRID, Grid, template_grid
+from heatlas.atlases.spaces import DEFAULT_SPAN, Grid, Span, template_grid
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
@@ -84,7 +84,7 @@ class TemplateSource:
             (self.t1w, _BRAIN_DIGEST, "intensities"),
         )
         differ = [what for values, digest, what in parts if _digest_of(values) != digest]
-        if self.grid != DEFAULT_GRID:
+        if self.grid != template_grid(1.0):
             differ = ["grid", *differ]
         if not differ:
             return f"its voxels equal those that {_PACKAGE} carries"
@@ -124,12 +124,16 @@ def configured_template(registration: RegistrationConfig) -> Template:
 
 def configured_grid(registration: RegistrationConfig) -> Grid:
     """Grid of `configured_template`; for the default template, no file is read."""
-    return template_grid(registration.resolution_mm, native_grid(registration.template))
+    return template_grid(registration.resolution_mm, span_of(registration.template))
 
 
-def native_grid(template: str) -> Grid:
-    """Grid of the files of a template, by its setting."""
-    return DEFAULT_GRID if template == DEFAULT_TEMPLATE else find_template(template).grid
+def span_of(template: str) -> Span:
+    """Span of the files of a template, by its setting."""
+    if template == DEFAULT_TEMPLATE:
+        return DEFAULT_SPAN
+    grid = find_template(template).grid
+    (x, y, z), (u, v, w) = grid.to_world([[0, 0, 0], [side - 1 for side in grid.shape]]).tolist()
+    return (x, y, z), (u, v, w)
 
 
 @functools.cache
@@ -145,7 +149,7 @@ def load_template(resolution_mm: float, template: str = DEFAULT_TEMPLATE) -> Tem
     template : str
         As `find_template`.
     """
-    return template_on(template_grid(resolution_mm, native_grid(template)), template)
+    return template_on(template_grid(resolution_mm, span_of(template)), template)
 
 
 @functools.lru_cache(maxsize=2)  # asked for again to mask each atlas; a report has a second, coarser grid

@@ -15,8 +15,8 @@ import numpy as np
 
 from heatlas.atlases.brain_box import Box, brain_box
 from heatlas.atlases.images import UNREADABLE
-from heatlas.atlases.spaces import DEFAULT_GRID, Grid, require_same_grid, template_grid
-from heatlas.atlases.templates import Template, configured_template, native_grid
+from heatlas.atlases.spaces import DEFAULT_SPAN, Grid, Span, require_same_grid, template_grid
+from heatlas.atlases.templates import Template, configured_template, span_of
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.models.replaced_tissue import with_tissue
 from heatlas.pipeline.run.config.networks import ModelConfig
@@ -47,18 +47,18 @@ class NetworkInput:
         ``percentile-brain``: the same with the `PERCENTILES` inside; what lies beyond becomes 0 or 1.
         ``binary-brain``: 1 inside the brain mask, 0 outside: the control of Tinauer et al. (2025), whose networks see
         nothing but the contour of the brain extraction.
-    native : Grid
-        Of the template's files, which the template grid is made from.
+    span : tuple
+        Of the template (`atlases.spaces.Span`), which the template grid is made from.
     """
 
     resolution_mm: float
     box: Box | None
     normalisation: Normalisation = "minmax-brain"
-    native: Grid = DEFAULT_GRID
+    span: Span = DEFAULT_SPAN
 
     @property
     def template_grid(self) -> Grid:
-        return template_grid(self.resolution_mm, self.native)
+        return template_grid(self.resolution_mm, self.span)
 
     @property
     def grid(self) -> Grid:
@@ -77,7 +77,7 @@ def configured_input(config: Config) -> NetworkInput:
     box = None if whole else covering_box(configured_template(settings), config.model)
     scaling: Normalisation = "percentile-brain" if config.model.intensities == "percentiles" else "minmax-brain"
     shown: Normalisation = "binary-brain" if config.training.control == "binarised" else scaling
-    return NetworkInput(settings.resolution_mm, box, shown, native_grid(settings.template))
+    return NetworkInput(settings.resolution_mm, box, shown, span_of(settings.template))
 
 
 def covering_box(template: Template, network: ModelConfig) -> Box:

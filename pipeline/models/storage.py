@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from heatlas.atlases.brain_box import Box
-from heatlas.atlases.spaces import DEFAULT_GRID, Grid
+from heatlas.atlases.spaces import DEFAULT_SPAN
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.ensembles import ensemble_of, members_of
 from heatlas.pipeline.models.families.family import Family
@@ -190,23 +190,20 @@ def _input_to_json(spec: NetworkInput) -> dict[str, Any]:
         "box": box,
         "normalisation": spec.normalisation,
         "affine": spec.grid.affine.tolist(),
-        **({} if spec.native == DEFAULT_GRID else {"template": _grid_to_json(spec.native)}),
+        **({} if spec.span == DEFAULT_SPAN else {"span_mm": [list(end) for end in spec.span]}),
     }
-
-
-def _grid_to_json(grid: Grid) -> dict[str, Any]:
-    return {"shape": list(grid.shape), "affine": grid.affine.tolist()}
 
 
 def _input_from_json(values: Mapping[str, Any]) -> NetworkInput:
     box = values["box"]
+    first, last = values.get("span_mm", DEFAULT_SPAN)
     if values["normalisation"] not in get_args(Normalisation):
         raise ValueError(f"unknown normalisation {values['normalisation']}")
     return NetworkInput(
         float(values["resolution_mm"]),
         None if box is None else Box(tuple(box["start"]), tuple(box["shape"])),
         values["normalisation"],
-        Grid(tuple(native["shape"]), native["affine"]) if (native := values.get("template")) else DEFAULT_GRID,
+        (tuple(first), tuple(last)),
     )
 
 

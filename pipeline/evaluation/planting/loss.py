@@ -16,7 +16,7 @@ from scipy import ndimage
 
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import Grid, template_grid
-from heatlas.atlases.templates import load_template, native_grid
+from heatlas.atlases.templates import load_template, span_of
 from heatlas.pipeline.cohort.demo.anatomy import SPACING_MM, coarse_share, resizing_velocities
 from heatlas.pipeline.cohort.demo.disease import PlantedChange
 from heatlas.pipeline.cohort.demo.fields import Array, compose, exponential, random_velocity, sample
@@ -66,8 +66,8 @@ def planting_site(
     atlas_name: str, changes: tuple[PlantedChange, ...], resolution_mm: float, template: str = DEFAULT_TEMPLATE
 ) -> PlantingSite:
     """Prepare changes for scans of a resolution; kept for further scans of a process."""
-    native = native_grid(template)
-    fine, grid = template_grid(1.0, native), template_grid(resolution_mm, native)
+    span = span_of(template)
+    fine, grid = template_grid(1.0, span), template_grid(resolution_mm, span)
     atlas, coarse_atlas = load_atlas(atlas_name, fine), load_atlas(atlas_name, grid)
     regions = [_members(atlas, change.group) for change in changes]
     brain = coarse_share(load_template(1.0, template).brain_mask)

@@ -12,8 +12,8 @@ import numpy as np
 import scipy.ndimage
 
 from heatlas.atlases.brain_box import brain_box
-from heatlas.atlases.spaces import Grid
-from heatlas.atlases.templates import load_template
+from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.templates import load_template, span_of, template_on
 from heatlas.pipeline.registration.ants_transform import Volume, read_displacement
 from heatlas.pipeline.registration.images.preparation import on_grid
 from heatlas.pipeline.registration.quality.sides import VOXEL_MM, Halves, Sides, asymmetry, compare_sides, halves_of
@@ -25,7 +25,7 @@ def write_asymmetry(
 ) -> None:
     """Write the `asymmetry` of a registered scan (``.npy``), with the warp taken back if there is one."""
     image: Any = nib.load(t1w)
-    grid = load_template(VOXEL_MM, template).grid
+    grid = _symmetric(template)
     values = on_grid(Volume(np.asarray(image.dataobj, dtype=np.float32), image.affine), grid)
     if inverse_warp is not None:
         values = without_warp(values, grid, read_displacement(inverse_warp), _box_affine(resolution_mm, template))
@@ -70,9 +70,16 @@ def sides_of(paths: Sequence[Path]) -> Sides:
     return compare_sides(_StoredArrays(paths))
 
 
+def _symmetric(template: str) -> Grid:
+    """Coarse grid of a template, symmetric about x = 0."""
+    first, last = span_of(template)
+    reach = VOXEL_MM * (max(-first[0], last[0]) // VOXEL_MM)
+    return template_grid(VOXEL_MM, ((-reach, *first[1:]), (reach, *last[1:])))
+
+
 @functools.cache
 def _halves(template: str) -> Halves:
-    brain = load_template(VOXEL_MM, template)
+    brain = template_on(_symmetric(template), template)
     return halves_of(np.asarray(brain.brain_mask), brain.grid.affine)
 
 

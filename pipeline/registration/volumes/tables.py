@@ -20,7 +20,7 @@ import pandas as pd
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.atlases.templates import native_grid
+from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.quality.measures import correlation
 from heatlas.pipeline.registration.volumes.region_volumes import region_volumes, tissue_volumes
@@ -137,7 +137,7 @@ def _read(path: Path) -> np.ndarray:
 @functools.cache
 def _atlas(name: str, resolution_mm: float, template: str) -> Atlas:
     """Read once per worker."""
-    return load_atlas(name, template_grid(resolution_mm, native_grid(template)))
+    return load_atlas(name, template_grid(resolution_mm, span_of(template)))
 
 
 def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str, resolution_mm: float) -> Job:

@@ -40,9 +40,7 @@ from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence
 def spaces(run: RunRecord) -> str:
     """What readers should know about the views of `reports.figures.surfaces`."""
     if not is_mni(run.layout.space):
-        return (
-            f"No surface and no glass brain: nilearn draws both in MNI space, and the maps lie in {run.layout.space}."
-        )
+        return f"No surface and no glass brain: both are drawn in MNI space, and the maps lie in {run.layout.space}."
     return _SPACES.format(space=run.layout.space)
 
 
