@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from heatlas.atlases.freesurfer import freesurfer_names
 from heatlas.atlases.resampling import resample_labels
 from heatlas.atlases.spaces import Grid, template_grid
-from heatlas.atlases.templates import native_grid
+from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.labels import segmentation_of
 from heatlas.pipeline.regions.maps import read_map
@@ -136,7 +136,7 @@ def labels_in_template(path: Path, files: ScanFiles, grid: Grid) -> tuple[NDArra
 
 def sum_own_regions(outputs: dict[str, Path], task: OwnRegions) -> Mapping[str, float]:
     """Job: write the table of one scan."""
-    grid = template_grid(task.files.resolution_mm, native_grid(task.files.template))
+    grid = template_grid(task.files.resolution_mm, span_of(task.files.template))
     labels, volumes = labels_in_template(task.labels, task.files, grid)
     maps = {name: read_map(task.files.relevance_map(name), grid) for name in task.maps}
     scan = task.scan
