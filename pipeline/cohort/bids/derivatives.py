@@ -154,7 +154,7 @@ def _checked_grid(root: Path, candidate: Candidate, template: str) -> Candidate:
     return candidate if problem is None else candidate.dropped(problem)
 
 
-def template_space_problem(grid: Grid, template: str) -> str | None:
+def template_space_problem(grid: Grid, template: str = DEFAULT_TEMPLATE) -> str | None:
     """Why a grid cannot be that of an image in template space; None if it covers the template's brain."""
     voxels = grid.to_voxel(_template_brain_mm(template))
     outside = ((voxels < -0.5) | (voxels > np.array(grid.shape) - 0.5)).any(axis=1).mean()
