@@ -15,6 +15,7 @@ from PIL import Image
 from run_factory import RunPlan, make_run
 
 from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.reports.content.relevance.maps import class_difference, group_map, surface_pictures
 from heatlas.reports.figures.gallery import FORMATS, Gallery, rendered
@@ -43,7 +44,7 @@ def blob(place: tuple[float, float, float], scale: ColourScale = SCALE) -> Group
 
 def drawn(shown: GroupMap, view: str):
     with house_style():
-        return draw_group_maps([(shown, (view,))], Backdrop.load(4.0))
+        return draw_group_maps([(shown, (view,))], Backdrop.load(RegistrationConfig(resolution_mm=4.0)))
 
 
 def written(shown: GroupMap, view: str, form: str = "png", density: int = 144) -> bytes:
