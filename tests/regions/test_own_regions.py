@@ -19,6 +19,8 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.content.run.methods import methods_markdown
+from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.command_line import main
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
@@ -175,3 +177,9 @@ def test_a_run_sums_its_maps_over_both_kinds_of_regions(run) -> None:
     assert (row["name"], row["hemisphere"], row["volume_mm3"]) == ("Right-Hippocampus", "right", 9261.0)
     assert row["sum"] == pytest.approx(inside, rel=1e-5, abs=1e-9)
     assert row["sum"] != 0
+
+
+def test_the_methods_text_names_the_table(run) -> None:
+    said = methods_markdown(read_run(RunLayout(run)))
+    assert "group/relevance_own_regions.tsv has their sums over a segmentation of each person" in said
+    assert "found in a folder of FreeSurfer subjects" in said

@@ -12,6 +12,7 @@ templates and ``fsaverage`` are no scans of anybody.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -38,8 +39,9 @@ _NO_SUBJECT = re.compile(r"fsaverage.*|cvs_avg.*|[lr]h\.EC_average|V1_average", 
 
 
 def is_subjects_folder(root: Path) -> bool:
-    """Whether a folder holds subjects of FreeSurfer or FastSurfer."""
-    return any((one / "mri" / name).is_file() for one in root.iterdir() for name in BRAINS + HEADS if one.is_dir())
+    """Whether a folder holds subjects of FreeSurfer or FastSurfer; folders that cannot be read are none."""
+    images = (one / "mri" / name for one in root.iterdir() for name in BRAINS + HEADS)
+    return any(os.path.isfile(path) for path in images)  # noqa: PTH113 `Path.is_file` raises without permission
 
 
 def enters(folder: str) -> bool:

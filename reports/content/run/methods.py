@@ -13,6 +13,7 @@ from typing import Any
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.balance import STRATUM
+from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
 from heatlas.pipeline.models.families.registry import family_of, is_solved
 from heatlas.pipeline.models.inputs import PERCENTILES
 from heatlas.pipeline.run.config.networks import ModelConfig
@@ -434,11 +435,13 @@ def _regions(run: RunRecord) -> str:
     atlas = _source(run, "atlas")
     groups = run.tables["relevance_bilateral"]["group"].nunique()
     over = "participants, each by the mean of their scans" * (run.config.regions.gain_reference == "participants")
+    own = OWN_REGIONS_TABLE.path(run.layout).is_file()
+    beside = f" {OWN_REGIONS_TABLE.file} has their sums over a segmentation of each person, where there was one." * own
     return (
         f"Maps were summed over the regions of the atlas {atlas.get('title', run.config.regions.atlas)}, left and "
         f"right pooled to {number(groups)} bilateral groups. Sum, density (sum per voxel) and gain (sum divided by the "
         f"mean sum of {run.negative} of the same test fold, over {over or 'scans'}) follow the founding study "
-        "[@founding]; gain is not given where its denominator is not positive."
+        f"[@founding]; gain is not given where its denominator is not positive.{beside}"
     )
 
 
