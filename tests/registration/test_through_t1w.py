@@ -21,6 +21,7 @@ from heatlas.pipeline.registration import through_t1w
 from heatlas.pipeline.registration.ants_transform import Transforms, Volume, read_affine
 from heatlas.pipeline.registration.entry_points import place_in_template, placed_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
+from heatlas.pipeline.registration.scan_jobs import Through, registration_job
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans
 from heatlas.pipeline.run.config.image_kinds import KINDS
 from heatlas.pipeline.run.config.settings import RegistrationConfig
@@ -143,6 +144,24 @@ def test_the_mask_of_the_template_fits_another_grid(write: Any, template: Templa
     expected = fine.grid.to_world(np.argwhere(fine.brain_mask))
     np.testing.assert_allclose(world.mean(axis=0), expected.mean(axis=0), atol=0.5)
     np.testing.assert_allclose(len(world), len(expected), rtol=0.03)
+
+
+def test_an_anonymised_run_does_not_name_the_t1w_image(write: Any, phantom: Any, tmp_path: Path) -> None:
+    for name in ("FLAIR", "T1w"):
+        write(phantom, "RAS", f"in/jane_{name}.nii.gz")
+    shown = Scan("sub-P1", None, "I1", "I1.nii.gz", location="jane_FLAIR.nii.gz", t1w="jane_T1w.nii.gz")
+    layout = RunLayout(tmp_path / "out")
+    layout.root.mkdir()
+    layout.config.write_text('[cohort]\nsuffix = "FLAIR"\n')
+    job = registration_job(layout, tmp_path / "in", shown, CONFIG, 1, DigestCache(layout.digests), "template")
+    through = job.arguments[-1]
+    assert isinstance(through, Through)
+    assert (through.t1w, through.source) == (tmp_path / "in/jane_T1w.nii.gz", "")
+    assert through.shown == "the T1w image of the session"
+    assert {"t1w", "t1w_sidecar", "rigid_transform"} <= set(job.outputs)
+    plain = dataclasses.replace(shown, location=None, image="jane_FLAIR.nii.gz")
+    job = registration_job(layout, tmp_path / "in", plain, CONFIG, 1, DigestCache(layout.digests), "template")
+    assert job.arguments[-1].source == "jane_T1w.nii.gz"
 
 
 def test_the_names_of_a_run_follow_its_settings(tmp_path: Path) -> None:

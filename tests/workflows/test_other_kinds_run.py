@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nibabel as nib
-import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
-from heatlas.atlases.templates import load_template
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.workflows.command_line import main
-from tests.workflows.template_cohort import SPAN, write_config, write_template_cohort
+from tests.workflows.template_cohort import write_config, write_template_cohort
 
 
 def run(cohort: Path, out: Path, config: Path, *options: str) -> RunLayout:
@@ -57,27 +53,3 @@ def test_the_same_images_under_another_name_give_the_same_tables(tmp_path: Path)
     assert "FLAIR brain MRI" in page
     assert "T1-weighted" not in page
     assert "12 FLAIR scans of 12 participants were found" in new.methods_text.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_disease_that_only_the_flair_shows_is_found_with_that_suffix_alone(tmp_path: Path) -> None:
-    cohort, template = tmp_path / "bids", load_template(4.0)
-    people = write_template_cohort(cohort, 24)
-    random = np.random.default_rng(8)
-    values = np.asarray(template.t1w, np.float32)
-    for person, diagnosis in zip(people["participant_id"], people["diagnosis"], strict=True):
-        for suffix in ("T1w", "FLAIR"):
-            volume = (values if suffix == "T1w" else 120 - values) * (values > 0)
-            volume = volume + random.normal(0, 3, values.shape).astype(np.float32) * (values > 0)
-            if suffix == "FLAIR" and diagnosis == "AD":
-                volume[SPAN] *= 1.6
-            path = cohort / person / "anat" / f"{person}_{suffix}.nii.gz"
-            nib.save(nib.Nifti1Image(np.clip(volume, 0, None).astype(np.float32), template.grid.affine), path)
-    areas = {}
-    for suffix in ("T1w", "FLAIR"):
-        config = config_of(tmp_path / f"{suffix}.toml", suffix, epochs=20, rate=1e-2)
-        layout = run(cohort, tmp_path / suffix, config, "--stop-after", "training")
-        found = read_table(layout.group / "predictions.tsv")
-        areas[suffix] = roc_auc_score(found["label"] == "AD", found["probability"])
-    assert areas["FLAIR"] > 0.95, areas
-    assert areas["T1w"] < 0.85, areas

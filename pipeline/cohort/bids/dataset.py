@@ -285,11 +285,11 @@ def _unmatched(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageK
             f"ids in {PARTICIPANTS} in another case than those of the images, correct them: {listed(otherwise)}"
         )
     if absent:
-        who = counted(len(absent), "participant")
-        notes.append(f"{who} in {PARTICIPANTS} without a {kind.suffix} image: {listed(absent)}")
+        count = counted(len(absent), "participant")
+        notes.append(f"{count} in {PARTICIPANTS} without a {kind.suffix} image: {listed(absent)}")
     if unseen:
-        sessions = counted(len(unseen), "session")
-        notes.append(f"{sessions} in sessions tables without a {kind.suffix} image: {listed(unseen)}")
+        count = counted(len(unseen), "session")
+        notes.append(f"{count} in sessions tables without a {kind.suffix} image: {listed(unseen)}")
     if rowless and tables.sessions:
         notes.append(
             f"{counted(len(rowless), 'session')} with images but no row in their sessions table: {listed(rowless)}"
