@@ -43,6 +43,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$", "within_subsection_order": "FileNameSortKey",
     "plot_gallery": (ROOT / "demo" / "run" / "report.html").is_file(),
     "abort_on_example_error": True, "show_memory": False, "download_all_examples": False, "min_reported_time": 1e6,
+    "write_computation_times": False,  # that page loads scripts from the network
 }  # fmt: skip
 myst_enable_extensions = ["attrs_inline", "dollarmath"]
 myst_heading_anchors = 4  # as on GitHub

@@ -21,11 +21,11 @@ ill, tested = torch.tensor((people["label"] == "AD").tolist()), torch.tensor((pe
 
 torch.manual_seed(0)
 network = nn.Sequential(
-    nn.AvgPool3d(2), nn.Conv3d(1, 6, 3), nn.ReLU(), nn.AvgPool3d(3), nn.Flatten(), nn.LazyLinear(2)
+    nn.AvgPool3d(4), nn.Conv3d(1, 6, 3), nn.ReLU(), nn.AvgPool3d(2), nn.Flatten(), nn.LazyLinear(2)
 )  # fmt: skip
 network(volumes[:1])
-optimiser = torch.optim.Adam(network.parameters(), lr=1e-2)
-for _ in range(40):
+optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
+for _ in range(80):
     optimiser.zero_grad()
     nn.functional.cross_entropy(network(volumes[~tested]), ill[~tested].long()).backward()
     optimiser.step()

@@ -2,9 +2,9 @@
 Does the map depend on what was learned?
 ========================================
 
-If the weights are drawn anew, the map must change. Its correlation with the map of the trained network should fall
-to about 0; a map that stays shows the image rather than the network. ``heatlas evaluate`` does this, and more, on
-all people.
+If the weights are drawn anew, the map must change. Its correlation with the map of the trained network should fall to
+about 0, whatever its sign; a map that stays shows the image rather than the network. ``heatlas evaluate`` does this,
+and more, on all people.
 """
 
 import matplotlib.pyplot as plt
@@ -30,11 +30,11 @@ torch.manual_seed(0)
 for layer in layers:
     layer.reset_parameters()
     for method, known in correlations.items():
-        known.append(float(np.corrcoef(trained[method], values(drawn, method))[0, 1]))
+        known.append(abs(float(np.corrcoef(trained[method], values(drawn, method))[0, 1])))
 
 fig, ax = plt.subplots(figsize=(5, 3))
 for method, known in correlations.items():
     ax.plot(known, "o-", label=method)
-ax.set(xlabel="layers drawn anew, from the last", ylabel="correlation with the map", ylim=(-0.3, 1.05))
+ax.set(xlabel="layers drawn anew, from the last", ylabel="size of the correlation", ylim=(0, 1.05))
 ax.legend(frameon=False)
 fig.tight_layout()

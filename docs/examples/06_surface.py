@@ -7,21 +7,24 @@ Maps are nibabel images in template space, so every tool of nilearn takes them. 
 
 import matplotlib.pyplot as plt
 import numpy as np
+from nilearn.image import smooth_img
 from nilearn.plotting import plot_img_on_surf
 
 import heatlas
 
 run = heatlas.open("../../demo/run")
 mean = run.map(group="AD")
-values = np.abs(mean.get_fdata())
-threshold, largest = np.quantile(values[values > 0], [0.9, 0.999])
+smooth = smooth_img(mean, 8)
+threshold, largest = np.quantile(np.abs(smooth.get_fdata()), [0.9, 0.999])
 plot_img_on_surf(
-    mean, views=["lateral", "medial"], hemispheres=["left", "right"], cmap="RdBu_r", threshold=threshold, vmax=largest,
+    smooth, views=["lateral", "medial"], hemispheres=["left", "right"], cmap="RdBu_r",
+    threshold=threshold, vmax=largest,
     title="Mean evidence in patients",
 )  # fmt: skip
 plt.show()
 
 # %%
 # Deep structures, such as the hippocampus, are not on the surface. They are in sections:
-run.plot(group="AD", cut_coords=(26, -16, -18), threshold=threshold, vmax=largest)
+strongest = np.quantile(np.abs(mean.get_fdata()), [0.98, 0.999])
+run.plot(group="AD", cut_coords=(26, -16, -18), threshold=strongest[0], vmax=strongest[1])
 plt.show()
