@@ -34,6 +34,7 @@ from heatlas.pipeline.cohort.people.balance import balance_sentence
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.sharing.manifest import write_comparison
 from heatlas.pipeline.explaining.controls import mean_controls
+from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.run.config.files import load_config, read_config, usual_sentence
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
@@ -154,7 +155,8 @@ def _run_stage(stage: str, work: Work, log: logging.Logger) -> bool:
         log.warning("  %s failed: %s", outcome.job.unit, outcome.message)
     if failed:
         log.warning("  listed in %s", work.layout.failures)
-    if failed and len(failed) == len(result.outcomes):
+    wanted = [outcome for outcome in result.outcomes if outcome.job.stage != OWN_REGIONS]  # a table beside the others
+    if wanted and not any(outcome.ok for outcome in wanted):
         raise BadInputError(f"{stage}: every unit failed; see {work.layout.failures}.")
     return result.changed
 
@@ -240,6 +242,7 @@ def apply_command(arguments: argparse.Namespace) -> int:
         )
     table = "" if arguments.table is None else table_setting(arguments.table)  # that of the run is of other people
     cohort = replace(config.cohort, without=str(people), start_at=arguments.start_at, table=table)
+    cohort = replace(cohort, freesurfer_folder="")  # of the run's people too
     if arguments.include is not None or arguments.input.is_file():  # of one image nothing is known that a rule asks for
         cohort = replace(cohort, include=arguments.include or "")
     regions = replace(config.regions, own_labels="")  # segmentations of the run's people

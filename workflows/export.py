@@ -19,6 +19,7 @@ from typing import Any
 import heatlas
 from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.images import write_template_image
+from heatlas.atlases.templates import find_template
 from heatlas.pipeline.cohort.people.persons import hidden_name
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
@@ -92,6 +93,11 @@ def _exportable(run: RunLayout) -> tuple[Config, Mapping[int, LoadedModel]]:
         raise UsageError(
             f"{run.root}: its networks need a file outside the run (model.architecture = "
             f'"{config.model.architecture}"), and a folder of heatlas export stands alone. Share the run itself.'
+        )
+    if "differ from" in (note := find_template(config.registration.template).note):
+        raise UsageError(
+            f"{run.root}: its template is another than the one that heatlas carries ({note}), and a folder of heatlas "
+            "export stands alone. Share the run itself."
         )
     if not find_atlas(config.regions.atlas).carried:
         raise UsageError(

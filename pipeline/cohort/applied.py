@@ -27,6 +27,7 @@ from heatlas.pipeline.cohort.oasis.download import participant as oasis_particip
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.cohort.segmented.images import BRAINS, HEADS, visit_of_folder
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import listed
@@ -69,14 +70,19 @@ def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE
     """
     if not is_image(path.name):
         raise BadInputError(
-            f"{path}: not an image. Give one {config.kind.scan} (.nii, .nii.gz or .mgz), or the folder of an "
-            "ADNI or OASIS download or a BIDS dataset."
+            f"{path}: not an image. Give one {config.kind.scan} (.nii, .nii.gz or .mgz), or an ADNI or OASIS "
+            "download, a BIDS or CAPS dataset, FreeSurfer subjects, or images with --table."
         )
     path = path.resolve()
-    person, session = person_of_image(path.name)
     space = template_name(template)
-    entry, problem, _ = entry_of_file(path, config.kind, space)
-    candidate = Candidate(Scan(person, session, image_stem(path.name), path.name, entry=entry))
+    entry, problem, _ = entry_of_file(path, config.kind, space, config.label)
+    person, session = person_of_image(path.name)
+    name = image_stem(path.name)
+    if path.parent.name == "mri" and path.name in BRAINS + HEADS:  # of FreeSurfer, whose folders name the person
+        name = path.parent.parent.name
+        person, session = visit_of_folder(name)
+        entry = "brain" if path.name in BRAINS else entry
+    candidate = Candidate(Scan(person or "sub-scan", session, name or "scan", path.name, entry=entry))
     if config.without and not without_people([candidate], Path(config.without))[0].scan.kept:
         raise BadInputError(
             f"{path}: is a scan of {person}, who is among the people of the run or named in cohort.without. Give a "

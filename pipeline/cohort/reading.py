@@ -184,7 +184,10 @@ def read_cohort(
 def _input_folder(root: Path) -> Path:
     if not root.is_dir():
         what = "is a file" if root.exists() else "no such folder"
-        raise BadInputError(f"{root}: {what}. Give the folder of an ADNI or OASIS download or a BIDS dataset.")
+        raise BadInputError(
+            f"{root}: {what}. Give an ADNI or OASIS download, a BIDS or CAPS dataset, FreeSurfer subjects, or images "
+            "with --table."
+        )
     return root.resolve()
 
 

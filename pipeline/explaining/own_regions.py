@@ -35,10 +35,11 @@ from heatlas.pipeline.registration.images.t1w import load_labels
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.layout.private_paths import shown_as
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
 from heatlas.pipeline.run.work.steps import run_step
 
 STAGE = "own-regions"
@@ -115,17 +116,19 @@ def own_rows(
     return pd.concat(blocks, ignore_index=True)
 
 
-def labels_in_template(path: Path, files: ScanFiles, grid: Grid) -> tuple[NDArray[np.int32], dict[int, float]]:
+def labels_in_template(
+    path: Path, files: ScanFiles, grid: Grid, *, placed: bool
+) -> tuple[NDArray[np.int32], dict[int, float]]:
     """A segmentation on the grid of the maps, and the volume of each region in mm³ on its own grid.
 
-    It is taken forward by the transforms of its scan; of a scan that came in template space there are none, and its
-    segmentation must lie there too.
+    It is taken forward by the transforms of its scan; that of a scan that came in template space (`placed`) must lie
+    there too.
     """
     labels, affine = load_labels(path)
     numbers, counts = np.unique(labels[labels != REST], return_counts=True)
     voxel = abs(float(np.linalg.det(affine[:3, :3])))
     volumes = {int(number): round(int(count) * voxel, 3) for number, count in zip(numbers, counts, strict=True)}
-    if not files.affine_transform.is_file():
+    if placed:
         i, j, k = labels.shape
         return resample_labels(labels, Grid((i, j, k), affine), grid).labels, volumes
     transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
@@ -137,7 +140,9 @@ def labels_in_template(path: Path, files: ScanFiles, grid: Grid) -> tuple[NDArra
 def sum_own_regions(outputs: dict[str, Path], task: OwnRegions) -> Mapping[str, float]:
     """Job: write the table of one scan."""
     grid = template_grid(task.files.resolution_mm, span_of(task.files.template))
-    labels, volumes = labels_in_template(task.labels, task.files, grid)
+    placed = task.scan.entry == "template"
+    with shown_as(task.labels, "the segmentation of the scan"):
+        labels, volumes = labels_in_template(task.labels, task.files, grid, placed=placed)
     maps = {name: read_map(task.files.relevance_map(name), grid) for name in task.maps}
     scan = task.scan
     rows = own_rows(maps, labels, volumes).assign(
@@ -183,18 +188,23 @@ def add_own_regions(
         inputs = {"labels": digests.digest(task.labels), "warp": digests.digest(files.warp),
                   "affine": digests.digest(files.affine_transform),
                   "maps": map_version(layout, scan, map_names, config, digests)}  # fmt: skip
-        key = unit_key(inputs, [list(map_names), files.resolution_mm, scan.scan_id], sum_own_regions)
+        key = unit_key(inputs, [list(map_names), files.resolution_mm, scan.scan_id, scan.entry], sum_own_regions)
         outputs = {"table": files.own_region_table, "columns": files.own_region_table.with_suffix(".json")}
         jobs.append(Job(STAGE, files.name, key, outputs, sum_own_regions, (task,)))
     if not jobs:
         OWN_REGIONS_TABLE.remove(layout)
+        layout.receipt("steps", STAGE).unlink(missing_ok=True)
+        record_failures(layout, [], [STAGE])
         return []
     outcomes = run_jobs(layout, jobs, executor, "own regions")
     tables = [outcome.job.outputs["table"] for outcome in outcomes if outcome.ok]
 
     def gather() -> list[Path]:
         rows = [OWN_REGIONS_TABLE.read(path) for path in tables]
-        return [OWN_REGIONS_TABLE.write(layout, pd.concat(rows, ignore_index=True))] if rows else []
+        if not rows:
+            OWN_REGIONS_TABLE.remove(layout)
+            return []
+        return [OWN_REGIONS_TABLE.write(layout, pd.concat(rows, ignore_index=True))]
 
     run_step(layout, STAGE, tables, list(map_names), [own_rows], gather, digests)
     digests.save()

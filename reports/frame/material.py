@@ -13,7 +13,7 @@ from heatlas.atlases.templates import configured_grid, configured_template
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.stage import MAPS_STAGE
 from heatlas.pipeline.run.cells import REMEDY
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import same_content, stamp_of
 from heatlas.pipeline.run.work.receipts import outputs_of_stage
@@ -102,7 +102,7 @@ class Material:
 
     def image(self, path: Path) -> BrainImage | None:
         """A map that the run should have, whole; None, and a fault, where it is missing or damaged."""
-        file, grid = path.relative_to(self.run.layout.root).as_posix(), configured_grid(self.run.config.registration)
+        file = path.relative_to(self.run.layout.root).as_posix()
         if not path.is_file():
             self.faults.add(f"{file}: this map is missing. Repeat the command that made this run.")
             return None
@@ -111,8 +111,9 @@ class Material:
             self.faults.add(f"{file}: not the map that the run wrote there (SHA-256 differs). {REMEDY}")
             return None
         try:
+            grid = configured_grid(self.run.config.registration)
             return BrainImage(read_map(path, grid), grid.affine)
-        except BadInputError as error:
+        except (BadInputError, MissingDataError) as error:
             self.faults.add(str(error).replace(str(path), file))
             return None
 

@@ -122,7 +122,8 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
 def _applied(run: RunRecord, visits: pd.DataFrame, tested: pd.DataFrame) -> str:
     """What the networks of another run say of someone without a label, and what is not known of them."""
     networks = len(run.models)
-    said = f"Mean probability of {run.positive} by {count(networks, 'network')} that were trained on other people: "
+    by = f"{count(networks, 'network')} that were trained on other people"
+    said = f"Probability of {run.positive} by the mean logits of {by}: "
     parts = [f"{fixed(row['probability'], 3)} ({_spread(row['probability_sd'], row['probability'], networks)})"
              for row in tested.to_dict("records")]  # fmt: skip
     unknown = [name for name in ("age", "sex") if visits[name].isna().all()]

@@ -91,14 +91,16 @@ def test_labels_follow_the_transform_of_the_scan(tmp_path, shift) -> None:
         files.affine_transform, {"AffineTransform_double_3_3": parameters, "fixed": np.zeros((3, 1))}, format="4"
     )
     write_no_displacement(files.warp, Volume(np.zeros(GRID.shape, np.float32), GRID.affine))
-    labels, volumes = labels_in_template(segmentation(tmp_path / "aparc+aseg.mgz", np.array(shift)), files, GRID)
+    labels, volumes = labels_in_template(
+        segmentation(tmp_path / "aparc+aseg.mgz", np.array(shift)), files, GRID, placed=False
+    )
     np.testing.assert_array_equal(labels, expected_labels())
     assert volumes == {17: 9261.0, 53: 9261.0}  # 21 mm cubed
 
 
 def test_labels_in_template_space_need_no_transform(tmp_path) -> None:
     files = RunLayout(tmp_path).scan("sub-1", None, 4.0)
-    labels, _ = labels_in_template(segmentation(tmp_path / "aparc+aseg.mgz", np.zeros(3)), files, GRID)
+    labels, _ = labels_in_template(segmentation(tmp_path / "aparc+aseg.mgz", np.zeros(3)), files, GRID, placed=True)
     np.testing.assert_array_equal(labels, expected_labels())
 
 

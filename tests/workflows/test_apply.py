@@ -199,7 +199,10 @@ def test_bad_images_and_people_of_the_run_are_refused_before_anything_is_written
     for new, expected in (
         (known, "is a scan of sub-00, who is among the people of the run"),
         (text, "not an image. Give a NIfTI file"),
-        (tmp_path / "gone.nii.gz", "no such folder. Give the folder of an ADNI download or a BIDS dataset, or one"),
+        (
+            tmp_path / "gone.nii.gz",
+            "no such folder. Give the folder of an ADNI or OASIS download, a BIDS or CAPS dataset",
+        ),
     ):
         assert main(["apply", str(folder / "run"), str(new), str(tmp_path / "out")]) == 65
         said = capsys.readouterr().err

@@ -44,7 +44,7 @@ _IMAGE = re.compile(
     r"(?P<participant>sub-[A-Za-z0-9]+)/(?:(?P<session>ses-[A-Za-z0-9]+)/)?(?P<folder>anat|pet)/"
     r"(?P=participant)_(?:(?P=session)_)?(?P<entities>(?:[a-z]+-[A-Za-z0-9+]+_)*)(?P<suffix>[A-Za-z0-9]+)\.nii(?:\.gz)?"
 )
-_PLACE = re.compile(r"sub-[^/]+/(ses-[^/]+/)?(anat/)?[^/]+")
+_PLACE = r"sub-[^/]+/(ses-[^/]+/)?({folder}/)?[^/]+"
 """Where a misnamed image may lie; not folders of other kinds of scans (``func/``)."""
 _SECONDARY = ("acq", "rec", "echo", "inv")
 """Entities of images other than the main one of a session."""
@@ -260,7 +260,7 @@ def _other_images(matches: Mapping[str, re.Match[str] | None], used: Collection[
     folders = "/ and ".join(sorted({kind.folder, T1W.folder}))
     notes = [f"{counted(len(suffixes), 'image')} of other kinds in {folders}/ ignored: {kinds}"] if suffixes else []
     unnamed = [path for path, match in matches.items() if match is None and not _ends_as(path, kind)]
-    unnamed = [path for path in unnamed if _PLACE.fullmatch(path)]
+    unnamed = [path for path in unnamed if re.fullmatch(_PLACE.format(folder=kind.folder), path)]
     if unnamed:
         which = "T1-weighted ones" if kind is T1W else "those asked for"
         notes.append(

@@ -32,7 +32,7 @@ from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.images.headers import read_raw_header
 from heatlas.pipeline.cohort.images.orientation import Orientation, choose_orientation
-from heatlas.pipeline.run.config.image_kinds import T1W, ImageKind
+from heatlas.pipeline.run.config.image_kinds import KINDS, T1W, ImageKind
 from heatlas.pipeline.run.documents import LARGEST_JSON
 from heatlas.pipeline.run.regular_files import read_regular
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
@@ -45,8 +45,8 @@ BRAIN_DESCRIPTIONS = frozenset({"brain", "skullstripped", "stripped", "bet", "ex
 SCAN_DESCRIPTIONS = frozenset({"preproc", "n4", "biascorr", "biascorrected", "unifized", "conform", "defaced"})
 """Names of processed images that are still of their kind; any other ``desc-`` may be a map or a mask."""
 
-BIDS_NAME = re.compile(r"(sub-[A-Za-z0-9]+)(?:_(ses-[A-Za-z0-9]+))?((?:_[a-z]+-[A-Za-z0-9+]+)*)(?:_[A-Za-z0-9]+)?")
-"""Name of a file without its suffix: participant, session, other entities."""
+BIDS_NAME = re.compile(r"(sub-[A-Za-z0-9]+)(?:_(ses-[A-Za-z0-9]+))?((?:_[a-z]+-[A-Za-z0-9+]+)*)(?:_([A-Za-z0-9]+))?")
+"""Name of a file without its extension: participant, session, other entities, suffix."""
 
 MAX_SHARE_OUTSIDE = 0.01
 """Share of the template's brain that an image in its space may miss."""
@@ -83,11 +83,19 @@ def entry_of(
 
 
 def entry_of_file(
-    path: Path, kind: ImageKind = T1W, template: str = DEFAULT_TEMPLATE
+    path: Path, kind: ImageKind = T1W, template: str = DEFAULT_TEMPLATE, label: str = ""
 ) -> tuple[Entry, str | None, dict[str, Any]]:
-    """`entry_of` a file of any name, by the entities that this has and its sidecar, which is given too."""
+    """`entry_of` a file of any name, by the entities that this has and its sidecar, which is given too.
+
+    A name that says another kind, or another tissue than `label`, is a problem.
+    """
     match = BIDS_NAME.fullmatch(image_stem(path.name))
     entities = dict(one.split("-", 1) for one in match[3].split("_") if one) if match else {}
+    suffix = (match[4] or "") if match else ""
+    if suffix in KINDS and suffix != kind.suffix:
+        return "scan", f"named as a {KINDS[suffix].scan}, and cohort.suffix is {kind.suffix}", {}
+    if label and entities.get("label", label) != label:
+        return "scan", f"another map than cohort.label: label-{entities['label']}", {}
     try:
         sidecar = read_sidecar(path)
     except ValueError as error:
@@ -169,7 +177,7 @@ def over_template(root: Path, candidates: Sequence[Candidate], template: str = D
 
 def _checked_grid(root: Path, candidate: Candidate, template: str) -> Candidate:
     if not is_image(candidate.scan.file):
-        return candidate.dropped("not in template space: only NIfTI images can be; give the scan itself")
+        return candidate.dropped("not in template space: only NIfTI and MGZ images can be; give the scan itself")
     header = read_raw_header(root / candidate.scan.file)
     orientation = choose_orientation(header)
     if not isinstance(orientation, Orientation):

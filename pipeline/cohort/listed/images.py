@@ -20,7 +20,6 @@ from heatlas.pipeline.cohort.images.file_kinds import image_stem, is_image
 from heatlas.pipeline.cohort.listed.people import PeopleRow, PeopleTable, as_bids, find_table, read_people
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.walking import InputFiles
-from heatlas.pipeline.run.config.image_kinds import ImageKind
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, listed
@@ -37,9 +36,7 @@ def read_listed(
     tables = as_bids(table)
     names = scan_ids(images)
     histories, history_notes = diagnosis_histories(tables)
-    read = [
-        _candidate(root, table.file.name, row, path, names[row], config.kind, space) for row, path in images.items()
-    ]
+    read = [_candidate(root, table.file.name, row, path, names[row], config, space) for row, path in images.items()]
     candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
     unscanned = [row.named for row in table.rows if not row.path]
     unlisted = sorted(set(files.images) - set(images.values()))
@@ -52,10 +49,10 @@ def read_listed(
 
 
 def _candidate(
-    root: Path, table: str, row: PeopleRow, path: str, scan_id: str, kind: ImageKind, space: str
+    root: Path, table: str, row: PeopleRow, path: str, scan_id: str, config: CohortConfig, space: str
 ) -> tuple[Candidate, ScanFacts | None]:
     scan = Scan(row.person, row.session, scan_id, path)
-    entry, problem, sidecar = entry_of_file(root / path, kind, space)
+    entry, problem, sidecar = entry_of_file(root / path, config.kind, space, config.label)
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
     facts = facts_of(scan, {}, row.cells, {}, sidecar, (table, table, table))

@@ -169,7 +169,8 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
     def digest(scan: Scan) -> str | BadInputError:
         try:
             one_file = is_image(scan.file) or is_pair(scan.file)
-            return image_digest(root / scan.file) if one_file else _series_digest(root, scan.file)
+            own = image_digest(root / scan.file) if one_file else _series_digest(root, scan.file)
+            return own if scan.t1w is None else text_digest(f"{own} {image_digest(root / scan.t1w)}")
         except BadInputError as error:
             return BadInputError(str(error).replace(f"{root}/", ""))
 

@@ -464,6 +464,10 @@ class Config:
                 'regions.own_labels needs the maps of single scans: set attribution.keep_maps = "all"',
             ),
             (
+                not self.regions.own_labels or "ids" not in self.privacy.pseudonyms,
+                'regions.own_labels finds files by ids, which privacy.pseudonyms = ["ids"] replaces: leave one out',
+            ),
+            (
                 not cohort.target or attribution.start_value == "logit",
                 'attribution.start_value = "probability" is not defined for a number (cohort.target); set "logit"',
             ),

@@ -48,7 +48,10 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     out, root = out.resolve(), source.input.resolve()
     if not (root.is_dir() or (source.one_image and root.is_file())):
         what = "is a file" if root.is_file() else "no such folder"
-        either = "the folder of an ADNI download or a BIDS dataset" + ", or one NIfTI image" * source.one_image
+        either = (
+            "the folder of an ADNI or OASIS download, a BIDS or CAPS dataset or FreeSurfer subjects"
+            + ", or one NIfTI image" * source.one_image
+        )
         raise BadInputError(f"{source.input}: {what}. Give {either}.")
     if out == root or out in root.parents:
         raise UsageError(f"{out}: the output folder must not be or contain the input folder {root}.")

@@ -30,7 +30,7 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed
@@ -126,6 +126,18 @@ def mean_control(config: Config, task: Task, training: LabelledVolumes) -> torch
     return (total / len(places)).float()[None, None]
 
 
+def _require_same_kind(config: Config) -> None:
+    """Refuse unlabelled scans of another kind, or in the space of another template, than those of the run."""
+    other = RunLayout(Path(config.objective.scans))
+    own = (config.cohort.suffix, config.cohort.label, template_name(config.registration.template))
+    if other.config.is_file() and (theirs := (*other.image_name, other.space)) != own:
+        said = [" ".join(filter(None, words)) for words in (theirs, own)]
+        raise UsageError(
+            f"objective.scans: images of {other.root} are {said[0]}, and those of this run {said[1]}. Name a run on "
+            "the same kind of image and template."
+        )
+
+
 def require_explanations(config: Config, split: Split) -> None:
     """Refuse what cannot be trained with explanations, before any work starts: one step on one empty volume.
 
@@ -143,6 +155,7 @@ def require_explanations(config: Config, split: Split) -> None:
     if config.objective.scans:
         if task.is_number:
             raise UsageError(f"objective.scans is for classes, and {task.column} is a number; leave it empty.")
+        _require_same_kind(config)
         for fold in split.folds:
             unlabelled_scans(config.objective, spec, fold)
     contexts = [context_of(config, task, spec, fold, (), device) for fold in split.folds]

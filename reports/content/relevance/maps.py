@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.template_name import axes_of, is_mni
 from heatlas.reports.figures.gallery import Picture
@@ -281,7 +281,7 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
         what = f"the mean map of {group_in_words(run, run.map_groups[0])}"
     view = view_of(shown.image, MAP_CUTS, None if material.backdrop is None else material.backdrop.mask)
     row, add = MapRow("", shown.scale, shown.unit, [view]), material.gallery.add
-    outlined = regions_outlined(run.config.regions.atlas, configured_grid(run.config.registration), groups)
+    outlined = regions_outlined(run.config.regions.atlas, run.config.registration, groups)
     grid = draw_map_grid(
         [row], [shown.title], (*HIPPOCAMPAL_CUTS, ("axial", 8.0)), material.backdrop, material.gallery.density, outlined
     )
@@ -303,10 +303,10 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
     ], what  # fmt: skip
 
 
-def regions_outlined(atlas_name: str, grid: Grid, groups: Sequence[str]) -> Outlined | None:
+def regions_outlined(atlas_name: str, registration: RegistrationConfig, groups: Sequence[str]) -> Outlined | None:
     """Labels of an atlas and the body of each label to outline; left and right together. None without the atlas."""
     try:
-        atlas = load_atlas(atlas_name, grid)
+        atlas = load_atlas(atlas_name, configured_grid(registration))
     except HeatlasError:
         return None
     bodies = {label: place for place, group in enumerate(groups, 1) for label in atlas.regions.groups.get(group, ())}
