@@ -263,7 +263,9 @@ def _credit(folder: Path, name: str) -> str:
     """What the description in the folder says of reference and licence."""
     path = folder / "template_description.json"
     said = read_json(path, "Correct or remove it.") if path.is_file() else {}
-    parts = [str(said.get("Name", "")), *map(str, said.get("ReferencesAndLinks") or []), str(said.get("License", ""))]
+    links = said.get("ReferencesAndLinks")
+    links = [links] if isinstance(links, str) else links if isinstance(links, list) else []
+    parts = [str(one) for one in (said.get("Name"), *links, said.get("License")) if one is not None]
     told = "; ".join(part for part in parts if part)
     if name == DEFAULT_TEMPLATE:
         return _DEFAULT_CREDIT

@@ -227,7 +227,13 @@ def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> lis
 def _own_region_notes(config: Config, cohort: InputCohort) -> list[str]:
     """A note on how many scans have a segmentation of their own, over which maps are summed too."""
     pattern, scans = config.regions.own_labels, cohort.table.kept
-    found = [scan for scan in scans if segmentation_of(cohort.root, scan, pattern) is not None]
+    of_scan = {scan.scan_id: segmentation_of(cohort.root, scan, pattern) for scan in scans}
+    found = [path for path in of_scan.values() if path is not None]
+    if pattern and len(set(found)) < len(found):
+        raise BadInputError(
+            f"regions.own_labels = '{pattern}': several scans would have the same segmentation. Let the pattern tell "
+            "them apart, by {session_id}, {name} or {scan_id}."
+        )
     if pattern and not found:
         raise BadInputError(
             f"regions.own_labels = '{pattern}': no scan has a segmentation there, below {without_home(cohort.root)}. "

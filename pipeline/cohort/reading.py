@@ -27,6 +27,7 @@ from heatlas.pipeline.cohort.candidates import (
 from heatlas.pipeline.cohort.cells.ranges import possible_scans
 from heatlas.pipeline.cohort.images.same_images import same_images, same_images_note
 from heatlas.pipeline.cohort.listed.images import read_listed
+from heatlas.pipeline.cohort.listed.people import find_table, names_images
 from heatlas.pipeline.cohort.oasis import download as oasis
 from heatlas.pipeline.cohort.people.clinical import Clinical, clinical_table
 from heatlas.pipeline.cohort.people.contrast import shuffled_labels, unknown_diagnoses, with_labels
@@ -193,7 +194,8 @@ def _input_folder(root: Path) -> Path:
 
 def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[Candidate], list[str]]:
     """Layout, candidates and notes of an input folder."""
-    layout = detect_layout(root, with_table=bool(config.table))
+    listed_images = bool(config.table) and names_images(find_table(config.table, root))
+    layout = "table" if listed_images else detect_layout(root, with_table=bool(config.table))
     if layout not in ("bids", "table") and config.kind.through_t1w:
         raise BadInputError(
             f'{root}: images of cohort.suffix = "{config.suffix}" are read of a BIDS dataset, or by --table in '

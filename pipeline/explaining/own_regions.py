@@ -24,6 +24,7 @@ from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.labels import segmentation_of
+from heatlas.pipeline.regions.audit import read_brain
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_labels import REST
@@ -35,6 +36,7 @@ from heatlas.pipeline.registration.images.t1w import load_labels
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.private_paths import shown_as
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
@@ -43,6 +45,8 @@ from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jo
 from heatlas.pipeline.run.work.steps import run_step
 
 STAGE = "own-regions"
+INSIDE = 0.85
+"""Least share of a segmentation in the brain of its scan; of one in another space, much lies outside."""
 
 OWN_REGIONS_TABLE = Table(
     "relevance_own_regions",
@@ -143,6 +147,13 @@ def sum_own_regions(outputs: dict[str, Path], task: OwnRegions) -> Mapping[str, 
     placed = task.scan.entry == "template"
     with shown_as(task.labels, "the segmentation of the scan"):
         labels, volumes = labels_in_template(task.labels, task.files, grid, placed=placed)
+    marked = labels != REST
+    inside = float(read_brain(task.files.brain_mask, grid)[marked].mean()) if marked.any() else 0.0
+    if inside < INSIDE:
+        raise BadInputError(
+            f"the segmentation of the scan lies to {1 - inside:.0%} outside its brain in template space. Give one in "
+            "the space of the image (docs/inputs.md)."
+        )
     maps = {name: read_map(task.files.relevance_map(name), grid) for name in task.maps}
     scan = task.scan
     rows = own_rows(maps, labels, volumes).assign(

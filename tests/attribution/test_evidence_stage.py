@@ -111,7 +111,7 @@ def test_a_method_that_draws_no_points_has_no_sampling_error(run: OutsideRun) ->
     assert [outcome.status for outcome in explain(run, exact)] == ["done"] * 4
     table = read_table(run.layout.group / "evidence.tsv")
     assert table[["sampling_error", "sampling_share"]].isna().all(axis=None)
-    assert (table["completeness_share"] < 1e-4).all()
+    assert (table["completeness_share"] < 1e-3).all()  # float32 on evidence near 0; 1.2e-4 on some processors
 
 
 def test_a_map_that_is_refused_is_a_failure_with_the_remedy_and_others_go_on(run: OutsideRun) -> None:

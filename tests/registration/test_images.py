@@ -234,9 +234,9 @@ class TestBadImages:
         refused(path, "NIfTI")
 
     def test_another_format(self, tmp_path: Path) -> None:
-        path = tmp_path / "scan.mgz"
-        nib.MGHImage(values().astype(np.float32), image().affine).to_filename(path)
-        refused(path, "MGHImage, not NIfTI")
+        path = tmp_path / "scan.img"
+        nib.AnalyzeImage(values().astype(np.float32), image().affine).to_filename(path)
+        refused(path, "AnalyzeImage, not NIfTI")
 
     def test_several_volumes(self, tmp_path: Path) -> None:
         refused(save(image(values((*SHAPE, 3))), tmp_path), "14 x 18 x 22 x 3", "single volume")

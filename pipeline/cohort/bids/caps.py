@@ -12,7 +12,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from heatlas.pipeline.cohort.bids.dataset import about_facts, described, preference, row_problem, with_course
+from heatlas.pipeline.cohort.bids.dataset import (
+    about_facts,
+    described,
+    preference,
+    row_problem,
+    unmatched,
+    with_course,
+)
 from heatlas.pipeline.cohort.bids.derivatives import read_sidecar
 from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories
 from heatlas.pipeline.cohort.candidates import Candidate
@@ -22,6 +29,7 @@ from heatlas.pipeline.cohort.listed.beside import visits_and_tables
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.walking import InputFiles
 from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.plain_text import counted, listed
 
 SUBJECTS = "subjects"
 _FOLDER = re.compile(rf"{SUBJECTS}(/sub-[^/]+(/ses-[^/]+(/t1_linear)?)?)?")
@@ -52,8 +60,10 @@ def read_caps(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
     visits, tables, notes = visits_and_tables(root, named, config)
     read: list[tuple[Candidate, ScanFacts | None]] = []
     for path, match in images.items():
-        scan = Scan(*visits[f"{match['participant']}_{match['session']}"], image_stem(path), path)
-        if (problem := row_problem(scan, tables)) is not None:
+        visit = f"{match['participant']}_{match['session']}"
+        scan = Scan(*visits.get(visit, named[visit]), image_stem(path), path)
+        problem = row_problem(scan, tables) if visit in visits else f"no row in {tables.names[2]}"
+        if problem is not None:
             read.append((Candidate(scan.dropped(problem)), None))
             continue
         entities = dict(entity.split("-", 1) for entity in match["entities"].split("_") if entity)
@@ -67,4 +77,7 @@ def read_caps(root: Path, files: InputFiles, config: CohortConfig) -> tuple[list
     histories, history_notes = diagnosis_histories(tables)
     candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
     facts = [(candidate.scan, known) for candidate, known in read if known]
+    notes += unmatched(tables, candidates)
+    if others := sorted(path for path in files.images if path not in images and "/t1_linear/" in path):
+        notes.append(f"{counted(len(others), 'image')} without a CAPS name ignored: {listed(others, 3)}")
     return candidates, [*notes, *tables.notes, *problem_notes(tables.impossible), *history_notes, *about_facts(facts)]

@@ -101,7 +101,7 @@ def read_bids(
         + problem_notes(tables.impossible)
         + history_notes
         + _other_images(matches, {*asked, *(candidate.scan.t1w or "" for candidate, _ in read)}, kind)
-        + _unmatched(tables, [candidate for candidate, _ in read], kind)
+        + unmatched(tables, [candidate for candidate, _ in read], kind)
     )
     return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
 
@@ -270,7 +270,7 @@ def _other_images(matches: Mapping[str, re.Match[str] | None], used: Collection[
     return notes
 
 
-def _unmatched(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageKind) -> list[str]:
+def unmatched(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageKind = T1W) -> list[str]:
     """Notes on table rows without an image, and on images without a row in a sessions table."""
     people = {candidate.scan.participant_id for candidate in candidates}
     visits = {(candidate.scan.participant_id, candidate.scan.session_id) for candidate in candidates}
@@ -282,11 +282,11 @@ def _unmatched(tables: BidsTables, candidates: Sequence[Candidate], kind: ImageK
     notes = []
     if otherwise:
         notes.append(
-            f"ids in {PARTICIPANTS} in another case than those of the images, correct them: {listed(otherwise)}"
+            f"ids in {tables.names[2]} in another case than those of the images, correct them: {listed(otherwise)}"
         )
     if absent:
         count = counted(len(absent), "participant")
-        notes.append(f"{count} in {PARTICIPANTS} without a {kind.suffix} image: {listed(absent)}")
+        notes.append(f"{count} in {tables.names[2]} without a {kind.suffix} image: {listed(absent)}")
     if unseen:
         count = counted(len(unseen), "session")
         notes.append(f"{count} in sessions tables without a {kind.suffix} image: {listed(unseen)}")

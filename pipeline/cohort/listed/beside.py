@@ -35,8 +35,8 @@ def visits_and_tables(
         rows = {row: row.path for row in table.rows if row.path in named}
         require_single(table, rows, of_visits=False)
         said = {name: (row.person, row.session or named[name][1]) for row, name in rows.items()}
-        tables = as_bids(table)
-        return {**named, **said}, tables, []
+        renamed = any(named[name][0] != row.person for row, name in rows.items())  # then no folder stands for itself
+        return said if renamed else {**named, **said}, as_bids(table), []
     near = [find_table(config.table, root).parent] if config.table else [root, *root.parents[:_NEAR]]
     where = next((folder for folder in near if (folder / PARTICIPANTS).is_file()), None)
     if where is None:

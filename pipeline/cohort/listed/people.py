@@ -14,8 +14,7 @@ All other cells mean what they mean in ``participants.tsv`` (`pipeline.cohort.bi
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,14 +74,15 @@ def find_table(text: str, root: Path) -> Path:
     raise BadInputError(f"cohort.table = '{text}': no such file, neither here nor in {root}. Correct --table.")
 
 
-def read_people(file: Path, subjects: Collection[str] | None = None) -> PeopleTable:
+def read_people(file: Path, subjects: Mapping[str, tuple[str, str | None]] | None = None) -> PeopleTable:
     """Read a table (CSV or TSV); BadInputError if a column is missing or could be either of two.
 
     Parameters
     ----------
     file : Path
-    subjects : collection of str, optional
-        Names of the folders of subjects, of which the table may have a column in place of paths.
+    subjects : mapping, optional
+        Participant and session by the name of each folder of a subject. The table may have a column of these names in
+        place of paths.
     """
     frame, notes = read_text_table(file)
     rows = filled_rows(frame)
@@ -100,13 +100,15 @@ def read_people(file: Path, subjects: Collection[str] | None = None) -> PeopleTa
         text = f"{counted(len(nameless), 'row')} of {file.name} without {person} left out"
         notes.append(f"{text}: line {listed(nameless)}")
     impossible: list[str] = []
-    people: dict[str, str] = {}
+    people: dict[str, tuple[str, str]] = {}
     found = []
     for line, cells in rows:
         if person not in cells:
             continue
         who, visit = _visit(file, line, person, cells[person])
-        other = people.setdefault(who, cells[person])
+        known, other = people.setdefault(who.casefold(), (who, cells[person]))
+        if known != who:
+            raise BadInputError(f"{file}: '{other}' and '{cells[person]}' differ in case alone. Write them alike.")
         if _spelling(other) != _spelling(cells[person]) and not visit:
             raise BadInputError(f"{file}: '{other}' and '{cells[person]}' would both be {who}. Rename one of them.")
         if session is not None and session in cells:
@@ -117,6 +119,15 @@ def read_people(file: Path, subjects: Collection[str] | None = None) -> PeopleTa
     if not found:
         raise BadInputError(f"{file}: has no row of a participant. Give a table with one row per image.")
     return PeopleTable(file, path, tuple(found), tuple(notes), tuple(impossible))
+
+
+def names_images(file: Path) -> bool:
+    """Whether a table has a column of paths with images in all its cells."""
+    frame, _ = read_text_table(file)
+    rows = filled_rows(frame)
+    named = [str(name) for name in frame.columns if plain_name(str(name)) in PATHS]
+    cells = [[cells[name] for _, cells in rows if name in cells] for name in named]
+    return any(own and all(map(is_image, own)) for own in cells)
 
 
 def as_bids(table: PeopleTable) -> BidsTables:
@@ -189,10 +200,25 @@ def _path_column(file: Path, columns: Sequence[str], rows: Sequence[tuple[int, C
     return named[0]
 
 
-def _subject_column(columns: Sequence[str], rows: Sequence[tuple[int, Cells]], subjects: Collection[str]) -> str:
-    """The column with most names of subjects; empty if none has any."""
-    found = Counter(name for _, cells in rows for name in columns if cells.get(name) in subjects)
-    return max(columns, key=lambda name: found[name]) if found else ""
+def _subject_column(
+    columns: Sequence[str], rows: Sequence[tuple[int, Cells]], subjects: Mapping[str, tuple[str, str | None]]
+) -> str:
+    """The column that names the folders of subjects; empty if none does, or if participants name them as well.
+
+    Numbers of folders are in other columns by chance. A column that is not of participants must name a folder in at
+    least half of its cells, none of them twice, and more folders than the participants do.
+    """
+    filled = {name: [cells[name] for _, cells in rows if name in cells] for name in columns}
+    named = {name: sum(cell in subjects for cell in own) for name, own in filled.items()}
+    person = _first(columns, PEOPLE)
+    people = {who for who, _ in subjects.values()}
+    by_person = sum(visit_named(cell)[0] in people for cell in filled.get(person or "", ()))
+    apart = [name for name in columns if name != person and len(set(filled[name])) == len(filled[name])
+             and 2 * named[name] >= len(filled[name])]  # fmt: skip
+    best = max(apart, key=lambda name: named[name], default="")
+    if best and named[best] > by_person:
+        return best
+    return person if person and named[person] else ""
 
 
 def _first(columns: Sequence[str], names: Sequence[str]) -> str | None:

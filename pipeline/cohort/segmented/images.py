@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from heatlas.pipeline.cohort.bids.dataset import about_facts, described, row_problem, with_course
+from heatlas.pipeline.cohort.bids.dataset import about_facts, described, row_problem, unmatched, with_course
 from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
@@ -60,9 +60,10 @@ def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[
     visits, tables, notes = visits_and_tables(root, {name: visit_of_folder(name) for name in subjects}, config)
     read: list[tuple[Candidate, ScanFacts | None]] = []
     for name, (image, entry) in subjects.items():
-        person, session = visits[name]
+        person, session = visits.get(name) or visit_of_folder(name)
         scan = Scan(person, session, name, f"{name}/mri/{image}" if image else None)
-        problem = row_problem(scan, tables) if image else f"no {' or '.join(BRAINS + HEADS)} in its folder mri"
+        problem = row_problem(scan, tables) if name in visits else f"no row in {tables.names[2]}"
+        problem = problem if image else f"no {' or '.join(BRAINS + HEADS)} in its folder mri"
         if problem is not None:
             read.append((Candidate(scan.dropped(problem)), None))
             continue
@@ -73,6 +74,7 @@ def read_subjects(root: Path, files: InputFiles, config: CohortConfig) -> tuple[
         notes.append(f"{counted(len(bases), 'base template')} of the longitudinal stream ignored: {listed(bases)}")
     candidates = [with_course(candidate, histories, config.mci_horizon_months) for candidate, _ in read]
     facts = [(candidate.scan, known) for candidate, known in read if known]
+    notes += unmatched(tables, candidates)
     return candidates, [*notes, *tables.notes, *problem_notes(tables.impossible), *history_notes, *about_facts(facts)]
 
 
