@@ -114,3 +114,15 @@ def test_a_task_other_than_two_classes_needs_its_labels(tmp_path) -> None:
     config = dataclasses.replace(Config(), cohort=CohortConfig(target="age", max_voxel_mm=10.0))
     with pytest.raises(BadInputError, match="networks that tell a number are applied to cohorts with age only"):
         to_apply(read_scan(image(tmp_path / "scan.nii.gz"), config.cohort), config)
+
+
+def test_an_image_of_freesurfer_is_of_the_person_whose_folder_it_lies_in(tmp_path) -> None:
+    (tmp_path / "sub-01" / "mri").mkdir(parents=True)
+    path = tmp_path / "sub-01" / "mri" / "brain.mgz"
+    nib.save(nib.MGHImage(np.arange(693, dtype=np.float32).reshape(7, 9, 11), np.eye(4)), path)
+    (scan,) = read_scan(path, CONFIG).table.kept
+    assert (scan.participant_id, scan.scan_id, scan.entry) == ("sub-01", "sub-01", "brain")
+    known = tmp_path / "known.tsv"
+    known.write_text("participant_id\nsub-01\n")
+    with pytest.raises(BadInputError, match="sub-01, who is among the people of the run"):
+        read_scan(path, dataclasses.replace(CONFIG, without=str(known)))

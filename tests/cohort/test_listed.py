@@ -171,3 +171,23 @@ def test_the_same_people_as_a_bids_dataset(folder, bids) -> None:
     others = {"scan_id", "image", "diagnosis_source", "tiv_source"}
     mine, theirs = (one.frame().drop(columns=others) for one in (listed.table, bids.read().table))
     assert mine.equals(theirs)
+
+
+def test_ids_that_differ_in_case_alone_are_refused(folder) -> None:
+    with pytest.raises(BadInputError, match=r"'a1' and 'A1' differ in case alone\. Write them alike"):
+        read(folder, "path,id,dx", "a.nii,a1,CN", "b.nii,A1,AD")
+
+
+def test_a_name_that_says_another_kind_or_tissue_is_not_used(folder) -> None:
+    for name in ("sub-1_FLAIR.nii", "sub-2_T1w.nii", "sub-3_label-WM_probseg.nii"):
+        (folder / name).write_bytes(image_bytes())
+    lines = ["path,id,dx", "a.nii,0,CN", "sub-1_FLAIR.nii,1,CN", "sub-2_T1w.nii,2,AD"]
+    reasons = {scan.scan_id: scan.reason for scan in read(folder, *lines).table}
+    assert reasons["sub-1_FLAIR"] == "named as a FLAIR scan, and cohort.suffix is T1w"
+    assert reasons["sub-2_T1w"] is None
+    assert reasons["a"] is None
+    maps = read(
+        folder, *lines[:2], "sub-3_label-WM_probseg.nii,3,AD", suffix="probseg", label="GM", start_at="template"
+    )
+    reasons = {scan.scan_id: scan.reason for scan in maps.table}
+    assert reasons["sub-3_label-WM_probseg"] == "another map than cohort.label: label-WM"

@@ -141,3 +141,38 @@ def test_what_cannot_be_used(subjects) -> None:
     (subjects.root / "participants.tsv").unlink()
     with pytest.raises(BadInputError, match=r"no table of its people\. Give one with --table"):
         subjects.read()
+
+
+def test_a_column_that_holds_numbers_of_folders_by_chance_names_nobody(tmp_path) -> None:
+    made = Subjects(tmp_path / "numbered")
+    for number in (1, 2, 4, 5, 6, 7, 8):
+        made.add(str(number), "brain.mgz")
+    lines = [f"sub-{number},{'AD' if number % 2 else 'CN'},{7 if number == 3 else 12},{number % 3},{9 - number}"
+             for number in range(1, 9)]  # fmt: skip
+    made.table("people.csv", "participant_id,diagnosis,education,apoe4,rank", *lines)
+    cohort = made.read(table="people.csv")
+    kept = {scan.participant_id: scan.image for scan in cohort.table.kept}
+    assert kept == {f"sub-{number}": f"{number}/mri/brain.mgz" for number in (1, 2, 4, 5, 6, 7, 8)}
+    assert any("sub-3" in note for note in cohort.notes)
+
+
+def test_a_folder_that_no_row_names_is_not_taken_for_a_person_of_the_table(tmp_path) -> None:
+    made = Subjects(tmp_path / "named")
+    for name in ("b1", "b2", "b3", "1"):
+        made.add(name, "brain.mgz")
+    made.table("people.csv", "folder,participant,dx", "b1,1,CN", "b2,2,AD", "b3,3,CN")
+    cohort = made.read(table="people.csv")
+    assert {scan.participant_id: scan.image for scan in cohort.table.kept} == {
+        "sub-1": "b1/mri/brain.mgz", "sub-2": "b2/mri/brain.mgz", "sub-3": "b3/mri/brain.mgz"
+    }  # fmt: skip
+    (dropped,) = (scan for scan in cohort.table if not scan.kept)
+    assert (dropped.scan_id, dropped.reason) == ("1", "no row in people.csv")
+
+
+def test_a_table_of_images_is_one_of_images_beside_a_subject_too(subjects) -> None:
+    subjects.table("paths.csv", "path,id,dx", "sub-01/mri/T1.mgz,7,CN", "sub-02/mri/orig.mgz,8,AD")
+    cohort = subjects.read(table="paths.csv")
+    assert cohort.layout == "table"
+    assert [(scan.participant_id, scan.image) for scan in cohort.table.kept] == [
+        ("sub-7", "sub-01/mri/T1.mgz"), ("sub-8", "sub-02/mri/orig.mgz")
+    ]  # fmt: skip

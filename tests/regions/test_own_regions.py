@@ -11,17 +11,25 @@ import scipy.io
 
 from heatlas.atlases.freesurfer import freesurfer_names
 from heatlas.atlases.spaces import template_grid
-from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.cohort.segmented.labels import segmentation_of
-from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE, labels_in_template, own_rows
+from heatlas.pipeline.explaining.own_regions import (
+    OWN_REGIONS_TABLE,
+    OwnRegions,
+    labels_in_template,
+    own_rows,
+    sum_own_regions,
+)
 from heatlas.pipeline.registration.ants_transform import Volume, write_no_displacement
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.content.run.methods import methods_markdown
 from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.command_line import main
+from heatlas.workflows.preflight import _own_region_notes
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
 GRID = template_grid(4.0)
@@ -104,6 +112,18 @@ def test_labels_in_template_space_need_no_transform(tmp_path) -> None:
     np.testing.assert_array_equal(labels, expected_labels())
 
 
+def test_a_segmentation_in_another_space_is_refused(tmp_path) -> None:
+    files = RunLayout(tmp_path).scan("sub-1", None, 4.0)
+    brain = np.zeros(GRID.shape, np.float32)
+    brain[4:-4, 4:-4, 4:-4] = 1
+    files.brain_mask.parent.mkdir(parents=True)
+    nib.save(nib.Nifti1Image(brain, GRID.affine), files.brain_mask)
+    scan = Scan("sub-1", None, "1", "sub-1/mri/brain.mgz", entry="template")
+    task = OwnRegions(scan, files, segmentation(tmp_path / "aparc+aseg.mgz", np.array([60.0, 0, 0])), ())
+    with pytest.raises(BadInputError, match=r"the segmentation of the scan lies to \d+% outside its brain"):
+        sum_own_regions({}, task)
+
+
 def test_where_segmentations_are_looked_for(tmp_path) -> None:
     (tmp_path / "bert" / "mri").mkdir(parents=True)
     scan = Scan("sub-bert", "ses-1", "bert", "bert/mri/brain.mgz")
@@ -151,6 +171,16 @@ def run(tmp_path_factory) -> Path:
     command = ["run", str(subjects), str(folder / "run"), "--config", str(write_config(folder / "config.toml"))]
     assert main([*command, "--n-procs", "1", "--stop-after", "regions"]) == 0
     return folder / "run"
+
+
+def test_one_segmentation_for_several_scans_is_refused_before_work(tmp_path) -> None:
+    (tmp_path / "seg").mkdir()
+    (tmp_path / "seg" / "sub-1.nii.gz").touch()
+    visits = ScanTable(tuple(Scan("sub-1", session, session, f"{session}.nii") for session in ("ses-1", "ses-2")))
+    cohort = InputCohort(tmp_path, "table", visits, ())
+    config = load_config(overrides={"regions": {"own_labels": "seg/{participant_id}.nii.gz"}})
+    with pytest.raises(BadInputError, match="several scans would have the same segmentation"):
+        _own_region_notes(config, cohort)
 
 
 def test_a_pattern_that_finds_nothing_is_refused_before_work(run, capsys) -> None:
