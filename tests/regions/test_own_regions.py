@@ -183,6 +183,7 @@ def test_one_segmentation_for_several_scans_is_refused_before_work(tmp_path) -> 
         _own_region_notes(config, cohort)
 
 
+@pytest.mark.slow
 def test_a_pattern_that_finds_nothing_is_refused_before_work(run, capsys) -> None:
     settings = run.parent / "lost.toml"
     settings.write_text((run.parent / "config.toml").read_text() + '[regions]\nown_labels = "x/{name}.mgz"\n')
@@ -193,6 +194,7 @@ def test_a_pattern_that_finds_nothing_is_refused_before_work(run, capsys) -> Non
     assert "maps of 11 of 12 scans are also summed over people's own segmentations" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_sums_its_maps_over_both_kinds_of_regions(run) -> None:
     layout = RunLayout(run)
     own = OWN_REGIONS_TABLE.read(layout)
@@ -211,6 +213,7 @@ def test_a_run_sums_its_maps_over_both_kinds_of_regions(run) -> None:
     assert row["sum"] != 0
 
 
+@pytest.mark.slow
 def test_the_methods_text_names_the_table(run) -> None:
     said = methods_markdown(read_run(RunLayout(run)))
     assert "group/relevance_own_regions.tsv has their sums over a segmentation of each person" in said

@@ -198,7 +198,7 @@ def test_bad_images_and_people_of_the_run_are_refused_before_anything_is_written
     text.write_text("no image")
     for new, expected in (
         (known, "is a scan of sub-00, who is among the people of the run"),
-        (text, "not an image. Give a NIfTI file"),
+        (text, "not an image. Give one T1-weighted scan (.nii, .nii.gz or .mgz)"),
         (
             tmp_path / "gone.nii.gz",
             "no such folder. Give the folder of an ADNI or OASIS download, a BIDS or CAPS dataset",

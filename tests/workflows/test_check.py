@@ -237,7 +237,7 @@ OTHER_SETTINGS = [
     ("[model]\nhidden_units = 1000000\n", "weights; at most 1,000,000,000 are trained here"),
     ("[model]\nchannels = [8, 16, 32, 6400000]\n", "weights; at most"),
     ("[training]\nmax_shift_voxels = 400\n", "training.max_shift_voxels = 400: the network sees"),
-    ('[training]\ndevice = "cuda"\n', "no usable GPU"),
+    ('[training]\ndevice = "cuda"\n', 'training.device = "cuda": '),
     ("[training]\nlearning_rate = -1.0\n", "training.learning_rate must lie above 0"),
     ("[training]\nweight_decay = inf\n", "training.weight_decay = inf: must be a finite number"),
     (

@@ -36,6 +36,7 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_same_scans_as_bids(folder) -> None:
     bids, flat = folder / "run-bids", folder / "run-flat"
     tables = sorted(path.relative_to(bids) for path in bids.rglob("*.tsv") if "logs" not in path.parts)
@@ -47,6 +48,7 @@ def test_tables_are_those_of_the_same_scans_as_bids(folder) -> None:
         pd.testing.assert_frame_equal(mine[names], theirs[names], obj=str(one))
 
 
+@pytest.mark.slow
 def test_others_with_a_table_of_their_own(folder) -> None:
     config = read_config(RunLayout(folder / "run-flat").config)
     assert config.cohort.table == str((folder / "flat" / "people.csv").resolve())
@@ -63,12 +65,14 @@ def test_others_with_a_table_of_their_own(folder) -> None:
     assert main([*command[:2], str(new / "x.nii.gz"), *command[3:], "--table", "list.tsv"]) == 2
 
 
+@pytest.mark.slow
 def test_export_names_no_table(folder) -> None:
     assert main(["export", str(folder / "run-flat"), str(folder / "shared")]) == 0
     named = [path for path in (folder / "shared").rglob("*") if path.is_file() and b"people.csv" in path.read_bytes()]
     assert named == []
 
 
+@pytest.mark.slow
 def test_check_describes_it(folder, capsys) -> None:
     assert main(["check", str(folder / "flat"), "--table", str(folder / "flat" / "people.csv"), "--config",
                  str(folder / "config.toml"), "--stop-after", "registration"]) == 0  # fmt: skip
