@@ -30,6 +30,10 @@ _FORMULA = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 _RUNS = re.compile(f"'*{_FORMULA}")
 _GUARDED = re.compile(f"'+{_FORMULA}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_EXACT: dict[str, Any] = (
+    {"float_precision": "round_trip"} if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1) else {}
+)
+"""How numbers are read as they were written; from pandas 3.1 on they always are."""
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -119,6 +123,7 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
             na_values=[MISSING],
             keep_default_na=False,
             encoding="utf-8-sig",
+            **_EXACT,
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().replace("\n", " ")

@@ -117,11 +117,11 @@ def test_table_of_a_run_says_what_cannot_be_ranked(tmp_path) -> None:
     inputs = inputs_of(tmp_path, scans, np.zeros(len(scans)), config=fast())
     table = ranking_agreement_tables(inputs)
     assert list(table.columns) == list(RANKING_AGREEMENT_TABLE.meanings)
-    table = table.set_index(["between", "metric", "scans"])
-    assert table.loc[("betas", "sum", "all"), "note"] == "1 ranking; two are needed"
-    density = table.loc[("methods", "density", "all")]
+    rows = {(row["between"], row["metric"], row["scans"]): row for _, row in table.iterrows()}
+    assert rows["betas", "sum", "all"]["note"] == "1 ranking; two are needed"
+    density = rows["methods", "density", "all"]
     assert density["note"] == "2 regions with a value in every ranking; three are needed"  # one has no voxel
-    total = table.loc[("methods", "sum", "all")]
+    total = rows["methods", "sum", "all"]
     assert (total["n_regions"], total["top"], total["overlap"], total["overlap_chance"]) == (3, 3, 1.0, 1.0)
 
 

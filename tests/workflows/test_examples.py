@@ -47,7 +47,7 @@ def test_a_command_in_a_program_that_a_worker_reads_is_refused_with_the_remedy(m
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     cohort = tmp_path_factory.mktemp("demo") / "cohort"
-    write_demo_cohort(cohort, seed=5, participants=10, resolution_mm=4.0)
+    write_demo_cohort(cohort, seed=5, participants=18, resolution_mm=4.0)  # an export needs five controls to train with
     out, config = cohort.with_name("run"), Path(__file__).with_name("mini.toml")
     options = ["--config", config, "--n-procs", "2", "--stop-after", "statistics"]
     command = ["-m", "heatlas.workflows.adni", "run", cohort, out, *options]
