@@ -43,7 +43,10 @@ STAGE = "explanations"
 LISTED = 5
 """Most names of people or scans in a message."""
 
-_OF_A_MAP = {"target": "Class that was explained", "start_value": "Value of the target (logit or probability)"}
+_OF_A_MAP = {
+    "target": "Class that was explained",
+    "start_value": "Value of the target (logit, probability or evidence)",
+}
 _HEAD = {
     **described("participant_id", "session_id", "scan_id"),
     "map": "Map, named as in the file names",

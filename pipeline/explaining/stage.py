@@ -56,7 +56,7 @@ CONSERVATION_TABLE = Table(
     {
         **described("participant_id", "session_id", "scan_id"),
         "map": "LRP map, named as in the file names",
-        "start_value": "Value of the target that relevance started from (logit or probability)",
+        "start_value": "Value of the target that relevance started from (logit, probability or evidence)",
         "map_sum": "Sum of the map over all voxels",
         "absorbed_by_bias": "Relevance absorbed by biases, all layers",
         "lost_no_contribution": "Relevance lost in units without a contribution to pass it to, all layers",

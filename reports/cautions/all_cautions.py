@@ -387,7 +387,7 @@ def _negative_start(run: RunRecord) -> Caution | None:
         f"explained output of {run.positive} is below 0. The signs of their maps are reversed. Means over such scans, "
         "and gain, mix signs."
     )
-    if run.config.attribution.start_value == "logit":
+    if run.config.attribution.start_value != "probability":
         text += ' With start_value = "probability" in [attribution], no sign is reversed.'
     return Caution("note", "Some maps have reversed signs.", text, "conservation")
 

@@ -14,9 +14,11 @@ from torch import nn
 
 from heatlas.pipeline.attribution.graph.planner import plan_relevance
 from heatlas.pipeline.attribution.graph.tape import record_forward
-from heatlas.pipeline.attribution.lrp.composites import founding
+from heatlas.pipeline.attribution.lrp.composites import Composite, focus, founding
 from heatlas.pipeline.attribution.lrp.propagation import propagate
+from heatlas.pipeline.attribution.lrp.relevance import lrp
 from heatlas.pipeline.models.families.founding import FoundingCNN
+from heatlas.pipeline.run.errors import UsageError
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 DATA = Path(__file__).parent / "data"
@@ -84,6 +86,47 @@ def test_probability_start_is_the_logit_map_rescaled() -> None:
     torch.testing.assert_close(probability.start_value, torch.softmax(net(volumes), 1)[:, 1].detach())
     ratio = (probability.start_value / logit.start_value).reshape(-1, 1, 1, 1, 1)
     torch.testing.assert_close(probability.values, logit.values * ratio, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("rules", [founding(0.0), founding(0.5), focus(0.25, 0.0, 1.0, bias=True)])
+def test_evidence_is_the_logit_of_a_unit_that_is_the_difference_of_the_outputs(rules: Composite) -> None:
+    """Exactly, for every rule; an equal change of all outputs has no part in it, though every logit has."""
+    net, volumes = toy_network(), toy_volumes()
+    (answer,) = lrp(net, volumes, 1, [rules], start="evidence")
+    others, both = [0, 2], net[-1]
+    unit = nn.Linear(5, 1).double()
+    with torch.no_grad():
+        unit.weight[0] = both.weight[1] - both.weight[others].mean(0)
+        unit.bias[0] = both.bias[1] - both.bias[others].mean()
+        wanted = net(volumes)[:, 1] - net(volumes)[:, others].mean(1)
+    (same,) = lrp(nn.Sequential(*net[:-1], unit), volumes, 0, [rules])
+    torch.testing.assert_close(answer.start_value, wanted)
+    torch.testing.assert_close(answer.values, same.values, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(answer.sign, same.sign)
+    logit = lrp(net, volumes, 1, [rules])[0].values
+    with torch.no_grad():
+        both.weight += torch.tensor([0.3, -0.2, 0.5, 0.1, 0.4], dtype=torch.float64)
+        both.bias += 2
+    (changed,) = lrp(net, volumes, 1, [rules], start="evidence")
+    torch.testing.assert_close(changed.values, answer.values, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(lrp(net, volumes, 1, [rules])[0].values, logit, rtol=0.01)
+
+
+def test_evidence_does_not_level_off_and_needs_a_linear_layer_at_the_end() -> None:
+    net, volumes = toy_network(), toy_volumes(1)
+    maps = {}
+    for scale in (1.0, 8.0):
+        with torch.no_grad():
+            net[-1].weight *= scale
+            net[-1].bias *= scale
+        maps[scale] = lrp_beta(net, volumes, 1, [0.25], start="evidence")[0.25].values
+    torch.testing.assert_close(maps[8.0], 8 * maps[1.0], rtol=1e-10, atol=1e-14)
+    single = nn.Sequential(*net[:-1], nn.Linear(5, 1).double()).eval()
+    alone = lrp_beta(single, volumes, 0, [0.25], start="evidence")[0.25].values
+    torch.testing.assert_close(alone, lrp_beta(single, volumes, 0, [0.25])[0.25].values, rtol=0, atol=0)
+    pooled = nn.Sequential(*net[:4], nn.Conv3d(4, 2, 1).double(), nn.AdaptiveAvgPool3d(1), nn.Flatten()).eval()
+    with pytest.raises(UsageError, match="logits are those of a linear layer"):
+        lrp_beta(pooled, volumes, 1, [0.25], start="evidence")
 
 
 def test_negative_logit_gives_a_negated_map() -> None:

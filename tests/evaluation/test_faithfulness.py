@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from heatlas.pipeline.evaluation.bench.scan_job import BOXED, boxed
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, Faithfulness
 from heatlas.pipeline.evaluation.scores.masked_recognition import (
     adcc,
@@ -21,7 +22,7 @@ from heatlas.pipeline.evaluation.scores.masked_recognition import (
     coherency,
 )
 from heatlas.pipeline.evaluation.scores.removal import Curve, part_numbers, removal_curve
-from heatlas.pipeline.evaluation.scores.stability import infidelity, max_sensitivity, random_sets
+from heatlas.pipeline.evaluation.scores.stability import infidelity, max_sensitivity, random_sets, shift_correlation
 from heatlas.pipeline.run.errors import BadInputError
 
 SHAPE = (3, 4, 5)
@@ -195,6 +196,45 @@ def test_masked_recognition_of_one_voxel_written_out() -> None:
     assert found["ad"] == pytest.approx(100 * max(p - o, 0) / p)
     assert found["ag"] == pytest.approx(100 * max(o - p, 0) / (1 - p))
     assert (found["gini"], found["entropy"]) == (pytest.approx(59 / 60), 0)
+
+
+def test_maps_that_move_with_the_scan_are_told_from_those_with_a_place_of_their_own() -> None:
+    """Odd and unequal sides. A map that knows each voxel alone moves exactly; one of the grid's places does not."""
+    shape = (9, 12, 11)
+    generator = torch.Generator().manual_seed(2)
+    volume, places = (torch.rand(shape, dtype=torch.float64, generator=generator) for _ in range(2))
+    inside = volume > 0.2
+    for shift in (1, 4):
+        assert shift_correlation(lambda x: x**2, volume, volume**2, inside, shift) == pytest.approx(1)
+        fixed = shift_correlation(lambda _: places, volume, places, inside, shift)
+        assert abs(fixed) < 0.3
+    by_hand = []
+    for a, b in ((slice(2, None), slice(None, -2)), (slice(None, -2), slice(2, None))):
+        kept = inside[b, b, b]
+        x, y = places[b, b, b][kept].numpy(), places[a, a, a][kept].numpy()
+        by_hand.append(np.corrcoef(x, y)[0, 1])
+    assert shift_correlation(lambda _: places, volume, places, inside, 2) == pytest.approx(np.mean(by_hand))
+    assert math.isnan(shift_correlation(lambda x: x * torch.nan, volume, volume, inside, 1))
+    assert math.isnan(shift_correlation(lambda x: x, volume, volume, inside, 12))
+
+
+def test_boxes_of_the_truth_and_all_but_them_written_out() -> None:
+    """Of an even map the boxes alone; two parts of the truth have two boxes."""
+    truth = np.zeros(SHAPE, bool)
+    truth[0, 0, 0] = truth[0, 1, 1] = truth[2, 3, 4] = True
+    box = torch.zeros(SHAPE)
+    box[0, :2, :2] = box[2, 3, 4] = 1
+    judge = Faithfulness(probability, SCAN, REGIONS, CONTROL)
+    values = torch.rand(SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) - 0.3
+    for one, share in ((torch.ones(SHAPE), torch.ones(SHAPE)), (values, values.clamp(min=0) / values.max())):
+        found = boxed(judge, one, truth)
+        assert list(found) == list(BOXED)
+        for place, shown in (("inside", box), ("outside", 1 - box)):
+            seen = CONTROL + share * shown * (SCAN - CONTROL)
+            p, o = (float(probability(a[None, None])) for a in (SCAN, seen))
+            assert found[f"ad_{place}"] == pytest.approx(100 * max(p - o, 0) / p)
+            assert found[f"ag_{place}"] == pytest.approx(100 * max(o - p, 0) / (1 - p))
+            assert found[f"ai_{place}"] == 100 * (o > p)
 
 
 @pytest.mark.parametrize("replacement", [0.0, CONTROL], ids=["air", "controls"])

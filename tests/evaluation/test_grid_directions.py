@@ -117,6 +117,7 @@ def test_a_scan_without_a_participant_is_refused() -> None:
 def test_a_participant_counts_once_in_the_summary() -> None:
     scores = table(0.0).assign(cells=4, depth=0.0, class_chance=0.25, undefined=0, note=None)
     scores["class_share"] = scores["share"]
+    scores["top_share"] = scores["share"] + 0.05
     scores = pd.concat([scores, scores[scores["scan"] == 0].assign(share=0.9, class_share=0.9)] * 1)
     found = summary_of_grids(scores, PEOPLE)
     assert list(found.columns) == list(GRIDS_TABLE.meanings)
@@ -126,6 +127,8 @@ def test_a_participant_counts_once_in_the_summary() -> None:
     assert found["class_excess"].iloc[0] == pytest.approx(means.mean() - 0.25)
     assert found["n_participants"].tolist() == [GRIDS / 2] * 2
     assert (found["ci_low"] < found["share"]).all()
+    assert (found["top_gain_low"] <= found["top_share"] - found["share"]).all()
+    assert (found["top_gain_high"] > 0).all()
     assert by_participant(own, PEOPLE).to_numpy() == pytest.approx(
         means.to_numpy()[np.argsort(means.index.astype(str).map(lambda n: f"p{n}"))]
     )

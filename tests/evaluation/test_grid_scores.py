@@ -19,7 +19,9 @@ from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.lrp.methods import Lrp
+from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
@@ -27,9 +29,10 @@ from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from heatlas.pipeline.evaluation.grids.composition import Grid
 from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE, summary_of_grids
-from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, GridMethod, grid_scores
+from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST, GridMethod, grid_scores
 from heatlas.pipeline.evaluation.grids.invariance import cancelling_pair, invariance_rows, share_on_disconnected
 from heatlas.pipeline.evaluation.grids.job import picture
+from heatlas.pipeline.evaluation.grids.settings import network_of
 from heatlas.pipeline.evaluation.grids.studies import (
     KERNEL_SHARES,
     asked_in_grids,
@@ -41,6 +44,9 @@ from heatlas.pipeline.evaluation.grids.studies import (
 )
 from heatlas.pipeline.evaluation.grids.tables import invariance_table
 from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.models.dynamic.logits import bias_of_chance
+from heatlas.pipeline.models.families.coda.network import build
+from heatlas.pipeline.models.families.coda.records import CodaConfig
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.grids import GridsConfig
 from heatlas.pipeline.run.errors import BadInputError
@@ -88,6 +94,40 @@ def test_a_map_of_the_target_is_perfect_and_an_even_one_is_chance() -> None:
     assert shares["even"].tolist() == [0.25]
     assert shares["wrong"].tolist() == [0]
     assert (table["chance"] == table["class_chance"]).all()
+
+
+def test_the_largest_values_alone_may_stand_elsewhere_than_most() -> None:
+    """One voxel in a hundred of the target has 50; every voxel of another cell has 1."""
+    whole = torch.zeros(20, 20, 2)
+    whole[:10, :10] = 0.01
+    whole[0, 0] = 50
+    whole[10:, 10:] = 1
+    shares, top = LAYOUT.shares(whole), LAYOUT.shares(whole, LARGEST)
+    assert float(shares[0]) == pytest.approx((100 + 1.98) / (100 + 1.98 + 200))
+    kept = LAYOUT.shares(whole, 2 / whole.numel())
+    assert kept.tolist() == [1, 0, 0, 0]
+    assert top.tolist() == pytest.approx([100 / 300, 0, 0, 200 / 300])  # all that are equal to the least count
+    assert LAYOUT.shares(torch.ones(20, 20, 2), LARGEST).tolist() == [0.25] * 4
+
+
+def test_a_network_that_sums_over_places_sees_a_grid_as_its_cells() -> None:
+    """With windows of one voxel nothing crosses borders: evidence of a grid is the sum over cells, exactly."""
+    settings = CodaConfig(
+        "coda-s", units=(4,), ranks=(3, 3), kernels=(1, 1), strides=(1, 1), temperature=0.5, embedding=0
+    )
+    torch.manual_seed(3)
+    model = build(CELL, settings, 2).double().eval()
+    bias = bias_of_chance(2)
+    cells = SCANS[:4]
+    network = network_of(model, LAYOUT, cells, 0, "GridPG")
+    with torch.no_grad():
+        torch.testing.assert_close(network(LAYOUT.compose(cells)) - bias, (model(cells) - bias).sum(0, keepdim=True))
+    own = Inherent(compare="nothing")
+    alone = torch.cat([attribute(model, one[None], 1, own).values for one in cells])
+    (row,) = grid_scores(model, read, LAYOUT, GRIDS[:1], [GridMethod("own", own)], ["GridPG"]).to_dict("records")
+    sums = alone.clamp(min=0).sum((1, 2, 3, 4))
+    assert row["share"] == pytest.approx(float(sums[0] / sums.sum()))
+    assert 0 < row["share"] < 1
 
 
 def test_the_repeated_corner_counts_in_the_class_and_not_in_the_cell() -> None:

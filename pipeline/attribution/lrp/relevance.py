@@ -5,17 +5,23 @@ into the preceding convolution, or passed as identity; relevance of a pooling wi
 and changes of shape pass relevance on; a sum divides it among its terms and an average pooling among its voxels, like a
 layer with equal weights; a gate (squeeze and excitation) is treated as a constant and gets none. One forward pass, one
 tape and one set of contribution sums serve all rules.
+
+From the evidence, relevance starts at one unit that is the difference of the outputs: the last layer has the weights of
+the target less the mean of all others (Montavon et al. 2019, on how classes are told apart). Its map does not
+level off where the probability nears 1, and a constant added to all logits changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from heatlas.pipeline.attribution.graph.linear_maps import FullyConnected
 from heatlas.pipeline.attribution.graph.planner import BatchNormMode, plan_relevance
-from heatlas.pipeline.attribution.graph.tape import record_forward
+from heatlas.pipeline.attribution.graph.tape import Tape, record_forward
 from heatlas.pipeline.attribution.lrp.composites import Composite
 from heatlas.pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
 from heatlas.pipeline.attribution.lrp.propagation import propagate
@@ -46,8 +52,8 @@ def lrp(
         Output unit to explain.
     composites : sequence of Composite
         See `pipeline.attribution.lrp.composites`.
-    start : {"logit", "probability"}
-        Value that relevance starts from; a negative logit gives a negated map.
+    start : {"logit", "probability", "evidence"}
+        Value that relevance starts from; a negative one gives a negated map.
     batch_norm : {"fold", "identity"}
     stage : int or str
         Where relevance is wanted; 0 is the input. See `pipeline.attribution.network_view.explaining`.
@@ -61,25 +67,54 @@ def lrp(
     Raises
     ------
     UsageError
-        For an unsupported layer, option, target or mode, or a stage that relevance bypasses, before any computation.
+        For an unsupported layer, option, target or mode, a stage that relevance bypasses, or evidence of a network
+        whose logits are not those of a linear layer.
     BadInputError
         For volumes that do not fit the model or are not finite.
     """
     if not composites:
         raise UsageError("composites: name at least one.")
-    if start == "evidence":
-        raise UsageError("lrp starts from the logit or the probability of one output; evidence has several.")
     plan = plan_relevance(model, batch_norm, stage)
     require_explainable(model, volumes)
     answers: list[Attribution] = []
     with torch.no_grad(), exact_float32(volumes.device):
         tape = record_forward(plan, volumes)
         start_value = start_values(tape.logits, target, start)
-        seed = torch.zeros_like(tape.logits)
-        seed[:, target] = start_value
+        if start == "evidence" and tape.logits.shape[1] > 1:
+            tape, seed = _difference(tape, plan.program.result, target), start_value[:, None]
+        else:
+            seed = torch.zeros_like(tape.logits)
+            seed[:, target] = start_value
         maps, entries, signs = propagate(plan, tape, seed, composites)
         for composite, values, accounts, sign in zip(composites, maps, entries, signs, strict=True):
             ledger = Ledger(start_value, sum_per_volume(values), accounts)
             parameters = {"composite": composite.name, "start": start, "batch_norm": batch_norm, "stage": stage}
             answers.append(Attribution(values, "lrp", target, start_value, parameters, ledger, sign=sign))
     return tuple(answers)
+
+
+def _difference(tape: Tape, result: str, target: int) -> Tape:
+    """The tape with the outputs replaced by one: the target less the mean of the others.
+
+    Differences of the weights, not of two maps: what speaks for both classes cancels before a rule tells positive
+    contributions from negative ones.
+
+    Raises
+    ------
+    UsageError
+        If the last step is not a linear layer.
+    """
+    last = tape.records[-1]
+    weights = last.step.weights
+    if last.step.value != result or weights is None or not isinstance(weights.linear, FullyConnected):
+        raise UsageError(
+            "lrp from the evidence needs a network whose logits are those of a linear layer, with nothing after it; "
+            "explain the logit of this one."
+        )
+    units = tape.logits.shape[1]
+    signs = torch.full((1, units), -1 / (units - 1)).to(weights.weight)
+    signs[0, target] = 1
+    bias = None if weights.bias is None else signs @ weights.bias
+    merged = replace(weights, weight=signs @ weights.weight, bias=bias)
+    record = replace(last, step=replace(last.step, weights=merged), unit_shape=torch.Size((len(tape.logits), 1)))
+    return replace(tape, records=(*tape.records[:-1], record))

@@ -28,10 +28,10 @@ from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
 from heatlas.pipeline.evaluation.marker import marker
 from heatlas.pipeline.evaluation.nulls.image_maps import image_maps
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomised
-from heatlas.pipeline.evaluation.scores.boxes import attended_box
+from heatlas.pipeline.evaluation.scores.boxes import attended_box, boxes_of
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
 from heatlas.pipeline.evaluation.scores.map_scores import score_map
-from heatlas.pipeline.evaluation.scores.stability import Explain
+from heatlas.pipeline.evaluation.scores.stability import Explain, shift_correlation
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
@@ -52,6 +52,12 @@ FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in NOT_KEPT)
 """Scores of faithfulness that are kept. A map that is undefined has a row without any."""
 SEEN = tuple(name for name in MASKED if name not in NOT_KEPT)
 """Scores of masked recognition, which is measured in every positive scan."""
+BOXED = {
+    f"{name}_{place}": f"As {name}, with only what lies {words} the boxes around the parts of the true regions shown"
+    for place, words in (("inside", "inside"), ("outside", "outside"))
+    for name in SEEN
+}
+"""Scores of a scan seen through its map and boxes, where the truth is known; of the even map: through boxes alone."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,11 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
             of_real[one.name] = values
         if task.faithful and one.values is not None and one.network in (REAL, NO_NETWORK):
             with exact_float32(device):
-                scores = faithful.scores(one.values, _made_again(one, task, device))
+                again = _made_again(one, task, device)
+                scores = faithful.scores(one.values, again)
+                if again is not None and task.settings.shift and values is not None and not row["undefined"]:
+                    within, shift = torch.from_numpy(places.brain).to(device), task.settings.shift
+                    row["shift_correlation"] = shift_correlation(again, volume[0, 0], one.values, within, shift)
             row |= {name: scores[name] for name in FAITHFUL if name in known}
             if values is not None and places.truth is not None and not row["undefined"]:
                 row |= _localisation(values, places, task, volume, device)
@@ -169,6 +179,9 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
             with exact_float32(device):
                 scores = faithful.masked(one.values)
             row |= {name: scores[name] for name in SEEN if name in known}
+        if task.seen and one.values is not None and one.network in (REAL, NO_NETWORK) and places.truth is not None:
+            with exact_float32(device):
+                row |= boxed(faithful, one.values, places.truth) if known.issuperset(SEEN) else {}
         rows.append({"network": one.network, "map": one.name, **one.facts, **row})
         if one.values is not None and bool(torch.isfinite(one.values).all()):  # 0 everywhere has sums of 0
             names.append(f"{one.network}|{one.name}")
@@ -203,6 +216,15 @@ def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[O
     fold = task.networks[0].network.fold
     for name, values in image_maps(volume[0, 0].cpu().numpy(), mean, task.seed, task.scan.name).items():
         yield OneMap(NO_NETWORK, name, torch.from_numpy(values).to(device), {"fold": fold})
+
+
+def boxed(faithful: Faithfulness, values: Tensor, truth: NDArray[np.bool_]) -> dict[str, float]:
+    """All of `BOXED` of one map."""
+    inside = torch.zeros_like(values, dtype=torch.bool)
+    for box in boxes_of(truth):
+        inside[box] = True
+    found = {"inside": faithful.masked(values, inside), "outside": faithful.masked(values, ~inside)}
+    return {f"{name}_{place}": scores[name] for place, scores in found.items() for name in SEEN}
 
 
 def margin(logits: Tensor, target: int) -> float:

@@ -24,7 +24,7 @@ from heatlas.pipeline.evaluation.bench.densities import (
     is_paired,
 )
 from heatlas.pipeline.evaluation.bench.map_row import MAP_ROW
-from heatlas.pipeline.evaluation.bench.scan_job import FAITHFUL, SEEN
+from heatlas.pipeline.evaluation.bench.scan_job import BOXED, FAITHFUL, SEEN
 from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, balanced_accuracy
@@ -55,6 +55,12 @@ FAITHFUL_COLUMNS = (
             for end, text in (("low", "Lower"), ("high", "Upper"))
         },
     }
+    | {
+        "shift_correlation": "Correlation over the voxels of the brain of a map with that of the scan moved along the "
+        "diagonal, moved back ([evaluation] shift); 1 where maps move with scans. Mean over the scans in which "
+        "faithfulness was measured"
+    }
+    | {name: f"{text}. Mean over positive scans, by the true network" for name, text in BOXED.items()}
     | {
         name: f"{text}. Mean over the scans in which faithfulness was measured, where the truth is known"
         for name, text in MAP_SCORES.items()
@@ -105,7 +111,7 @@ EVALUATION_TABLE = Table(
     },
     "cohort, map, network and severity", "How does every map do against nulls, planted truth and the network itself?",
     stage="evaluation", filled=("cohort", "map", "network", "n_scans"),
-    later=("n_seen", *(f"{name}_{end}" for name in SEEN for end in ("low", "high"))),
+    later=("n_seen", "shift_correlation", *BOXED, *(f"{name}_{end}" for name in SEEN for end in ("low", "high"))),
     forms={"map": Form.CODE, "network": Form.CODE},
 )  # fmt: skip
 
@@ -154,7 +160,7 @@ def _row(
         "completeness_error": completeness(own),
     }
     found |= {column: _mean(of_positive, column) for column in MAP_ROW if column not in FLAGS}
-    found |= {column: _mean(of_positive, column) for column in (*FAITHFUL, *MAP_SCORES)}
+    found |= {column: _mean(of_positive, column) for column in (*FAITHFUL, "shift_correlation", *BOXED, *MAP_SCORES)}
     found |= _seen(cohort, of_positive) | _of_set(cohort, of_positive)
     scans = set(own["scan_id"])
     if severity != ALL or covers_folds(cohort, scans):

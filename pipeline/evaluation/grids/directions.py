@@ -17,7 +17,7 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import method_title
 from heatlas.pipeline.evaluation.grids.composition import Kind
-from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS
+from heatlas.pipeline.evaluation.grids.grid_scores import GRID_COLUMNS, LARGEST
 from heatlas.pipeline.evaluation.grids.settings import Setting
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.run.columns import Form, described
@@ -40,6 +40,9 @@ GRIDS_TABLE = Table(
         "ci_high": "Upper bound; n/a where all participants have the same share",
         "chance": GRID_COLUMNS["chance"],
         "class_excess": "Mean share in all cells of the class explained, less what an even map has there",
+        "top_share": f"As share, where only the largest {LARGEST:.1%} of the values of a grid count",
+        "top_gain_low": "Lower bound of the 95 % bootstrap interval over participants of top_share - share",
+        "top_gain_high": "Upper bound",
         "note": "Why there is no score, why maps are undefined, or why a share is no measurement",
         "confidence": "Smallest probability, of their own class, of the scans in the grids",
         "local": "Whether the network kept the promise of the setting, checked on these grids. DiFull: logits the same "
@@ -50,7 +53,7 @@ GRIDS_TABLE = Table(
     "Of several scans side by side, does a map mark the one that speaks for the class?", stage="evaluation",
     filled=("cohort", "setting", "kind", "method", "n_grids"),
     values={"setting": ("GridPG", "DiFull", "DiPart"), "kind": ("needle", "pair", "corner"), "local": ("yes", "no")},
-    forms={"stage": Form.COUNT},
+    forms={"stage": Form.COUNT}, later=("top_share", "top_gain_low", "top_gain_high"),
 )  # fmt: skip
 
 DIRECTIONS_TABLE = Table(
@@ -205,7 +208,10 @@ def summary_of_grids(scores: pd.DataFrame, participants: Mapping[int, str], seed
                 made.assign(excess=made["class_share"].fillna(0) - made["class_chance"]), participants, "excess"
             )
             row |= {"n_participants": len(each), "share": each.mean(), "ci_low": low, "ci_high": high}
-            row |= {"chance": made["chance"].mean(), "class_excess": excess.mean()}
+            top = by_participant(made, participants, "top_share")
+            gain = participant_interval(((top - each).to_numpy(float),), np.mean, DRAWS, seed)
+            row |= {"chance": made["chance"].mean(), "class_excess": excess.mean(), "top_share": top.mean()}
+            row |= dict(zip(("top_gain_low", "top_gain_high"), gain, strict=True))
         rows.append({**row, "note": notes.iloc[0] if len(notes) else None})
     return GRIDS_TABLE.frame(rows)
 

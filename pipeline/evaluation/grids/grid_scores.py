@@ -22,6 +22,8 @@ CONSTRUCTED = (
     "no measurement: by construction a map with anything positive has the share 1, as the method's own pass runs "
     "through the layers of the explained cell alone, and the other cells are filled with 0"
 )
+LARGEST = 0.025
+"""Part of the voxels of a grid whose values count in `top_share` (Böhle et al. 2022)."""
 GRID_COLUMNS: Mapping[str, str] = {
     "setting": "GridPG, DiFull or DiPart",
     "method": "Name of the method, with its settings",
@@ -37,6 +39,7 @@ GRID_COLUMNS: Mapping[str, str] = {
     "chance": "What a map that is even everywhere has there",
     "class_share": "Share of positive attribution in all cells of the class explained",
     "class_chance": "What a map that is even everywhere has there",
+    "top_share": f"Share in that cell where only the largest {LARGEST:.1%} of the values of the grid count",
     "undefined": "1 where the map holds NaN or infinity or is zero everywhere, else 0",
     "note": "Why the method has no scores, why a map is undefined, or that the share is 1 by construction",
 }
@@ -156,6 +159,7 @@ def _scores(grid: Grid, number: int, layout: Layout, values: Tensor | None) -> d
     """Everything that depends on the grid; without a map, it is undefined."""
     alike = list(grid.same_class)
     shares = layout.shares(values) if values is not None else torch.full((layout.cells,), torch.nan)
+    top = layout.shares(values, LARGEST) if values is not None else shares
     undefined = bool(torch.isnan(shares).any())
     return {
         "grid": number,
@@ -166,6 +170,7 @@ def _scores(grid: Grid, number: int, layout: Layout, values: Tensor | None) -> d
         "chance": 1 / layout.cells,
         "class_share": float(shares[alike].sum()),
         "class_chance": len(alike) / layout.cells,
+        "top_share": float(top[grid.cell]),
         "undefined": int(undefined),
         "note": "the map is zero everywhere, or not finite" if undefined else None,
     }

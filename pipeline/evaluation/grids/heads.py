@@ -2,7 +2,8 @@
 
 A network with global average pooling sees a volume of any size. One that flattens its last map has weights for one size
 only; slid over a larger map as a convolution, with its logits averaged over positions, it sees any size and is the same
-on the size it was trained on.
+on the size it was trained on. One that sums over places (CoDA) sees a volume of any size too; its evidence for a grid
+is the sum over cells, which no share of a map depends on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from heatlas.pipeline.attribution.cam.gap_head import TRANSPARENT
 from heatlas.pipeline.attribution.network_view import open_parts
 from heatlas.pipeline.evaluation.grids.layout import Layout, Shape
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.coda.network import SumPool
 from heatlas.pipeline.run.errors import UsageError
 
 POOLED = ((1, 1, 1), 1)
@@ -83,7 +85,8 @@ def convolved(model: nn.Module, cell: Shape) -> StagedModel:
     Parameters
     ----------
     model : nn.Module
-        With a flattening and linear layers; a network with global pooling is given back with the same layers.
+        With a flattening and linear layers; a network that averages or sums over all places is given back with the
+        same layers.
     cell : tuple of int
         Voxels of the volumes it was trained on.
 
@@ -92,7 +95,7 @@ def convolved(model: nn.Module, cell: Shape) -> StagedModel:
     UsageError
         For a head with other layers than linear ones, dropout and activations.
     """
-    if has_global_pooling(model):
+    if has_global_pooling(model) or any(isinstance(layer, SumPool) for _, layer in open_parts(model)):
         return _staged(stages_of(model))
     sizes = _last_map(model, cell)
     state = {"flat": False, "first": True}

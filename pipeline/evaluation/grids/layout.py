@@ -94,19 +94,31 @@ class Layout:
         a, b, c = (side // n for side, n in zip(sides, self.counts, strict=True))
         return a, b, c
 
-    def shares(self, values: Tensor) -> Tensor:
+    def shares(self, values: Tensor, largest: float = 1.0) -> Tensor:
         """Share of each cell, (n,), of a map (D, H, W), in float64.
 
         All 0 where nothing is positive; NaN for a map that is undefined (NaN, infinity, or zero everywhere).
+
+        Parameters
+        ----------
+        values : Tensor
+        largest : float
+            Part of all voxels of the grid that count, those of largest value; others that are equal to the least of
+            them count too.
 
         Examples
         --------
         >>> Layout((2, 1, 1)).shares(torch.tensor([3.0, 1.0]).view(2, 1, 1)).tolist()
         [0.75, 0.25]
+        >>> Layout((2, 1, 1)).shares(torch.tensor([3.0, 1.0, 2.0, 2.0]).view(4, 1, 1), largest=0.5).tolist()
+        [0.42857142857142855, 0.5714285714285714]
         """
         if is_undefined(values.detach().cpu().numpy()):
             return torch.full((self.cells,), math.nan, dtype=torch.float64)
         part = values.detach().double().clamp(min=0)
+        if largest < 1:
+            least = part.flatten().topk(math.ceil(largest * part.numel())).values[-1]
+            part = torch.where(part >= least, part, torch.zeros_like(part))
         sums = self.split(part[None, None]).sum((1, 2, 3, 4)).cpu()
         total = sums.sum()
         return sums / total if total > EMPTY * float(values.detach().abs().max()) else torch.zeros_like(sums)

@@ -145,12 +145,19 @@ class Faithfulness:
             scores["max_sensitivity"] = max_sensitivity(explain, volume, values, inside, self.samples, seed=seed)
         return {name: scores[name] for name in FAITHFULNESS_SCORES}
 
-    def masked(self, values: Tensor) -> dict[str, float]:
-        """AD, AG, AI and ``ag_clamped`` of one map, by two forward passes; NaN where the map is undefined."""
+    def masked(self, values: Tensor, within: Tensor | None = None) -> dict[str, float]:
+        """AD, AG, AI and ``ag_clamped`` of one map, by two forward passes; NaN where the map is undefined.
+
+        Parameters
+        ----------
+        values : Tensor
+        within : Tensor, optional
+            Flags (D, H, W): what lies elsewhere is hidden, whatever the map says of it.
+        """
         _require_one_grid(self.volume, values, self.regions, self._changing)
         if is_undefined(values[self._changing].detach().cpu().numpy()):
             return dict.fromkeys(MASKED, float("nan"))
-        found = _masked(self.score, self.volume, values, self._end, self._changing, None)
+        found = _masked(self.score, self.volume, values, self._end, self._changing, None, within)
         return {name: found[name] for name in MASKED}
 
 
@@ -167,11 +174,19 @@ def _require_one_grid(volume: Tensor, values: Tensor, regions: Tensor, inside: T
 
 
 def _masked(
-    score: Score, volume: Tensor, values: Tensor, end: Tensor, inside: Tensor, explain: Explain | None
+    score: Score,
+    volume: Tensor,
+    values: Tensor,
+    end: Tensor,
+    inside: Tensor,
+    explain: Explain | None,
+    within: Tensor | None = None,
 ) -> dict[str, float]:
     """AD, AG, AI and ADCC: the scan seen through the positive part of its map."""
     share = torch.zeros_like(volume)
     share[inside] = torch.as_tensor(scaled(values[inside].detach().cpu().numpy())).to(volume)
+    if within is not None:
+        share = share * within
     masked = mixed(volume, share, end)
     with torch.no_grad():
         p, o = (float(one) for one in score(torch.stack([volume, masked])[:, None]))

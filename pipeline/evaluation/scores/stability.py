@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.attribution.perturbation.masking import mixed
+from heatlas.pipeline.evaluation.scores.masked_recognition import coherency
 from heatlas.pipeline.evaluation.scores.removal import Score
 from heatlas.pipeline.run.work.seeds import derived_seed
 
@@ -58,6 +59,53 @@ def max_sensitivity(
             return math.nan
         largest = max(largest, float(moved / norm))
     return largest
+
+
+def shift_correlation(explain: Explain, volume: Tensor, values: Tensor, inside: Tensor, shift: int) -> float:
+    """Correlation of a map with that of the scan moved along the diagonal, moved back; 1 if maps move with scans.
+
+    Mean of both directions. What leaves the grid is lost, and air comes in from the other side.
+
+    Parameters
+    ----------
+    explain : callable
+    volume, values : Tensor
+        The scan and its map, (D, H, W).
+    inside : Tensor
+        (D, H, W), bool: voxels that are compared, where both maps have them.
+    shift : int
+        Voxels along each axis.
+
+    Returns
+    -------
+    float
+        NaN where a map of a moved scan is not finite, or is even everywhere.
+    """
+    found = []
+    for step in (shift, -shift):
+        back = moved(explain(moved(volume, step)), -step)
+        both = inside & moved(moved(torch.ones_like(inside), step), -step)
+        if not bool(torch.isfinite(back[both]).all()) or not bool(both.any()):
+            return math.nan
+        found.append(coherency(values[both].cpu().numpy(), back[both].cpu().numpy()))
+    return sum(found) / 2
+
+
+def moved(volume: Tensor, step: int) -> Tensor:
+    """A volume moved by `step` voxels along each axis, with 0 where nothing was.
+
+    Examples
+    --------
+    >>> moved(torch.tensor([[1, 2, 3], [4, 5, 6]]), 1).tolist(), moved(torch.tensor([1, 2, 3]), -2).tolist()
+    ([[0, 0, 0], [0, 1, 2]], [3, 0, 0])
+    """
+    found = torch.zeros_like(volume)
+    to, of = [slice(max(step, 0), None)] * volume.dim(), [slice(max(-step, 0), None)] * volume.dim()
+    part = volume[tuple(of)]
+    room = found[tuple(to)]
+    common = tuple(slice(min(a, b)) for a, b in zip(part.shape, room.shape, strict=True))
+    room[common] = part[common]
+    return found
 
 
 def infidelity(sums: Tensor, drops: Tensor) -> tuple[float, float]:

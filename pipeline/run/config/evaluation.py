@@ -20,6 +20,9 @@ class EvaluationConfig:
     """Steps of the curves of insertion and deletion."""
     samples: Annotated[int, between(1, 100)] = 2
     """Changed scans of max-sensitivity; each takes another map of every method."""
+    shift: Annotated[int, between(0, 32)] = 0
+    """Voxels by which the same scans are moved along the diagonal, forward and back, to ask whether maps move with
+    them; 0 does not ask. Each method makes two more maps."""
     replacement: Literal["controls", "air"] = "controls"
     """What is shown in place of what is taken away: the mean of training controls, or air (0), with which Opti-CAM
     is optimised."""

@@ -369,8 +369,9 @@ class AttributionConfig:
     map."""
     batch_norm: Literal["auto", "fold", "identity"] = "auto"
     """``auto``: folded into the convolutions where the network allows it, otherwise passed through unchanged."""
-    start_value: Literal["logit", "probability"] = "logit"
-    """What LRP and guided backpropagation explain: the logit, or the softmax probability as in the founding study."""
+    start_value: Literal["logit", "probability", "evidence"] = "logit"
+    """What LRP and guided backpropagation explain: the logit, the softmax probability as in the founding study, or the
+    evidence, the logit less that of the other class, which does not level off near certainty."""
     reference: Literal["controls"] = "controls"
     """Whom evidence maps compare a scan with: people of the negative class in the training part of its network; where
     a number is predicted, everybody in that part."""
@@ -468,7 +469,7 @@ class Config:
                 'regions.own_labels finds files by ids, which privacy.pseudonyms = ["ids"] replaces: leave one out',
             ),
             (
-                not cohort.target or attribution.start_value == "logit",
+                not cohort.target or attribution.start_value != "probability",
                 'attribution.start_value = "probability" is not defined for a number (cohort.target); set "logit"',
             ),
             (

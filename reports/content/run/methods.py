@@ -381,11 +381,18 @@ def _explanations(config: Config) -> str:
 _SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}
 
 
+_STARTS = {
+    "logit": "logit",
+    "probability": "softmax probability",
+    "evidence": "evidence (logit less the mean of all others)",
+}
+
+
 def _attribution(run: RunRecord) -> str:
     if not run.has("conservation"):
         return ""
     settings = run.config.attribution
-    start = "logit" if settings.start_value == "logit" else "softmax probability"
+    start = _STARTS[settings.start_value]
     folded = family_of(run.config.model).batch_norm(settings.batch_norm) == "fold"
     norm = "folded into the convolutions" if folded else "passed through unchanged"
     of_whom = " for scans of both classes" if len(run.task.outputs) == 2 else ""
