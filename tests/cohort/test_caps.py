@@ -10,9 +10,13 @@ import pytest
 from input_trees import BidsTree, image_bytes
 
 from heatlas.atlases.spaces import Grid
+from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.bids.derivatives import template_space_problem
 from heatlas.pipeline.cohort.reading import read_cohort
-from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.registration.entry_points import place_in_template, placed_brain
+from heatlas.pipeline.registration.images.t1w import load_t1w
+from heatlas.pipeline.run.config.image_kinds import KINDS
+from heatlas.pipeline.run.config.settings import CohortConfig, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError
 
 CROPPED = "space-MNI152NLin2009cSym_desc-Crop_res-1x1x1_T1w.nii.gz"
@@ -146,3 +150,18 @@ def test_maps_of_two_groups_another_label_and_no_maps_are_refused(volumes, caps)
 def test_the_grid_of_spm_covers_the_brain_of_the_template() -> None:
     assert template_space_problem(Grid((121, 145, 121), SPM_AFFINE)) is None
     assert template_space_problem(Grid((121, 145, 60), SPM_AFFINE)) is not None
+
+
+def test_a_map_on_the_grid_of_spm_is_placed_by_its_affine(tmp_path) -> None:
+    """The map rises by 1 per mm to the right, 1000 per mm to the front; so do its values on the template's grid."""
+    source = Grid((121, 145, 121), SPM_AFFINE)
+    x, y, _ = np.moveaxis(source.to_world(np.argwhere(np.ones(source.shape, bool))), -1, 0)
+    values = (200 + x + 1000 * (200 + y)).reshape(source.shape).astype(np.float32)
+    nib.save(nib.Nifti1Image(values, SPM_AFFINE), path := tmp_path / "map.nii.gz")
+    template, image, kind = load_template(4.0), load_t1w(path), KINDS["probseg"]
+    placed = place_in_template(image, placed_brain(image, kind, template, RegistrationConfig()), template, True, kind)
+    inside = np.argwhere(template.brain_mask)
+    x, y, z = template.grid.to_world(inside).T
+    deep = z > -60
+    found = placed.t1w[tuple(inside.T)]
+    np.testing.assert_allclose(found[deep], (200 + x + 1000 * (200 + y))[deep], atol=0.5)
