@@ -196,10 +196,12 @@ def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[C
     """Layout, candidates and notes of an input folder."""
     listed_images = bool(config.table) and names_images(find_table(config.table, root))
     layout = "table" if listed_images else detect_layout(root, with_table=bool(config.table))
-    if layout not in ("bids", "table") and config.kind.through_t1w:
+    read_as_such = layout in ("bids", "table") or (layout == "caps" and config.kind.normalised)
+    if config.kind.through_t1w and not read_as_such:
         raise BadInputError(
             f'{root}: images of cohort.suffix = "{config.suffix}" are read of a BIDS dataset, or by --table in '
-            "template space, and this is neither. Convert it to BIDS, or take cohort.suffix out."
+            "template space (maps of tissue also of a CAPS dataset), and this is neither. Convert it to BIDS, or take "
+            "cohort.suffix out."
         )
     if layout == "bids":
         files = walk_input(root, bids.enters)
