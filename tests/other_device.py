@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+LARGE = ("densenet121", "seresnet50", "efficientnet-b0", "bcos-resnext50", "bcos-densenet121", "bcos-vgg11")
+"""Families with so many layers that a test takes seconds for each, of the parts that smaller families have as well."""
 OTHER = torch.device("meta")
 CPU = torch.device("cpu")
 aten: Any = torch.ops.aten
@@ -186,3 +189,8 @@ def other_device() -> Iterator[Waits]:
 
     with mock.patch.object(torch, "autocast", autocast), _Made(), _Device(waits):
         yield waits
+
+
+def large_ones_slow(families: Iterable[str]) -> list[Any]:
+    """Families as parameters of a test, the large ones for the slow suite."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in families]

@@ -20,7 +20,7 @@ from heatlas.pipeline.regions.audit import FLUID, NO_REGION, VESSEL, audit_rows,
 from heatlas.pipeline.regions.packed_labels import pack_labels
 from heatlas.pipeline.regions.region_sums import device_region_sums, lay_out_labels
 from tests.attribution.every_method import built, example_for, trained
-from tests.other_device import CPU, ON_HOST, OTHER, MixedDevicesError, Waits, other_device
+from tests.other_device import CPU, ON_HOST, OTHER, MixedDevicesError, Waits, large_ones_slow, other_device
 
 SIZES = {
     "gradient/integrated_gradients.py:require_complete": "which volumes of a batch miss: only they are looked at",
@@ -68,7 +68,7 @@ def test_every_method_computes_where_its_volumes_are(method: str) -> None:
     only_meant(agree(family, method))
 
 
-@pytest.mark.parametrize("family", BUILT)
+@pytest.mark.parametrize("family", large_ones_slow(BUILT))
 def test_every_family_computes_where_its_volumes_are(family: str) -> None:
     """By LRP where it has rules for the family, otherwise by the gradient."""
     allowed = [name for name in ("lrp", "gradient") if name not in FAMILIES[family].refused]

@@ -411,6 +411,7 @@ def test_an_empty_recovery_table_still_marks_the_run_as_synthetic(tmp_path):
     assert "Synthetic people." in Page(build_report(layout)).text
 
 
+@pytest.mark.slow
 def test_classes_may_be_called_by_numbers(tmp_path):
     layout = small_report(tmp_path, contrast=("1", "0"), guided=False)
     page, whole = Page(layout.report), whole_report(layout)

@@ -29,7 +29,7 @@ from heatlas.pipeline.training.pretraining.objectives import pretraining
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes
 from tests.attribution.every_method import SMALL
-from tests.other_device import CPU, ON_HOST, OTHER, Waits, other_device
+from tests.other_device import CPU, ON_HOST, OTHER, Waits, large_ones_slow, other_device
 from tests.training.planted import QUICK, planted_volumes, small_network
 
 SETTINGS = dataclasses.replace(
@@ -244,7 +244,7 @@ def test_every_pretraining_takes_a_step_where_its_batch_is(method: str) -> None:
     assert both(make).values.count(ON_HOST) == {"simclr": 2}.get(method, 0)
 
 
-@pytest.mark.parametrize("family", BUILT)
+@pytest.mark.parametrize("family", large_ones_slow(BUILT))
 def test_every_family_learns_where_its_batch_is(family: str) -> None:
     settings = SMALL[family]
 

@@ -212,6 +212,7 @@ def test_people_whom_a_fold_tests_are_refused(folder, capsys):
     assert not RunLayout(folder / "leaking").config.exists()
 
 
+@pytest.mark.slow
 def test_people_of_a_run_can_be_left_out(folder, capsys):
     more = ["--without", str(folder / "run")]
     assert main(["pretrain", *asked(folder, "others", PEOPLE, "pretrain.toml"), *more]) == 0

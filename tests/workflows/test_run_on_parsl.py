@@ -12,6 +12,7 @@ from heatlas.workflows.command_line import main
 pytest.importorskip("parsl")
 
 
+@pytest.mark.slow
 def test_parsl_does_all_stages_up_to_the_statistics(tmp_path):
     """`make test-cluster` compares the tables with those of a local run, report included."""
     write_template_cohort(tmp_path / "cohort", participants=12)

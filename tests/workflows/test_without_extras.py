@@ -40,6 +40,7 @@ def test_registration_without_ants_is_refused_by_one_line_before_any_work(
     assert main(["check", str(cohort / "bids"), "--config", str(cohort / "some.toml")]) == 0
 
 
+@pytest.mark.slow
 def test_a_cohort_in_template_space_runs_and_is_applied_to_without_the_extras(cohort: Path, tmp_path: Path) -> None:
     hidden, new = tmp_path / "hidden", tmp_path / "others"
     for name in ("ants", "deepbet"):  # in this process and in its workers
