@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,12 +49,13 @@ VARIANTS: dict[str, OptiCam] = {
 CAMS = ("grad-cam", "grad-cam++", "score-cam", "ablation-cam", "xgrad-cam", "layer-cam", "hires-cam")
 FAKE = "fake-cam"
 SEEN = ("AD", "AG", "AI")
-CURVES = ("insertion", "deletion", "AOPC")
+REST = ("insertion", "deletion", "AOPC", "max-sensitivity")
 STEPS, AOPC_STEPS, BLUR = 20, 10, 5
 """Of insertion and deletion; of AOPC; edge in voxels of the Gaussian that insertion starts from."""
-SENSITIVE = 4
-"""People of each fold who are asked for max-sensitivity."""
-LOWER_IS_BETTER = ("AD", "deletion", "max-sensitivity")
+MASKS = tuple(VARIANTS)[1:]
+"""Variants, of which masked recognition alone is asked."""
+SLOW = ("score-cam", "ablation-cam")
+TABLE, SAMPLES, FINE = "cams.tsv", 2, ("max-sensitivity", "seconds")
 TITLE = "CAM methods"
 HEADING = "Claims asked of patients"
 
@@ -63,64 +64,143 @@ def method_of(name: str) -> Method:
     return VARIANTS[name] if name in VARIANTS else METHODS[name].record()
 
 
-def judged(loaded: LoadedModel, volume: Tensor, labels: Tensor, target: int, sensitive: bool) -> list[dict[str, object]]:
-    """A row for each method, of one scan (1, 1, D, H, W)."""
+def judged(
+    loaded: LoadedModel, volume: Tensor, labels: Tensor, target: int, name: str, whole: bool
+) -> dict[str, float]:
+    """Scores of a method's map of one scan (1, 1, D, H, W): masked recognition, and if `whole` all others."""
     scan, brain = volume[0, 0], volume[0, 0] != 0
-    air = torch.zeros_like(scan)
+    air, method = torch.zeros_like(scan), method_of(name)
+    stage = 0 if name == FAKE else METHODS[method.name].stage_of(loaded.model)
 
     def score(volumes: Tensor) -> Tensor:
         return loaded.model(volumes).softmax(1)[:, target]
 
+    def explain(changed: Tensor) -> Tensor:
+        return attribute(loaded.model, changed[None, None], target, method, stage).values[0, 0]
+
+    started = time.perf_counter()
+    values = explain(scan)
+    seconds = time.perf_counter() - started
+    how = method.normalisation if isinstance(method, OptiCam) else "range"
     with torch.no_grad():
-        p = float(score(volume))
-    rows = []
-    for name in (*VARIANTS, *CAMS, FAKE):
-        method = method_of(name)
-        stage = 0 if name == FAKE else METHODS[method.name].stage_of(loaded.model)
-
-        def explain(changed: Tensor, method: Method = method, stage: int | str = stage) -> Tensor:
-            return attribute(loaded.model, changed[None, None], target, method, stage).values[0, 0]
-
-        started = time.perf_counter()
-        values = explain(scan)
-        seconds = time.perf_counter() - started
-        how = method.normalisation if isinstance(method, OptiCam) else "range"
-        with torch.no_grad():
-            o = float(score(volume * normalised(values[None, None], how)))
-        row = {"method": name, "seconds": seconds, "p": p}
-        row |= {"AD": average_drop(p, o), "AG": average_gain(p, o), "AI": average_increase(p, o)}
-        if name not in VARIANTS or name == "opti-cam":
-            blurred = gaussian_smooth(volume, BLUR)[0, 0]
-            voxels = part_numbers(brain)
-            row["insertion"] = 100 * removal_curve(score, blurred, scan, voxels, values, STEPS).area
-            row["deletion"] = 100 * removal_curve(score, scan, air, voxels, values, STEPS).area
-            parts = part_numbers(brain, labels)
-            row["AOPC"] = 100 * removal_curve(score, scan, air, parts, values, STEPS).aopc(AOPC_STEPS)
-            if sensitive and name != FAKE:
-                row["max-sensitivity"] = max_sensitivity(explain, scan, values, brain, samples=2)
-        rows.append(row)
-    return rows
+        p, o = (float(score(one)) for one in (volume, volume * normalised(values[None, None], how)))
+    row = {"seconds": seconds, "AD": average_drop(p, o), "AG": average_gain(p, o), "AI": average_increase(p, o)}
+    if whole:
+        blurred, voxels, parts = gaussian_smooth(volume, BLUR)[0, 0], part_numbers(brain), part_numbers(brain, labels)
+        row["insertion"] = 100 * removal_curve(score, blurred, scan, voxels, values, STEPS).area
+        row["deletion"] = 100 * removal_curve(score, scan, air, voxels, values, STEPS).area
+        row["AOPC"] = 100 * removal_curve(score, scan, air, parts, values, STEPS).aopc(AOPC_STEPS)
+        row["max-sensitivity"] = max_sensitivity(explain, scan, values, brain, samples=SAMPLES)
+    return row
 
 
-def answers(run: Path) -> pd.DataFrame:
-    """Rows of every person and method of a run."""
-    kept = run / "cams.tsv"
-    if kept.is_file():
-        return pd.read_csv(kept, sep="\t")
-    layout = RunLayout(run.resolve())
+def asked(run: Path, methods: Sequence[str], people: int, whole: int) -> None:
+    """Ask the first people of each fold (0: all) what was not asked; rows are added to the run's table as they come."""
+    layout, kept = RunLayout(run.resolve()), run / TABLE
     config = read_run_config(layout)
     atlas = PackedAtlas.of(load_atlas(config.regions.atlas, configured_grid(config.registration)))
-    people = pd.read_csv(run / "group" / "predictions.tsv", sep="\t")
-    rows = []
-    for fold, own in people.groupby("fold"):
+    rows = pd.read_csv(kept, sep="\t") if kept.is_file() else pd.DataFrame(columns=["participant_id", "method"])
+    done = set(zip(rows["participant_id"], rows["method"], strict=True))
+    for fold, own in pd.read_csv(run / "group" / "predictions.tsv", sep="\t").groupby("fold"):
         loaded = load_model(layout.fold(int(fold)))
         labels = torch.from_numpy(atlas.labels_in(loaded.input.box))
-        for place, one in enumerate(own.itertuples()):
+        for place, one in enumerate(own.head(people or len(own)).itertuples()):
             files = layout.scan(one.participant_id, None, loaded.input.resolution_mm)
             volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
-            found = judged(loaded, volume, labels, int(one.target), place < SENSITIVE)
-            rows += [{"participant_id": one.participant_id, "fold": fold, **row} for row in found]
-        print(f"{run.name} fold {fold}", file=sys.stderr, flush=True)
-    frame = pd.DataFrame(rows)
-    frame.to_csv(kept, sep="\t", index=False)
-    return frame
+            for name in methods:
+                if (one.participant_id, name) not in done:
+                    found = judged(loaded, volume, labels, int(one.target), name, place < whole and name not in MASKS)
+                    new = pd.DataFrame([{"participant_id": one.participant_id, "method": name, **found}])
+                    rows = pd.concat([rows, new], ignore_index=True)
+            rows.to_csv(kept, sep="\t", index=False)
+
+
+def answers(runs: Sequence[Path]) -> pd.DataFrame:
+    """Means over seeds of each person and method; a column per score, an index of people and methods."""
+    every = pd.concat([pd.read_csv(run / TABLE, sep="\t").assign(run=run.name) for run in runs])
+    return every.drop(columns="run").groupby(["participant_id", "method"]).mean()
+
+
+def means_table(runs: Sequence[Path], methods: Sequence[str]) -> list[str]:
+    """Means of each method over the people who were asked about all of the methods, by seed."""
+    scores = (*SEEN, *REST, "seconds")
+    lines = ["| method | " + " | ".join(scores) + " |", "|---" * (len(scores) + 1) + "|"]
+    tables = [together(pd.read_csv(run / TABLE, sep="\t"), methods) for run in runs]
+    for name in methods:
+        cells = []
+        for score in scores:
+            found = [own.loc[own["method"] == name, score].mean() if score in own else np.nan for own in tables]
+            cells.append(", ".join("–" if np.isnan(one) else f"{one:.{2 if score in FINE else 1}f}" for one in found))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def together(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    """Rows of those who were asked about all of these methods."""
+    own = rows[rows["method"].isin(methods)]
+    return own[own.groupby("participant_id")["method"].transform("nunique") == len(methods)]
+
+
+def asked_people(runs: Sequence[Path], methods: Sequence[str]) -> str:
+    """How many people a seed were asked about all of these methods."""
+    found = [together(pd.read_csv(run / TABLE, sep="\t"), methods)["participant_id"].nunique() for run in runs]
+    return ", ".join(map(str, found))
+
+
+def difference(runs: Sequence[Path], first: str, second: str, score: str) -> str:
+    """A row: one method less another, by seed, and the mean over people (each by the mean of seeds) with interval."""
+    seeds = []
+    for run in runs:
+        wide = pd.read_csv(run / TABLE, sep="\t").pivot_table(index="participant_id", columns="method", values=score)
+        seeds.append((wide[first] - wide[second]).dropna().mean())
+    wide = answers(runs).pivot_table(index="participant_id", columns="method", values=score)
+    change = (wide[first] - wide[second]).dropna().to_numpy()
+    low, high = participant_interval((change,), np.mean, DRAWS, 0)
+    digits = 2 if score in FINE else 1
+    each = ", ".join(f"{one:+.{digits}f}" for one in seeds)
+    return (f"| {score}: {first} less {second} | {len(change)} | {each} | {change.mean():+.{digits}f} "
+            f"({low:+.{digits}f} to {high:+.{digits}f}) |")  # fmt: skip
+
+
+def tables(runs: Sequence[Path]) -> str:
+    """The section."""
+    cheap = (*(name for name in CAMS if name not in SLOW), FAKE)
+    everything = ("opti-cam", *CAMS, FAKE)
+    parts = [f"Everybody ({asked_people(runs, cheap)} people), a number per seed:", "", *means_table(runs, cheap), ""]
+    parts += [f"The first of each fold ({asked_people(runs, everything)} people), all methods:", ""]
+    parts += [
+        *means_table(runs, everything),
+        "",
+        "Their variants of Opti-CAM:",
+        "",
+        *means_table(runs, tuple(VARIANTS)),
+        "",
+    ]
+    parts += ["| difference | people | seeds | mean (95 %) |", "|---|---|---|---|"]
+    parts += [difference(runs, FAKE, name, score) for name in ("grad-cam", "layer-cam") for score in SEEN]
+    parts += [
+        difference(runs, "opti-cam", name, s) for name in ("score-cam", "grad-cam") for s in (*SEEN, *REST, "seconds")
+    ]
+    parts += [difference(runs, "opti-cam", "ablation-cam", "seconds")]
+    parts += [difference(runs, "opti-cam", name, score) for name in list(VARIANTS)[1:] for score in SEEN]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--methods", nargs="+", default=[*CAMS, FAKE, *VARIANTS])
+    parser.add_argument("--people", type=int, default=0, help="first of each fold, who are asked; 0 for all")
+    parser.add_argument("--whole", type=int, default=4, help="first of each fold, with curves and max-sensitivity")
+    parser.add_argument("--page", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for run in options.runs:
+        asked(run, options.methods, options.people, options.whole)
+    if options.page:
+        write_section(options.page, TITLE, tables(options.runs), HEADING)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
