@@ -1,10 +1,10 @@
 """CAM methods and Opti-CAM with its variants by masked recognition, asked of finished runs of patients.
 
-    python benchmarks/patients_cams.py OUT/seed-43 OUT/seed-44 OUT/seed-45 --page docs/benchmarks/patients_claims.md
+    python benchmarks/patients_cams.py OUT/seed-43 OUT/seed-44 OUT/seed-45 --page PAGE
 
-As in Zhang et al. (2024): the class that is explained is the true one, maps are of the last features and become masks by
-their range, what is hidden is air, insertion starts from the blurred scan. Each person is explained by the network that
-was not trained with him or her. Fake-CAM is made at the input, as published. AOPC takes regions of the atlas, and
+As in Zhang et al. (2024): the class that is explained is the true one, maps are of the last features and become masks
+by their range, what is hidden is air, insertion starts from the blurred scan. Each person is explained by the network
+that was not trained with him or her. Fake-CAM is made at the input, as published. AOPC takes regions of the atlas, and
 max-sensitivity (two changed scans) is asked of the first people of each fold. Runs are only read; the answers are kept
 in OUT/seed-43/cams.tsv, so that the same command continues. Intervals: people drawn with replacement, means over seeds.
 """
@@ -58,6 +58,13 @@ SLOW = ("score-cam", "ablation-cam")
 TABLE, SAMPLES, FINE = "cams.tsv", 2, ("max-sensitivity", "seconds")
 TITLE = "CAM methods"
 HEADING = "Claims asked of patients"
+SCORES = (*SEEN, *REST, "seconds")
+PREFACE = """\
+The networks of the first section, by `python benchmarks/patients_cams.py`. As in the source: the true class is
+explained, a map becomes a mask by its range, what is hidden is air; in per cent. Founding networks have 64
+channels and maps of the last features. Where not everybody was asked, it was the first of each fold by name.
+Fake-CAM is made at the input: the one voxel that it hides is a corner, and air already. Seconds are of a core
+that others used too."""
 
 
 def method_of(name: str) -> Method:
@@ -115,75 +122,59 @@ def asked(run: Path, methods: Sequence[str], people: int, whole: int) -> None:
             rows.to_csv(kept, sep="\t", index=False)
 
 
-def answers(runs: Sequence[Path]) -> pd.DataFrame:
-    """Means over seeds of each person and method; a column per score, an index of people and methods."""
-    every = pd.concat([pd.read_csv(run / TABLE, sep="\t").assign(run=run.name) for run in runs])
-    return every.drop(columns="run").groupby(["participant_id", "method"]).mean()
-
-
-def means_table(runs: Sequence[Path], methods: Sequence[str]) -> list[str]:
-    """Means of each method over the people who were asked about all of the methods, by seed."""
-    scores = (*SEEN, *REST, "seconds")
-    lines = ["| method | " + " | ".join(scores) + " |", "|---" * (len(scores) + 1) + "|"]
-    tables = [together(pd.read_csv(run / TABLE, sep="\t"), methods) for run in runs]
-    for name in methods:
-        cells = []
-        for score in scores:
-            found = [own.loc[own["method"] == name, score].mean() if score in own else np.nan for own in tables]
-            cells.append(", ".join("–" if np.isnan(one) else f"{one:.{2 if score in FINE else 1}f}" for one in found))
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def together(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
-    """Rows of those who were asked about all of these methods."""
-    own = rows[rows["method"].isin(methods)]
+def read(run: Path, methods: Sequence[str]) -> pd.DataFrame:
+    """Rows of those of a run who were asked about all of these methods."""
+    rows = pd.read_csv(run / TABLE, sep="\t")
+    own = rows[rows["method"].isin(methods)].dropna(axis=1, how="all")
     return own[own.groupby("participant_id")["method"].transform("nunique") == len(methods)]
 
 
-def asked_people(runs: Sequence[Path], methods: Sequence[str]) -> str:
-    """How many people a seed were asked about all of these methods."""
-    found = [together(pd.read_csv(run / TABLE, sep="\t"), methods)["participant_id"].nunique() for run in runs]
-    return ", ".join(map(str, found))
+def means_table(runs: Sequence[Path], methods: Sequence[str]) -> list[str]:
+    """Means of each method, by seed, over the people who were asked about all of the methods."""
+    found = [read(run, methods) for run in runs]
+    scores = [score for score in SCORES if all(score in own for own in found)]
+    people = ", ".join(str(own["participant_id"].nunique()) for own in found)
+    lines = [f"| {people} people | " + " | ".join(scores) + " |", "|---" * (len(scores) + 1) + "|"]
+    for name in methods:
+        cells = [[own.loc[own["method"] == name, score].mean() for own in found] for score in scores]
+        texts = [", ".join(f"{v:.{digits(score)}f}" for v in own) for own, score in zip(cells, scores, strict=True)]
+        lines.append(f"| {name} | " + " | ".join(texts) + " |")
+    return lines
 
 
-def difference(runs: Sequence[Path], first: str, second: str, score: str) -> str:
-    """A row: one method less another, by seed, and the mean over people (each by the mean of seeds) with interval."""
-    seeds = []
-    for run in runs:
-        wide = pd.read_csv(run / TABLE, sep="\t").pivot_table(index="participant_id", columns="method", values=score)
-        seeds.append((wide[first] - wide[second]).dropna().mean())
-    wide = answers(runs).pivot_table(index="participant_id", columns="method", values=score)
-    change = (wide[first] - wide[second]).dropna().to_numpy()
-    low, high = participant_interval((change,), np.mean, DRAWS, 0)
-    digits = 2 if score in FINE else 1
-    each = ", ".join(f"{one:+.{digits}f}" for one in seeds)
-    return (f"| {score}: {first} less {second} | {len(change)} | {each} | {change.mean():+.{digits}f} "
-            f"({low:+.{digits}f} to {high:+.{digits}f}) |")  # fmt: skip
+def digits(score: str) -> int:
+    return 2 if score in FINE else 1
+
+
+def differences(runs: Sequence[Path], first: str, second: str) -> list[str]:
+    """Rows: one method less another by seed, and over people, each by the mean of the seeds, with an interval."""
+    found = [read(run, (first, second)).assign(run=run.name) for run in runs]
+    lines = []
+    for score in (one for one in SCORES if all(one in own for own in found)):
+        wide = pd.concat(found).pivot_table(index=["run", "participant_id"], columns="method", values=score)
+        change = wide[first] - wide[second]
+        seeds = ", ".join(f"{one:+.{digits(score)}f}" for one in change.groupby("run").mean())
+        person = change.groupby("participant_id").mean().to_numpy()
+        low, high = participant_interval((person,), np.mean, DRAWS, 0)
+        mean, low, high = (f"{one:+.{digits(score)}f}" for one in (person.mean(), low, high))
+        within = "" if "nan" in low else f" ({low} to {high})"
+        lines.append(f"| {score}: {first} less {second} | {len(person)} | {seeds} | {mean}{within} |")
+    return lines
 
 
 def tables(runs: Sequence[Path]) -> str:
     """The section."""
-    cheap = (*(name for name in CAMS if name not in SLOW), FAKE)
-    everything = ("opti-cam", *CAMS, FAKE)
-    parts = [f"Everybody ({asked_people(runs, cheap)} people), a number per seed:", "", *means_table(runs, cheap), ""]
-    parts += [f"The first of each fold ({asked_people(runs, everything)} people), all methods:", ""]
-    parts += [
-        *means_table(runs, everything),
-        "",
-        "Their variants of Opti-CAM:",
-        "",
-        *means_table(runs, tuple(VARIANTS)),
-        "",
-    ]
+    fast = (*(name for name in CAMS if name not in SLOW), FAKE)
+    parts = ["Everybody, a number per seed:", "", *means_table(runs, fast), ""]
+    parts += ["All methods:", "", *means_table(runs, ("opti-cam", *CAMS, FAKE)), ""]
+    pairs = [(FAKE, "grad-cam"), *(("opti-cam", name) for name in ("score-cam", "ablation-cam", "grad-cam"))]
+    asked_of = [name for name in VARIANTS if all(len(read(run, (name,))) for run in runs)]
+    if len(asked_of) > 1:
+        parts += ["Opti-CAM and its variants:", "", *means_table(runs, asked_of), ""]
+        pairs += [("opti-cam", name) for name in asked_of[1:]]
     parts += ["| difference | people | seeds | mean (95 %) |", "|---|---|---|---|"]
-    parts += [difference(runs, FAKE, name, score) for name in ("grad-cam", "layer-cam") for score in SEEN]
-    parts += [
-        difference(runs, "opti-cam", name, s) for name in ("score-cam", "grad-cam") for s in (*SEEN, *REST, "seconds")
-    ]
-    parts += [difference(runs, "opti-cam", "ablation-cam", "seconds")]
-    parts += [difference(runs, "opti-cam", name, score) for name in list(VARIANTS)[1:] for score in SEEN]
-    return "\n".join(parts)
+    parts += [line for pair in pairs for line in differences(runs, *pair)]
+    return f"{PREFACE}\n\n" + "\n".join(parts)
 
 
 def main() -> int:

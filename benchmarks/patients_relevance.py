@@ -41,12 +41,14 @@ HIGHER_IN_CONTROLS = ("Cerebral white matter", "Cerebellum")
 TOP, DRAWS = 10, 1000
 TITLE = "Relevance of patients and controls"
 HEADING = "Claims asked of patients"
-PREFACE = """133 people of OASIS-1 (65 CN, 68 AD; [patients.md](../patients.md) has the credit), five folds, one network a
-fold, seeds 43, 44 and 45, by `python benchmarks/patients_relevance.py`. As in the source: start from the probability of
-AD, batch norms passed through, β 0 to 1, gain over the controls of the test set, TP to FN at a probability of .5. Unlike
-it: 4 mm, affine registration, the recipe `patients`. Intervals: 1,000 draws of people within the classes, the same in
-all seeds. Draws repeat people, so overlaps and correlations of rankings are somewhat lower in them, and an interval can
-lie below its mean. False positives less true ones and the like compare people of one fold by their share of its mean."""
+PREFACE = """\
+133 people of OASIS-1 (65 CN, 68 AD; [patients.md](../patients.md) has the credit), five folds, one network a
+fold, seeds 43, 44 and 45, by `python benchmarks/patients_relevance.py`. As in the source: start from the
+probability of AD, batch norms passed through, β 0 to 1, gain over the controls of the test set, TP to FN at a
+probability of .5. Unlike it: 4 mm, affine registration, the recipe `patients`. Intervals: 1,000 draws of people
+within the classes, the same in all seeds. Draws repeat people, so overlaps and correlations of rankings are
+somewhat lower in them, and an interval can lie below its mean. False positives less true ones and the like:
+totals as share of the mean of the person's fold."""
 
 
 @dataclass(frozen=True, eq=False)
