@@ -125,8 +125,9 @@ def asked(run: Path, methods: Sequence[str], people: int, whole: int) -> None:
 def read(run: Path, methods: Sequence[str]) -> pd.DataFrame:
     """Rows of those of a run who were asked about all of these methods."""
     rows = pd.read_csv(run / TABLE, sep="\t")
-    own = rows[rows["method"].isin(methods)].dropna(axis=1, how="all")
-    return own[own.groupby("participant_id")["method"].transform("nunique") == len(methods)]
+    own = rows[rows["method"].isin(methods)]
+    own = own[own.groupby("participant_id")["method"].transform("nunique") == len(methods)]
+    return own.dropna(axis=1, how="all") if len(own) else own
 
 
 def means_table(runs: Sequence[Path], methods: Sequence[str]) -> list[str]:
