@@ -3,7 +3,7 @@
     python benchmarks/guidance_study.py /tmp/demo/run /tmp/study --seeds 43 44 45
     python benchmarks/guidance_study.py /tmp/demo/run /tmp/study --seeds 43 44 45 --only control energy-brain
 
-RUN is a run with registered scans; it is only read. One scan of each person, at twice the voxel size of the run, so
+RUN is a run with registered scans at 2 or 4 mm; it is only read. One scan of each person, at 4 mm, so
 that a study takes minutes on one core. The marker is a small cube in a corner of what networks see, as bright as the
 brightest voxel. In training and validation it goes with the diagnosis (95 %); who is tested has a copy with and one
 without. Masks and measures are those of `heatlas evaluate --parts marker`. A training that is done is not repeated.

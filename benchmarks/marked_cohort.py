@@ -1,4 +1,4 @@
-"""The cohort of `guidance_study.py` and `ca_stream.py`: scans at half the resolution of a run, marked and unmarked."""
+"""The cohort of `guidance_study.py` and `ca_stream.py`: scans of a run at 4 mm, marked and unmarked."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from heatlas.pipeline.training.objectives.explanations import mask_of
 from heatlas.workflows.evaluate import registered_scans
 
 FOLDS = 3
+VOXEL_MM = 4
 TEMPORAL = ("Hippocampus", "Amygdala", "Entorhinal area", "Parahippocampal gyrus")
 """Mask `regions`."""
 MARKER_VOXELS = 6
@@ -44,10 +45,11 @@ class Cohort:
 
 
 def load(run: Path) -> Cohort:
-    """One scan of each labelled person of a run, at twice its voxel size, with and without the marker."""
+    """One scan of each labelled person of a run with voxels of 2 or 4 mm, at 4 mm, with and without the marker."""
     layout = EvaluationLayout(run.resolve())
     config = read_run_config(layout)
     spec, task = configured_input(config), task_of(config.cohort)
+    factor = round(VOXEL_MM / spec.resolution_mm)
     firsts, unlabelled = {}, {}
     for scan in registered_scans(layout, config)[0]:
         (firsts if scan.label in task.outputs else unlabelled).setdefault(scan.participant_id, scan)
@@ -55,7 +57,7 @@ def load(run: Path) -> Cohort:
     def read(scans: Mapping[str, Scan]) -> torch.Tensor:
         files = [layout.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in scans.values()]
         volumes = np.stack([read_network_volume(own, spec) for own in files])
-        return functional.avg_pool3d(torch.from_numpy(volumes)[:, None], 2)[:, 0]
+        return functional.avg_pool3d(torch.from_numpy(volumes)[:, None], factor)[:, 0]
 
     plain = read(firsts)
     cube = torch.zeros(plain.shape[1:], dtype=torch.bool)
@@ -65,7 +67,7 @@ def load(run: Path) -> Cohort:
     masks = {"brain": (plain > 0).float().mean(0) > 0.5}
     for name, boxes in (("regions", False), ("boxes", True)):
         own = mask_of(ObjectiveConfig(kind="guided", regions=TEMPORAL, boxes=boxes), config.regions.atlas, spec)
-        masks[name] = functional.avg_pool3d(torch.from_numpy(own).float()[None], 2)[0] >= 0.5
+        masks[name] = functional.avg_pool3d(torch.from_numpy(own).float()[None], factor)[0] >= 0.5
     masks["outside"] = ~masks["brain"]
     positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
     return Cohort(list(firsts), torch.stack([plain, marked], 1), positive, masks, cube, read(unlabelled))
