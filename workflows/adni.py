@@ -241,7 +241,8 @@ def apply_command(arguments: argparse.Namespace) -> int:
             f"--table {arguments.table}: goes with a folder of images, and {arguments.input} is one image."
         )
     table = "" if arguments.table is None else table_setting(arguments.table)  # that of the run is of other people
-    cohort = replace(config.cohort, without=str(people), start_at=arguments.start_at, table=table)
+    without = "" if arguments.new_people else str(people)
+    cohort = replace(config.cohort, without=without, start_at=arguments.start_at, table=table)
     cohort = replace(cohort, freesurfer_folder="")  # of the run's people too
     if arguments.include is not None or arguments.input.is_file():  # of one image nothing is known that a rule asks for
         cohort = replace(cohort, include=arguments.include or "")

@@ -252,6 +252,10 @@ def _add_apply(commands: Any) -> None:
     _add_table(apply)
     apply.add_argument("--include", metavar="RULE", help="who takes part (default: as in the run)")
     apply.add_argument(
+        "--new-people", action="store_true",
+        help="nobody is of the run, even where participant ids are the same (default: people of the run are left out)",
+    )  # fmt: skip
+    apply.add_argument(
         "--start-at", choices=("auto", "scan", "brain", "template"), default="auto",
         help="what images are: recognised individually (auto, default), scans, brains, or brains in template space",
     )  # fmt: skip

@@ -86,7 +86,7 @@ def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE
     if config.without and not without_people([candidate], Path(config.without))[0].scan.kept:
         raise BadInputError(
             f"{path}: is a scan of {person}, who is among the people of the run or named in cohort.without. Give a "
-            "scan of someone else, or rename the file if it is of another person."
+            "scan of someone else; if it is of another person with the same id, rename it or add --new-people."
         )
     candidates, notes = with_entries([candidate if problem is None else candidate.dropped(problem)], config.start_at)
     candidates = with_anatomy(path.parent, candidates, config.kind, config.max_voxel_mm, space)

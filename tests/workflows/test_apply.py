@@ -211,6 +211,18 @@ def test_bad_images_and_people_of_the_run_are_refused_before_anything_is_written
         assert not (tmp_path / "out" / "config.toml").exists()
 
 
+def test_people_with_the_ids_of_the_run_are_left_out_unless_they_are_said_to_be_others(folder, tmp_path) -> None:
+    kept = {}
+    for option in ([], ["--new-people"]):
+        out = tmp_path / f"out{len(option)}"
+        command = ["apply", str(folder / "run"), str(folder / "input"), str(out), "--stop-after", "cohort", *option]
+        assert main([*command, "--start-at", "template"]) == 0
+        scans = read_table(out / "scans.tsv")
+        kept[len(option)] = set(scans.loc[scans["kept"], "participant_id"])
+    assert len(kept[1]) == EVERYONE
+    assert kept[0] == kept[1] - {f"sub-{number:02d}" for number in range(TRAINED)}
+
+
 def test_maps_of_people_without_labels_are_not_judged(one, capsys) -> None:
     assert main(["evaluate", str(one.root), "--n-procs", "1"]) != 0
     assert "nobody has a label, and the bench compares classes" in capsys.readouterr().err
