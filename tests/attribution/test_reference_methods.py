@@ -395,13 +395,9 @@ def test_deeplift_goes_through_products_completely(model: nn.Module) -> None:
     torch.testing.assert_close(answer.values.flatten(1).sum(1), answer.start_value - answer.reference_value)
 
 
-def test_deeplift_refuses_the_probability_and_lrp_the_evidence() -> None:
-    from heatlas.pipeline.attribution.lrp.methods import Lrp
-
+def test_deeplift_refuses_the_probability() -> None:
     with pytest.raises(UsageError, match="the softmax has no rescale rule"):
         attribute(network(), volumes(), 0, given_to(DeepLift()), start="probability")
-    with pytest.raises(UsageError, match="lrp starts from the logit or the probability"):
-        attribute(network(), volumes(), 0, Lrp(), start="evidence")
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), -float("inf")])
