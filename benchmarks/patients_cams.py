@@ -127,7 +127,7 @@ def read(run: Path, methods: Sequence[str]) -> pd.DataFrame:
     rows = pd.read_csv(run / TABLE, sep="\t")
     own = rows[rows["method"].isin(methods)]
     own = own[own.groupby("participant_id")["method"].transform("nunique") == len(methods)]
-    return own.dropna(axis=1, how="all") if len(own) else own
+    return own.dropna(axis=1) if len(own) else own  # scores that all of them have
 
 
 def means_table(runs: Sequence[Path], methods: Sequence[str]) -> list[str]:
