@@ -48,7 +48,8 @@ probability of AD, batch norms passed through, β 0 to 1, gain over the controls
 probability of .5. Unlike it: 4 mm, affine registration, the recipe `patients`. Intervals: 1,000 draws of people
 within the classes, the same in all seeds. Draws repeat people, so overlaps and correlations of rankings are
 somewhat lower in them, and an interval can lie below its mean. False positives less true ones and the like:
-totals as share of the mean of the person's fold."""
+totals as share of the mean of the person's fold. By chance: an area of .50, 34 of 67 regions, .6 of the four
+regions, an overlap of 15 per cent. Ridge regression on regions has an area of .79 ([patients.md](../patients.md))."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,7 @@ class One:
 
     Parameters
     ----------
+    name : str
     sums : dict
         By map.
     size : array
@@ -72,6 +74,7 @@ class One:
         By map, regions with family-wise p of at most .05 in the run's table, more and less in patients.
     """
 
+    name: str
     sums: dict[str, Floats]
     size: Floats
     regions: tuple[str, ...]
@@ -239,7 +242,7 @@ def tables(runs: Sequence[One]) -> str:
 
 def details(runs: Sequence[One]) -> list[str]:
     """What has no interval: means by outcome, places, overlaps."""
-    lines = ["| | " + " | ".join(f"seed {43 + k}" for k in range(len(runs))) + " |", "|---" * (len(runs) + 1) + "|"]
+    lines = ["| | " + " | ".join(one.name for one in runs) + " |", "|---" * (len(runs) + 1) + "|"]
 
     def add(what: str, of: Callable[[One], str]) -> None:
         lines.append(f"| {what} | " + " | ".join(of(one) for one in runs) + " |")
@@ -300,7 +303,7 @@ def read(run: Path) -> One:
     called = (people["probability"] > 0.5).to_numpy()
     outcome = np.where(called, np.where(positive, "TP", "FP"), np.where(positive, "FN", "TN"))
     return One(
-        {name: table.to_numpy(dtype=float)[:, keep] for name, table in tables.items()},
+        run.name.replace("-", " "), {name: table.to_numpy(dtype=float)[:, keep] for name, table in tables.items()},
         size.to_numpy(dtype=float)[keep], tuple(np.array(names)[keep]), positive, outcome,
         people["fold"].to_numpy(), sparseness(layout, people), tested(run),
     )  # fmt: skip

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from heatlas.pipeline.attribution.perturbation.masking import mixed
 from heatlas.pipeline.evaluation.scores.masked_recognition import coherency
@@ -83,29 +84,25 @@ def shift_correlation(explain: Explain, volume: Tensor, values: Tensor, inside: 
     """
     found = []
     for step in (shift, -shift):
-        back = moved(explain(moved(volume, step)), -step)
-        both = inside & moved(moved(torch.ones_like(inside), step), -step)
+        back = shifted(explain(shifted(volume, step)), -step)
+        both = inside & shifted(shifted(torch.ones_like(inside), step), -step)
         if not bool(torch.isfinite(back[both]).all()) or not bool(both.any()):
             return math.nan
         found.append(coherency(values[both].cpu().numpy(), back[both].cpu().numpy()))
     return sum(found) / 2
 
 
-def moved(volume: Tensor, step: int) -> Tensor:
+def shifted(volume: Tensor, step: int) -> Tensor:
     """A volume moved by `step` voxels along each axis, with 0 where nothing was.
 
     Examples
     --------
-    >>> moved(torch.tensor([[1, 2, 3], [4, 5, 6]]), 1).tolist(), moved(torch.tensor([1, 2, 3]), -2).tolist()
+    >>> shifted(torch.tensor([[1, 2, 3], [4, 5, 6]]), 1).tolist(), shifted(torch.tensor([1, 2, 3]), -2).tolist()
     ([[0, 0, 0], [0, 1, 2]], [3, 0, 0])
     """
-    found = torch.zeros_like(volume)
-    to, of = [slice(max(step, 0), None)] * volume.dim(), [slice(max(-step, 0), None)] * volume.dim()
-    part = volume[tuple(of)]
-    room = found[tuple(to)]
-    common = tuple(slice(min(a, b)) for a, b in zip(part.shape, room.shape, strict=True))
-    room[common] = part[common]
-    return found
+    if abs(step) >= min(volume.shape):  # nothing is left, which pad refuses
+        return torch.zeros_like(volume)
+    return functional.pad(volume, (step, -step) * volume.dim())
 
 
 def infidelity(sums: Tensor, drops: Tensor) -> tuple[float, float]:
