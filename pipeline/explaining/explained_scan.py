@@ -291,7 +291,7 @@ def _write_map(
     folds = [network.fold for network in task.networks]
     weights = [network.weights_digest for network in task.networks]
     several = len(folds) > 1
-    sources = (task.files.image, task.files.brain_mask, *(network.files.weights for network in task.networks))
+    sources = (*task.files.seen, *(network.files.weights for network in task.networks))
     content = {
         "Description": f"{answer.method}: {asked.entry.help}; output {target}, per voxel of the template",
         "Method": answer.method,

@@ -214,7 +214,7 @@ def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, 
     inputs = {"weights": digests.digest(model.weights), "description": digests.digest(model.description)}
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        inputs[scan.name] = digests.digest(files.image) + digests.digest(files.brain_mask)
+        inputs[scan.name] = digests.joined(files.seen)
     parameters = [[scan.scan_id for scan in scans], fold, config.training.device, config.registration.resolution_mm]
     key = unit_key(inputs, parameters, ask_network)
     outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}

@@ -490,5 +490,5 @@ def registered_versions(
     versions = {}
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        versions[scan.name] = digests.digest(files.image) + digests.digest(files.brain_mask)
+        versions[scan.name] = digests.joined(files.seen)
     return versions

@@ -28,7 +28,7 @@ from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import ImageNames, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import file_digest
@@ -129,9 +129,10 @@ def mean_control(config: Config, task: Task, training: LabelledVolumes) -> torch
 def _require_same_kind(config: Config) -> None:
     """Refuse unlabelled scans of another kind, or in the space of another template, than those of the run."""
     other = RunLayout(Path(config.objective.scans))
-    own = (config.cohort.suffix, config.cohort.label, template_name(config.registration.template))
-    if other.config.is_file() and (theirs := (*other.image_name, other.space)) != own:
-        said = [" ".join(filter(None, words)) for words in (theirs, own)]
+    names = ImageNames(config.cohort.suffix, config.cohort.label, config.cohort.further_suffixes)
+    own = (*names, template_name(config.registration.template))
+    if other.config.is_file() and (theirs := (*other.image_names, other.space)) != own:
+        said = [" ".join(filter(None, (one[0], one[1], *one[2], one[3]))) for one in (theirs, own)]
         raise UsageError(
             f"objective.scans: images of {other.root} are {said[0]}, and those of this run {said[1]}. Name a run on "
             "the same kind of image and template."
@@ -187,7 +188,7 @@ def unlabelled_scans(wanted: ObjectiveConfig, spec: NetworkInput, fold: Fold) ->
     found: dict[str, list[ScanFiles]] = {}
     for scan in ScanTable.read(layout).kept:
         files = layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
-        if scan.participant_id not in known and files.image.is_file() and files.brain_mask.is_file():
+        if scan.participant_id not in known and all(path.is_file() for path in files.seen):
             found.setdefault(scan.participant_id, []).append(files)
     if not found:
         raise UsageError(
