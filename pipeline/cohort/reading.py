@@ -210,8 +210,8 @@ def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[C
             "Convert it to BIDS, or take cohort.further_suffixes out."
         )
     if layout == "bids":
-        files, kind, *further = walk_input(root, bids.enters), *config.kinds
-        months = config.mci_horizon_months
+        files, months = walk_input(root, bids.enters), config.mci_horizon_months
+        kind, *further = config.kinds
         candidates, notes = bids.read_bids(root, files, months, kind, config.label, space, further)
     elif layout == "table":
         files = walk_input(root, _searched)
