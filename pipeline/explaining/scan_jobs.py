@@ -90,4 +90,4 @@ def require_all_defined(
     """
     for asked in explanations:
         method, stage = asked.build(RunContext(atlas, spec.box)), asked.stage_in(model)
-        require_defined(model, spec.shape, method, stage, asked.start)
+        require_defined(model, spec.shape, method, stage, asked.start, spec.channels)

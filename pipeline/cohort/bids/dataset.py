@@ -91,7 +91,7 @@ def read_bids(
     common = read_shared_sidecar(root, kind)
     read = [_candidate(root, path, match, tables, common, kind, label, space) for path, match in asked.items()]
     anatomy = _of_sessions(root, matches, T1W, label, space) if kind.through_t1w else {}
-    others = {one.suffix: _of_sessions(root, matches, one, label, space) for one in further}
+    others: dict[str, _Sessions] = {one.suffix: _of_sessions(root, matches, one, label, space) for one in further}
     read = [(_with_others(_with_t1w(candidate, anatomy), others), facts) for candidate, facts in read]
     taken = {path for candidate, _ in read for path in (candidate.scan.t1w, *_paths(candidate.others)) if path}
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]

@@ -511,6 +511,11 @@ class Config:
                 'training.augmentation.affine_probability must be 0 where objective.kind = "guided" or '
                 "objective.frozen is true: masks and maps are not moved along",
             ),
+            (
+                not cohort.further_suffixes or objective.kind == "task",
+                f'cohort.further_suffixes must be empty where objective.kind = "{objective.kind}": what is taught is '
+                "the map of one image",
+            ),
         ]
 
 
