@@ -217,7 +217,8 @@ def read_channels(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
 
 def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
     """The same of the first image alone; float32, shape ``spec.shape``."""
-    return _read(files, files.images[:1], spec)[0]
+    first: np.ndarray = _read(files, files.images[:1], spec)[0]
+    return first
 
 
 def _read(files: ScanFiles, images: Sequence[Path], spec: NetworkInput) -> np.ndarray:
