@@ -83,7 +83,7 @@ def learned(model: StagedModel, cohort: Cohort, task: str, fold: int, seed: int,
     parts = []
     for people in parts_of(cohort.positive, fold, seed)[:2]:
         volumes, targets = scans_of(cohort, people, task)
-        parts.append(LabelledVolumes(volumes.to(STORED), targets))
+        parts.append(LabelledVolumes(volumes[:, None].to(STORED), targets))
     with repeatable(torch.device("cpu"), seed, 1):
         objective = objective_of(task_of(CohortConfig()), RECIPE, parts[0].targets)
         found = train(model, *parts, objective, RECIPE, derived_seed(seed, fold), Resumption(work, "ca-stream"))

@@ -60,10 +60,10 @@ def rerun(units: int) -> list[str]:
 def kept(scans: int, batch: int = 4) -> list[str]:
     """An epoch over scans kept on disk: first, later, resident memory gained."""
     with tempfile.TemporaryDirectory() as folder:
-        paths, one = tuple(Path(folder, f"{n}.npy") for n in range(scans)), np.ones(SHAPE, np.float16)
+        paths, one = tuple(Path(folder, f"{n}.npy") for n in range(scans)), np.ones((1, *SHAPE), np.float16)
         for path in paths:
             np.save(path, one)
-        data = KeptVolumes(paths, (scans, *SHAPE), torch.device("cpu"))
+        data = KeptVolumes(paths, (scans, 1, *SHAPE), torch.device("cpu"))
         order = torch.from_numpy(np.random.default_rng(0).permutation(scans))
 
         def epoch() -> None:

@@ -163,7 +163,7 @@ def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Mo
 
     def part(people: np.ndarray) -> LabelledVolumes:
         own = cohort.volumes[torch.from_numpy(people), torch.from_numpy(marks[people].astype(int))]
-        return LabelledVolumes(own.to(STORED), torch.from_numpy(labels[people].astype(np.int64)))
+        return LabelledVolumes(own[:, None].to(STORED), torch.from_numpy(labels[people].astype(np.int64)))
 
     training, recipe = part(learning), replace(RECIPE, balance_classes=True)
     usual = family_of(one.family).loss
@@ -174,7 +174,7 @@ def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Mo
         order = generator(seed, "annotated", fold).permutation(len(learning))
         annotated = torch.zeros(len(learning), dtype=torch.bool)
         annotated[torch.from_numpy(order[: max(round(one.annotated * len(learning)), 1)])] = True
-        controls = training.volumes[training.targets == 0].float().mean(0)[None, None]
+        controls = training.volumes[training.targets == 0].float().mean(0)[None]
         masks = dilated(cohort.masks[one.mask][None].float(), one.dilate)
         context = Context(masks=masks, annotated=annotated, reference=controls)
     elif teacher is not None:
@@ -184,7 +184,9 @@ def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Mo
         context = Context(teacher=teacher)
         if one.others:
             unknown = torch.zeros(len(cohort.others), dtype=torch.int64)
-            training = answered_by(teacher, LabelledVolumes(cohort.others.to(STORED), unknown), RECIPE.batch_size)
+            training = answered_by(
+                teacher, LabelledVolumes(cohort.others[:, None].to(STORED), unknown), RECIPE.batch_size
+            )
     torch.manual_seed(derived_seed(seed, "weights", fold))
     model = build_network(one.family, shape, 2)
     result = run_training(model, training, part(selecting), objective, recipe, seed + fold, work, context)

@@ -131,7 +131,8 @@ def trained_on_age(run: Path, without: Collection[str], candidate: Candidate, vo
     order = generator(seed, "age").permutation(len(scans))
     cut = round(len(scans) * SHARE_TO_SELECT)
     parts = [
-        LabelledVolumes(volumes[own].to(STORED), ages[own]) for own in map(torch.from_numpy, (order[cut:], order[:cut]))
+        LabelledVolumes(volumes[own, None].to(STORED), ages[own])
+        for own in map(torch.from_numpy, (order[cut:], order[:cut]))
     ]
     recipe = candidate.config().training
     task = task_of(dataclasses.replace(config.cohort, target="age"))
@@ -175,7 +176,7 @@ def answers(people: People, name: str, fold: int, seed: int, work: Path, start: 
 
     def part(own: np.ndarray) -> LabelledVolumes:
         targets = torch.from_numpy(people.positive[own].astype(np.int64))
-        return LabelledVolumes(people.volumes[torch.from_numpy(own)].to(STORED), targets)
+        return LabelledVolumes(people.volumes[torch.from_numpy(own), None].to(STORED), targets)
 
     config = CANDIDATES[name].config()
     training, recipe = part(learning), config.training

@@ -139,7 +139,8 @@ def measured_step(config: Config) -> TrainingStep:
     """Time forward and backward of the configured network on one core, best of two, and add up what it keeps."""
     import torch  # takes a second
 
-    shape = configured_input(config).shape
+    spec = configured_input(config)
+    shape = spec.shape
     timed, family = _timed_shape(shape, config), family_of(config.model)
     threads = torch.get_num_threads()
     kept: dict[int, int] = {}
@@ -152,8 +153,8 @@ def measured_step(config: Config) -> TrainingStep:
         torch.set_num_threads(max(config.training.threads, 1))
         with torch.random.fork_rng(devices=[]):
             family.require_fits(timed, config.model)
-            network = build_network(config.model, timed, 2).train()
-            volume, seconds = torch.rand(2, 1, *timed), math.inf
+            network = build_network(config.model, timed, 2, spec.channels).train()
+            volume, seconds = torch.rand(2, spec.channels, *timed), math.inf
             volume.requires_grad_(is_given(config))  # the weights of such networks are held
             for _ in range(2):
                 began = time.perf_counter()

@@ -108,7 +108,7 @@ def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[tuple[Sc
     found, missing = [], []
     for scan in ScanTable.read(layout).kept:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        if files.image.is_file() and files.brain_mask.is_file():
+        if all(path.is_file() for path in files.seen):
             found.append(scan)
         else:
             missing.append(scan.name)

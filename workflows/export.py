@@ -87,6 +87,11 @@ def _exportable(run: RunLayout) -> tuple[Config, Mapping[int, LoadedModel]]:
     """Settings and networks of a run, by fold; refuses a run that cannot be exported, before any work."""
     read_run_input(run)
     config = read_run_config(run)
+    if config.cohort.further_suffixes:
+        raise UsageError(
+            f"{run.root}: its networks see images of several kinds (cohort.further_suffixes), and an export holds the "
+            "mean of one. Share the run itself."
+        )
     if config.training.networks_of:
         raise UsageError(f"{run.root}: has the networks of another run. Export that one.")
     if is_given(config):

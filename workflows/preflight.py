@@ -78,6 +78,11 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
         )
     if "registration" in stages and config.registration.brain_extraction == "synthstrip":
         require_synthstrip(Path(config.registration.synthstrip_model))
+    if "pretraining" in stages and config.cohort.further_suffixes:
+        raise UsageError(
+            "cohort.further_suffixes: a backbone is trained on images of one kind. Take the setting out for heatlas "
+            "pretrain."
+        )
     if "training" in stages or "pretraining" in stages:
         _require_network(config)
         if config.training.device == "cuda" and not elsewhere:
@@ -90,8 +95,10 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
 
 def _require_network(config: Config) -> None:
     """Refuse a network that does not fit its grid or memory, and shifts that move the image out of view."""
-    shape = configured_input(config).shape
+    spec = configured_input(config)
+    shape = spec.shape
     family_of(config.model).require_fits(shape, config.model)
+    family_of(config.model).require_images(spec.channels)
     if is_solved(config.model):
         from heatlas.pipeline.training.exact import require_plain  # torch takes a second
 

@@ -33,6 +33,7 @@ class RunningMean:
         self._errors: list[torch.Tensor] = []
         self._sampling: list[torch.Tensor] = []
         self._members: list[torch.Tensor] = []
+        self._channels: list[torch.Tensor] = []
 
     def add(self, attribution: Attribution) -> None:
         """Add the answer of one more network; of the same volume, method and target."""
@@ -54,6 +55,8 @@ class RunningMean:
             self._sampling.append(attribution.sampling_error)
         if attribution.members is not None:
             self._members.append(attribution.members)
+        if attribution.channels is not None:
+            self._channels.append(attribution.channels)
 
     def result(self) -> Attribution:
         """The mean, in the precision of the maps; of one network its own answer."""
@@ -67,7 +70,8 @@ class RunningMean:
         sampling = _mean(self._sampling) if self._sampling else None
         return dataclasses.replace(
             self._first, values=values, start_value=_mean(self._start_values), ledger=ledger, reference_value=reference,
-            errors=errors, sampling_error=sampling, sign=None, channels=None,
+            errors=errors, sampling_error=sampling, sign=None,
+            channels=_mean(self._channels) if self._channels else None,
             members=torch.cat(self._members) if self._members else None,
         )  # fmt: skip
 

@@ -89,7 +89,12 @@ class Sampled(Protocol):
 
 
 def require_defined(
-    model: nn.Module, shape: tuple[int, int, int], method: Method, stage: int | str, start: StartValue
+    model: nn.Module,
+    shape: tuple[int, int, int],
+    method: Method,
+    stage: int | str,
+    start: StartValue,
+    channels: int = 1,
 ) -> None:
     """Refuse a method that is not defined for a network, using an empty volume; before any scan is read.
 
@@ -101,6 +106,8 @@ def require_defined(
     method : Method
     stage, start
         As for `attribute`.
+    channels : int
+        Of its input.
 
     Raises
     ------
@@ -111,7 +118,7 @@ def require_defined(
         model, own = members_of(model)[0], for_member(method, 0)
         assert isinstance(own, Conditional)
         weight = next(model.parameters())
-        empty = torch.zeros((1, 1, *shape), dtype=weight.dtype, device=weight.device)
+        empty = torch.zeros((1, channels, *shape), dtype=weight.dtype, device=weight.device)
         with explaining(model, empty, 0, stage, start) as view:
             own.require(view)
 
@@ -239,7 +246,7 @@ def for_member(method: Method, number: int) -> Method:
 def _joined(answers: Sequence[Attribution]) -> Attribution:
     """One answer of several volumes, from those of each alone."""
     values, starts = (torch.cat([getattr(one, name) for one in answers]) for name in ("values", "start_value"))
-    return replace(answers[0], values=values, start_value=starts)
+    return replace(answers[0], values=values, start_value=starts)  # of a later stage: without channels
 
 
 def _finite(answer: Attribution) -> Attribution:

@@ -46,7 +46,7 @@ class Attribution:
         others.
     channels : Tensor or None
         (B, C, D, H, W), the map of each channel of the input, of which `values` are the sum; None for an input of one
-        channel, a mean over several networks, and a method that makes one map for all channels.
+        channel, and a method that makes one map for all channels.
     """
 
     values: Tensor

@@ -73,6 +73,11 @@ def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE
             f"{path}: not an image. Give one {config.kind.scan} (.nii, .nii.gz or .mgz), or an ADNI or OASIS "
             "download, a BIDS or CAPS dataset, FreeSurfer subjects, or images with --table."
         )
+    if config.further_suffixes:
+        raise BadInputError(
+            f"{path}: one image, and the networks see {' and '.join(one.suffix for one in config.kinds)} of each "
+            "session. Give a BIDS dataset with all of them."
+        )
     path = path.resolve()
     space = template_name(template)
     entry, problem, _ = entry_of_file(path, config.kind, space, config.label)

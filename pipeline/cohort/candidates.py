@@ -20,6 +20,15 @@ from heatlas.pipeline.run.work.progress import Progress
 
 
 @dataclass(frozen=True)
+class OtherImage:
+    """An image of another kind of the same session."""
+
+    path: str  # relative to the input folder
+    entry: str  # as `Scan.entry`
+    preference: tuple[int | str, ...]  # as of `Candidate`
+
+
+@dataclass(frozen=True)
 class Candidate:
     """An image with its row of the scan table and further values from its source."""
 
@@ -29,6 +38,7 @@ class Candidate:
     preference: tuple[int | str, ...] = ()  # the image with the smallest value in its session is used
     criteria: tuple[str, ...] = ()  # the criteria of `preference` in words; may be shorter
     follow_up: FollowUp | None = None  # follow-up of someone without dementia after the scan, if known
+    others: Mapping[str, Sequence[OtherImage]] = field(default_factory=dict)  # of the same session, by suffix
 
     def dropped(self, reason: str) -> Candidate:
         return dataclasses.replace(self, scan=self.scan.dropped(reason))

@@ -12,7 +12,7 @@ from heatlas.pipeline.cohort.adni import download as adni
 from heatlas.pipeline.cohort.adni.images import parse_image
 from heatlas.pipeline.cohort.bids import caps
 from heatlas.pipeline.cohort.bids import dataset as bids
-from heatlas.pipeline.cohort.bids.anatomy import with_anatomy
+from heatlas.pipeline.cohort.bids.anatomy import with_anatomy, with_further_kinds
 from heatlas.pipeline.cohort.bids.derivatives import entry_notes, over_template, with_entries
 from heatlas.pipeline.cohort.bids.filters import Filter, matching
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS
@@ -145,6 +145,7 @@ def read_cohort(
     layout, candidates, notes = _found(root, config, space)
     candidates, entry_lines = with_entries(candidates, config.start_at)
     candidates = with_anatomy(root, candidates, config.kind, config.max_voxel_mm, space)
+    candidates = with_further_kinds(root, candidates, config, space)
     measured = config.freesurfer_folder or (str(root) if layout == "freesurfer" and has_volumes(root) else "")
     candidates, volume_notes = with_segmented_volumes(candidates, measured)
     candidates, range_notes = possible_scans(candidates)
@@ -203,9 +204,15 @@ def _found(root: Path, config: CohortConfig, space: str) -> tuple[Layout, list[C
             "template space (maps of tissue also of a CAPS dataset), and this is neither. Convert it to BIDS, or take "
             "cohort.suffix out."
         )
+    if config.further_suffixes and layout != "bids":
+        raise BadInputError(
+            f"{root}: images of several kinds (cohort.further_suffixes) are read of a BIDS dataset, and this is none. "
+            "Convert it to BIDS, or take cohort.further_suffixes out."
+        )
     if layout == "bids":
-        files = walk_input(root, bids.enters)
-        candidates, notes = bids.read_bids(root, files, config.mci_horizon_months, config.kind, config.label, space)
+        files, months = walk_input(root, bids.enters), config.mci_horizon_months
+        kind, *further = config.kinds
+        candidates, notes = bids.read_bids(root, files, months, kind, config.label, space, further)
     elif layout == "table":
         files = walk_input(root, _searched)
         candidates, notes = read_listed(root, files, config, space)

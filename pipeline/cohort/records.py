@@ -103,6 +103,8 @@ class Scan:
     t1w: str | None = None
     """Path, relative to the input folder, of the T1-weighted image that an image of another kind is registered through;
     a column of no table."""
+    further: tuple[str, ...] = ()
+    """Paths, relative to the input folder, of the images of the further kinds; a column of no table."""
 
     @property
     def file(self) -> str:

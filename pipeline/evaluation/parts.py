@@ -75,7 +75,7 @@ def _consensus(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
 OWN: Sequence[Part] = (
     Part(
         "nulls", "networks on shuffled labels and without training, which no good map can be told from",
-        extent={"nulls"}, usual=True, any_task=True,
+        extent={"nulls"}, usual=True, any_task=True, several_images=True,
     ),
     Part(
         "faithfulness", "what the network answers when what a map marks is hidden or shown alone",
@@ -157,12 +157,19 @@ def chosen_parts(names: Sequence[str]) -> tuple[Part, ...]:
 
 
 def require_task(parts: Sequence[Part], config: Config, split: Split) -> None:
-    """Refuse parts that compare two classes in a run with another task, or train where networks are used as they are.
+    """Refuse parts that are not defined for the task, the images or the networks of a run.
 
     Raises
     ------
     UsageError
     """
+    of_one = [part.name for part in parts if not part.several_images]
+    if config.cohort.further_suffixes and of_one:
+        known = ", ".join(part.name for part in PARTS if part.several_images)
+        raise UsageError(
+            f"--parts {of_one[0]}: is for networks that see one image, and these see several "
+            f"(cohort.further_suffixes). Defined for them: {known}."
+        )
     undefined = task_of(config.cohort).kind.undefined
     asked = [part.name for part in parts if not part.any_task]
     if split.folds and undefined and asked:

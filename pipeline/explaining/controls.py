@@ -60,7 +60,7 @@ class ReferencePool:
         found = []
         for control in self.of(fold, scan):
             files = (self.layout or own).scan(control.participant_id, control.session_id, resolution_mm)
-            found.append(ReferenceScan(files, f"{digests.digest(files.image)} {digests.digest(files.brain_mask)}"))
+            found.append(ReferenceScan(files, digests.joined(files.seen)))
         return tuple(found)
 
     def of(self, fold: int, scan: Scan) -> tuple[Scan, ...]:
@@ -164,7 +164,11 @@ def note_on_mean(config: Config) -> str:
 def _registered_in(layout: RunLayout, resolution_mm: float) -> list[Scan]:
     """Kept scans of a run that have an image in template space."""
     kept = ScanTable.read(layout).kept
-    return [scan for scan in kept if layout.scan(scan.participant_id, scan.session_id, resolution_mm).image.is_file()]
+    return [
+        scan
+        for scan in kept
+        if all(path.is_file() for path in layout.scan(scan.participant_id, scan.session_id, resolution_mm).images)
+    ]
 
 
 def _wanted(task: Task) -> str:

@@ -29,9 +29,10 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.explanation import PREDICTED, Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
-from heatlas.pipeline.models.inputs import from_network, read_network_volume
+from heatlas.pipeline.models.inputs import from_network, read_channels
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.regions.audit import write_audit_table
+from heatlas.pipeline.regions.channels import write_channel_table
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas, write_region_table
 from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
@@ -82,7 +83,7 @@ class ExplainedScan:
     attributions: Mapping[str, Attribution]
     loaded: LoadedModel
     volume: Tensor
-    """(D, H, W), what the networks saw."""
+    """(D, H, W), the first image that the networks saw."""
 
     @property
     def maps(self) -> dict[str, Tensor]:
@@ -95,6 +96,8 @@ def table_outputs(files: ScanFiles, explanations: Sequence[Explanation]) -> dict
     tables = {"regions": files.region_table, "audit": files.audit_table}
     if any(asked.entry.has_ledger for asked in explanations):
         tables["ledger"] = files.ledger
+    if files.further:
+        tables["channels"] = files.channel_table
     return tables | {f"{name}_columns": path.with_suffix(".json") for name, path in tables.items()}
 
 
@@ -111,7 +114,7 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
     Parameters
     ----------
     outputs : mapping of str to Path
-        ``regions``, and what is wanted of ``audit``, ``ledger``, each map (by its name) and its sidecar.
+        ``regions``, and what is wanted of ``audit``, ``ledger``, ``channels``, each map (by its name) and its sidecar.
     task : ScanToExplain
 
     Returns
@@ -138,7 +141,7 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
 def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None) -> ExplainedScan:
     """Make the maps of one scan, of several networks their means; raises as `explain_scan`.
 
-    `seen` is the volume that the networks see; it is read if not given.
+    `seen` (C, D, H, W) is what the networks see; it is read if not given.
     """
     device = chosen_device(task.training)
     first: LoadedModel | None = None
@@ -148,8 +151,8 @@ def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None)
         require_unseen(loaded.description, str(description), [task.scan.participant_id])
         if first is None:
             first = loaded
-            seen = read_network_volume(task.files, loaded.input) if seen is None else seen
-            volume = torch.from_numpy(seen)[None, None].to(device)
+            seen = read_channels(task.files, loaded.input) if seen is None else seen
+            volume = torch.from_numpy(seen)[None].to(device)
         elif loaded.input != first.input:
             raise BadInputError(
                 f"{description}: sees another part of the template than the other networks. Train all folds with the "
@@ -199,6 +202,11 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
             outputs["audit"], task.scan, maps, on_host(explained.volume).numpy(), task.files.brain_mask, task.atlas,
             spec.template_grid, spec.box,
         )  # fmt: skip
+    if "channels" in outputs:
+        channels = {name: one.channels[0] for name, one in explained.attributions.items() if one.channels is not None}
+        write_channel_table(
+            outputs["channels"], task.scan, channels, spec.images, task.atlas, spec.template_grid, spec.box
+        )
     facts: dict[str, Any] = {}
     for name, answer in explained.attributions.items():
         facts[f"{name}.target"] = explained.loaded.classes[answer.target]
@@ -291,7 +299,7 @@ def _write_map(
     folds = [network.fold for network in task.networks]
     weights = [network.weights_digest for network in task.networks]
     several = len(folds) > 1
-    sources = (task.files.image, task.files.brain_mask, *(network.files.weights for network in task.networks))
+    sources = (*task.files.seen, *(network.files.weights for network in task.networks))
     content = {
         "Description": f"{answer.method}: {asked.entry.help}; output {target}, per voxel of the template",
         "Method": answer.method,

@@ -16,7 +16,7 @@ from heatlas.pipeline.attribution.numerics import exact_float32
 from heatlas.pipeline.attribution.reference.references import Memory, Reference
 from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.models.ensembles import members_of
-from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.models.inputs import NetworkInput, read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError
@@ -37,8 +37,8 @@ class ReferenceScan:
         return self.files.participant_id
 
     def seen(self, spec: NetworkInput) -> NDArray[np.float32]:
-        """What a network sees of it."""
-        return read_network_volume(self.files, spec)
+        """What a network sees of it, (C, D, H, W)."""
+        return read_channels(self.files, spec)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class MeanControls:
 
     def seen(self, spec: NetworkInput) -> NDArray[np.float32]:
         values = read_map(self.path, spec.template_grid)
-        return values if spec.box is None else np.ascontiguousarray(spec.box.crop(values))
+        return (values if spec.box is None else np.ascontiguousarray(spec.box.crop(values)))[None]
 
 
 Control = ReferenceScan | MeanControls
@@ -140,8 +140,8 @@ def _model(files: FoldFiles, weights_digest: str, device: torch.device) -> Loade
 
 @functools.lru_cache(maxsize=32)
 def _volume(control: Control, spec: NetworkInput) -> Tensor:
-    """(1, 1, D, H, W); kept by a process, half a gigabyte at most at 1 mm, since folds share most controls."""
-    return torch.from_numpy(control.seen(spec))[None, None]
+    """(1, C, D, H, W); kept by a process, half a gigabyte at most at 1 mm, since folds share most controls."""
+    return torch.from_numpy(control.seen(spec))[None]
 
 
 @functools.lru_cache(maxsize=32)

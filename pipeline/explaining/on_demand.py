@@ -265,7 +265,7 @@ def explainable(
 def _lacking(layout: ExplanationLayout, scan: Scan, config: Config) -> list[Path]:
     """Files of a registered scan that are missing."""
     files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-    return [path for path in (files.image, files.brain_mask) if not path.is_file()]
+    return [path for path in files.seen if not path.is_file()]
 
 
 def _require_unseen(layout: ExplanationLayout, scans: Sequence[Scan], fold: int, loaded: LoadedModel) -> None:

@@ -39,7 +39,7 @@ from heatlas.pipeline.explaining.explained_scan import (
     write_scan_tables,
 )
 from heatlas.pipeline.models.device import chosen_device
-from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.regions.partial_sums import PARTIAL_TABLE, write_sums
 from heatlas.pipeline.run.documents import json_object
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
@@ -224,7 +224,7 @@ def _explained(beside: Executor, scans: Sequence[ScanToExplain]) -> Iterator[tup
 
 
 def _read(scan: ScanToExplain) -> NDArray[np.float32]:
-    return read_network_volume(scan.files, scan.networks[0].load(chosen_device(scan.training)).input)
+    return read_channels(scan.files, scan.networks[0].load(chosen_device(scan.training)).input)
 
 
 def _tables_of(explained: tuple[ScanToExplain, Found], scratch: Path) -> dict[str, Any]:

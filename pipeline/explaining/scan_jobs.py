@@ -54,7 +54,7 @@ class JobMaker:
             If something that is asked compares with controls, and a network was trained without any.
         """
         files = self.files(scan)
-        inputs = {"t1w": self.digests.digest(files.image), "brain_mask": self.digests.digest(files.brain_mask)}
+        inputs = {"seen": self.digests.joined(files.seen)}
         networks = []
         for fold in folds:
             model = self.layout.fold(fold)
@@ -90,4 +90,4 @@ def require_all_defined(
     """
     for asked in explanations:
         method, stage = asked.build(RunContext(atlas, spec.box)), asked.stage_in(model)
-        require_defined(model, spec.shape, method, stage, asked.start)
+        require_defined(model, spec.shape, method, stage, asked.start, spec.channels)

@@ -7,7 +7,9 @@ the template grid or on the part of it that holds the brain.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import nibabel as nib
@@ -49,12 +51,19 @@ class NetworkInput:
         nothing but the contour of the brain extraction.
     span : tuple
         Of the template (`atlases.spaces.Span`), which the template grid is made from.
+    images : tuple of str
+        Suffixes of the kinds of images that enter, one channel each; empty for one image of any kind.
     """
 
     resolution_mm: float
     box: Box | None
     normalisation: Normalisation = "minmax-brain"
     span: Span = DEFAULT_SPAN
+    images: tuple[str, ...] = ()
+
+    @property
+    def channels(self) -> int:
+        return max(len(self.images), 1)
 
     @property
     def template_grid(self) -> Grid:
@@ -77,7 +86,9 @@ def configured_input(config: Config) -> NetworkInput:
     box = None if whole else covering_box(configured_template(settings), config.model)
     scaling: Normalisation = "percentile-brain" if config.model.intensities == "percentiles" else "minmax-brain"
     shown: Normalisation = "binary-brain" if config.training.control == "binarised" else scaling
-    return NetworkInput(settings.resolution_mm, box, shown, span_of(settings.template))
+    kinds = tuple(kind.suffix for kind in config.cohort.kinds)
+    images = kinds if len(kinds) > 1 else ()
+    return NetworkInput(settings.resolution_mm, box, shown, span_of(settings.template), images)
 
 
 def covering_box(template: Template, network: ModelConfig) -> Box:
@@ -187,10 +198,11 @@ def from_network(values: np.ndarray, spec: NetworkInput) -> np.ndarray:
     return values if spec.box is None else spec.box.paste(values, spec.template_grid.shape)
 
 
-def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
-    """Read a registered scan as the network sees it; float32, shape ``spec.shape``.
+def read_channels(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
+    """Read a registered scan as the network sees it; float32, shape (channels, *``spec.shape``).
 
-    Voxels of ``files.tissue``, if there is such a file, are replaced last, on the network's own scale.
+    Each image is scaled by itself, inside the one brain mask. Voxels of ``files.tissue``, if there is such a file, are
+    replaced last, on the network's own scale.
 
     Raises
     ------
@@ -198,17 +210,35 @@ def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
         If a file is missing or unreadable, lies on another grid, cannot be scaled, or is not the one that was
         registered; names the file.
     """
+    if len(files.images) != spec.channels:
+        raise BadInputError(f"{files.name}: has {len(files.images)} images, and the network sees {spec.channels}.")
+    return _read(files, files.images, spec)
+
+
+def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
+    """The same of the first image alone; float32, shape ``spec.shape``."""
+    first: np.ndarray = _read(files, files.images[:1], spec)[0]
+    return first
+
+
+def _read(files: ScanFiles, images: Sequence[Path], spec: NetworkInput) -> np.ndarray:
     require_registered(files)
-    volumes = []
-    for path in (files.image, files.brain_mask):
+    *volumes, mask = (_on_template(path, spec) for path in (*images, files.brain_mask))
+    seen: list[np.ndarray] = []
+    for path, values in zip(images, volumes, strict=True):
         try:
-            image = nib.nifti1.Nifti1Image.from_filename(path)
-            volumes.append(np.asanyarray(image.dataobj))
-        except UNREADABLE as error:
-            raise BadInputError(f"{path}: cannot be read ({error}); run the registration again.") from error
-        require_same_grid(Grid.of(image), spec.template_grid, path.name)
+            seen.append(to_network(values, mask, spec))
+        except BadInputError as error:
+            raise BadInputError(f"{path}: {error}") from error
+    return np.stack(seen if files.tissue is None else [with_tissue(one, files.tissue) for one in seen])
+
+
+def _on_template(path: Path, spec: NetworkInput) -> np.ndarray:
+    """The voxels of a file that must lie on the template grid."""
     try:
-        seen = to_network(volumes[0], volumes[1], spec)
-    except BadInputError as error:
-        raise BadInputError(f"{files.image}: {error}") from error
-    return seen if files.tissue is None else with_tissue(seen, files.tissue)
+        image = nib.nifti1.Nifti1Image.from_filename(path)
+        values: np.ndarray = np.asanyarray(image.dataobj)
+    except UNREADABLE as error:
+        raise BadInputError(f"{path}: cannot be read ({error}); run the registration again.") from error
+    require_same_grid(Grid.of(image), spec.template_grid, path.name)
+    return values

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.models.inputs import NetworkInput, read_channels
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest
 from heatlas.pipeline.run.work.host import on_host
@@ -31,14 +31,14 @@ STORED = torch.float16
 
 @dataclass(frozen=True)
 class KeptVolumes:
-    """Volumes of some scans, read when they are asked for, as a tensor (N, D, H, W) of float16 would be.
+    """Volumes of some scans, read when they are asked for, as a tensor (N, C, D, H, W) of float16 would be.
 
     Parameters
     ----------
     paths : tuple of Path
         One file per scan; see `keep_volumes`.
     shape : tuple of int
-        (N, D, H, W).
+        (N, C, D, H, W).
     device : torch.device
         Where batches are put.
     """
@@ -51,7 +51,7 @@ class KeptVolumes:
         return len(self.paths)
 
     def __getitem__(self, chosen: torch.Tensor | slice) -> torch.Tensor:
-        """Volumes (B, D, H, W) of a slice, of places, or of a mask of scans, on the device."""
+        """Volumes (B, C, D, H, W) of a slice, of places, or of a mask of scans, on the device."""
         which = chosen if isinstance(chosen, slice) else on_host(chosen).numpy()
         places = np.arange(len(self))[which]
         found = np.empty((len(places), *self.shape[1:]), np.float16)
@@ -93,11 +93,11 @@ def keep_volumes(
 
     def keep(index: int) -> None:
         if not paths[index].is_file():
-            _write(paths[index], read_network_volume(files[index], spec).astype(np.float16))
+            _write(paths[index], read_channels(files[index], spec).astype(np.float16))
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(keep, range(len(files))))
-    return KeptVolumes(paths, (len(files), *spec.shape), device)
+    return KeptVolumes(paths, (len(files), spec.channels, *spec.shape), device)
 
 
 def _key(files: ScanFiles, spec: NetworkInput) -> str:
@@ -106,7 +106,7 @@ def _key(files: ScanFiles, spec: NetworkInput) -> str:
     Not of the code: the folder exists only while a command works.
     """
     marks = {}
-    for path in (files.image, files.brain_mask, files.tissue):
+    for path in (*files.seen, files.tissue):
         if path is not None and path.is_file():
             status = path.stat()
             marks[str(path)] = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"

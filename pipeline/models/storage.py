@@ -25,6 +25,7 @@ from heatlas.pipeline.models.families.family import Family
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, Normalisation
 from heatlas.pipeline.run.config.files import network_settings
+from heatlas.pipeline.run.config.image_kinds import KINDS
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -86,10 +87,11 @@ def save_model(
     if model.architecture is None:
         raise ValueError("a network of no family cannot be stored: nothing says how to build it again.")
     settings, shape = model.architecture.settings, model.architecture.input_shape
-    family = family_of(settings)
+    family, images = family_of(settings), model.architecture.images
+    own_images = {"input_images": images} if images > 1 else {}
     description = {
         "format": FORMAT,
-        "architecture": {"name": family.name, "input_shape": list(shape), **family.stored(settings).own},
+        "architecture": {"name": family.name, "input_shape": list(shape), **own_images, **family.stored(settings).own},
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         **({"networks": count} if (count := len(members_of(model))) > 1 else {}),
         "input": _input_to_json(spec),
@@ -118,6 +120,9 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
             raise ValueError(f"classes are {' and '.join(map(repr, classes))}")
         model, shape = _build(description["architecture"], len(classes), description.get("networks", 1))
         expected = description["weights"]["sha256"]
+        assert model.architecture is not None
+        if model.architecture.images != spec.channels:
+            raise ValueError(f"the network takes {model.architecture.images} images, the input is {spec.channels}")
         if shape != tuple(spec.shape):
             raise ValueError(f"the network takes {shape}, the input is {tuple(spec.shape)}")
         if not np.allclose(spec.grid.affine, description["input"]["affine"]):
@@ -171,15 +176,17 @@ def most_bytes(model: nn.Module) -> int:
 def _build(architecture: Mapping[str, Any], outputs: int, count: int) -> tuple[StagedModel, tuple[int, int, int]]:
     """The network of a description, or the ensemble of `count` such, and the grid of its input."""
     values = dict(architecture)
-    sides = values.pop("input_shape")
+    sides, images = values.pop("input_shape"), values.pop("input_images", 1)
     settings = network_settings({"architecture": values.pop("name"), **values}, "architecture")
     left, back, top = sides
     if not all(isinstance(side, int) and side > 0 for side in sides):
         raise ValueError("input_shape must be whole numbers above 0")
+    if not isinstance(images, int) or not 1 <= images <= len(KINDS):
+        raise ValueError(f"input_images must be a number from 1 to {len(KINDS)}")
     if not 1 <= count <= MOST_NETWORKS:
         raise ValueError(f"networks must be a number from 1 to {MOST_NETWORKS}")
     with torch.random.fork_rng(devices=[]):  # initial weights are overwritten; draw none of the caller's numbers
-        networks = [build_network(settings, (left, back, top), outputs) for _ in range(count)]
+        networks = [build_network(settings, (left, back, top), outputs, images) for _ in range(count)]
     return ensemble_of(networks), (left, back, top)
 
 
@@ -191,6 +198,7 @@ def _input_to_json(spec: NetworkInput) -> dict[str, Any]:
         "normalisation": spec.normalisation,
         "affine": spec.grid.affine.tolist(),
         **({} if spec.span == DEFAULT_SPAN else {"span_mm": [list(end) for end in spec.span]}),
+        **({"images": list(spec.images)} if spec.images else {}),
     }
 
 
@@ -204,6 +212,7 @@ def _input_from_json(values: Mapping[str, Any]) -> NetworkInput:
         None if box is None else Box(tuple(box["start"]), tuple(box["shape"])),
         values["normalisation"],
         (tuple(first), tuple(last)),
+        tuple(map(str, values.get("images", ()))),
     )
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
+from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.regions.fingerprints import FINGERPRINTS_TABLE, fingerprint_table
 from heatlas.pipeline.regions.group_maps import MapsToAverage, MapSum, average_maps, groups_of, outputs_of
 from heatlas.pipeline.regions.overlap import BETA_OVERLAP_TABLE, overlap_table
@@ -86,6 +87,7 @@ def aggregate_relevance(
     own = predictions_of([scan.scan_id for scan in scans], predictions)
     tables = [_files(layout, scan, config).region_table for scan in scans]
     audits = [_files(layout, scan, config).audit_table for scan in scans]
+    channels = [_files(layout, scan, config).channel_table for scan in scans if config.cohort.further_suffixes]
     relevant = text_digest(own[list(PREDICTION_COLUMNS)].to_csv(index=False))
     gain_reference = config.regions.gain_reference
     least = least_voxels(config.registration.resolution_mm)
@@ -93,10 +95,10 @@ def aggregate_relevance(
     done = run_step(
         layout,
         STAGE,
-        [*tables, *audits],
+        [*tables, *audits, *channels],
         [relevant, list(map_names), lrp_names, gain_reference, least],
         [_write_tables],
-        lambda: _write_tables(layout, tables, audits, own, map_names, lrp_names, gain_reference, least),
+        lambda: _write_tables(layout, tables, audits, channels, own, map_names, lrp_names, gain_reference, least),
         digests,
     )
     jobs = _map_jobs(layout, scans, own, map_names, grid, config, digests)
@@ -114,6 +116,7 @@ def _write_tables(
     layout: RunLayout,
     tables: Sequence[Path],
     audits: Sequence[Path],
+    channels: Sequence[Path],
     predictions: pd.DataFrame,
     map_names: Sequence[str],
     lrp_names: Sequence[str],
@@ -129,12 +132,18 @@ def _write_tables(
     RELEVANCE_BILATERAL_TABLE.write(layout, bilateral[columns])
     FINGERPRINTS_TABLE.write(layout, fingerprint_table(bilateral, map_names, least))
     BETA_OVERLAP_TABLE.write(layout, overlap_table(bilateral, lrp_names))
-    return [path for table in STAGE_TABLES for path in table.files(layout)]
+    written = list(STAGE_TABLES)
+    if channels:
+        found = [RELEVANCE_CHANNELS_TABLE.read(path) for path in channels]
+        RELEVANCE_CHANNELS_TABLE.write(layout, pd.concat(found, ignore_index=True))
+        written.append(RELEVANCE_CHANNELS_TABLE)
+    return [path for table in written for path in table.files(layout)]
 
 
 STAGE_TABLES = (
     RELEVANCE_TABLE, RELEVANCE_AUDIT_TABLE, RELEVANCE_BILATERAL_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE,
 )  # fmt: skip
+"""Those of every run; ``relevance_channels.tsv`` is written where networks see several kinds of images."""
 
 
 def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:

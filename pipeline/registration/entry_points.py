@@ -75,7 +75,7 @@ def placed_brain(
     stripped, and any map of tissue, has the template's mask.
     """
     method, model = config.brain_extraction, Path(config.synthstrip_model) if config.synthstrip_model else None
-    if kind is T1W or method in ("none", "given-mask"):
+    if kind == T1W or method == "given-mask" or (method == "none" and not kind.normalised):
         return find_brain(image, method, given, model)
     if given is not None and given.is_file():
         return find_brain(image, "given-mask", given)
@@ -116,5 +116,5 @@ def place_in_template(
     inside, outside = template.brain_mask, outside_share(mask, template.brain_mask)
     mask = inside.copy() if cut else mask
     t1w[~mask] = 0
-    alike = correlation(t1w[inside], template.t1w[inside]) if kind is T1W else None
+    alike = correlation(t1w[inside], template.t1w[inside]) if kind == T1W else None
     return PlacedScan(t1w, mask, template.grid, brain, source, alike, overlap, outside)

@@ -8,6 +8,7 @@ the transform is coarser (`pipeline.registration.images.preparation`).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from heatlas.pipeline.registration.images.brain_extraction import BrainMask, fin
 from heatlas.pipeline.registration.images.preparation import around_brain, closest_ras, coarsen, correct_bias_field
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.measures import assess
-from heatlas.pipeline.registration.through_t1w import CarriedImage, carry
+from heatlas.pipeline.registration.through_t1w import CarriedImage, carry, worst_of
 from heatlas.pipeline.registration.volumes.jacobian import jacobian_determinant, log_jacobian
 from heatlas.pipeline.run.config.image_kinds import ImageKind
 from heatlas.pipeline.run.config.settings import RegistrationConfig
@@ -54,8 +55,8 @@ class RegisteredScan:
     transforms: Transforms
     quality: dict[str, float]  # of `pipeline.registration.quality.measures.QUALITY_COLUMNS`
     brain: BrainMask  # the brain in scan space
-    orientation: str  # see `pipeline.registration.images.t1w.T1wImage`
-    carried: CarriedImage | None = None  # an image of another kind, registered through the scan; 0 outside `brain_mask`
+    orientation: str  # of the T1-weighted image; see `pipeline.registration.images.t1w.T1wImage`
+    carried: tuple[CarriedImage, ...] = ()  # images of other kinds, registered through the scan; 0 outside `brain_mask`
 
 
 def register_image(
@@ -66,9 +67,9 @@ def register_image(
     prefix: Path,
     entry: str = "scan",
     mask_path: Path | None = None,
-    other: tuple[Path, ImageKind] | None = None,
+    others: Sequence[tuple[Path, ImageKind]] = (),
 ) -> RegisteredScan:
-    """Bring one scan to template space, and with it an image of another kind of the same session.
+    """Bring one scan to template space, and with it images of other kinds of the same session.
 
     Parameters
     ----------
@@ -82,8 +83,8 @@ def register_image(
         ``brain`` for an image that is declared brain-extracted (`pipeline.cohort.records.Scan.entry`).
     mask_path : Path, optional
         Path of a mask of this scan, existing or not (`pipeline.registration.images.given_masks`).
-    other : tuple of Path and ImageKind, optional
-        An image that is registered through the scan (`pipeline.registration.through_t1w`); only read.
+    others : sequence of (Path, ImageKind)
+        Images that are registered through the scan (`pipeline.registration.through_t1w`); only read.
 
     Raises
     ------
@@ -116,16 +117,16 @@ def register_image(
         values, scan_mask, fixed.data, box.crop(template.brain_mask), determinant, displacement, linear,
         float(fixed.voxel_sizes[0]),
     )  # fmt: skip
-    carried = None
-    if other is not None:
+    carried = []
+    for other, kind in others:
         head = closest_ras(Volume(image.data, image.affine))
-        rigid = prefix.with_name(f"{prefix.name}rigid_")
+        rigid = prefix.with_name(f"{prefix.name}rigid_{kind.suffix}_")
         found = carry(
-            *other, head, whole_mask, transforms, box.grid(template.grid), config.bias_correction, seed, rigid
+            other, kind, head, whole_mask, transforms, box.grid(template.grid), config.bias_correction, seed, rigid
         )
-        quality |= found.quality
         inside = box.paste(np.where(keep, found.values, np.float32(0)), template.grid.shape)
-        carried = dataclasses.replace(found, values=inside)
+        carried.append(dataclasses.replace(found, values=inside))
+    quality |= worst_of([one.quality for one in carried])
     volume_change = log_jacobian(np.ones(template.grid.shape, dtype=np.float32), linear)
     volume_change[box.slices] = log_jacobian(determinant, linear)
     return RegisteredScan(
@@ -136,6 +137,6 @@ def register_image(
         transforms=transforms,
         quality=quality,
         brain=brain,
-        orientation=image.orientation if carried is None else carried.orientation,
-        carried=carried,
+        orientation=image.orientation,
+        carried=tuple(carried),
     )

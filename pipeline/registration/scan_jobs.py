@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from heatlas.atlases.images import write_template_image
 from heatlas.atlases.templates import configured_template
@@ -30,6 +33,20 @@ from heatlas.pipeline.run.work.seeds import derived_seed
 STAGE = "registration"
 
 
+@dataclass(frozen=True)
+class SessionImage:
+    """One image of a session."""
+
+    path: Path
+    source: str  # its path relative to the input folder; empty where outputs may not name it
+    kind: ImageKind
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        return self.source or f"the {self.kind.suffix} image of the session"
+
+
 def registration_job(
     layout: RunLayout,
     input_root: Path,
@@ -41,56 +58,45 @@ def registration_job(
 ) -> Job:
     """Unit of work of one scan, by `register_one` or, for an image in template space, `place_one`."""
     files = layout.scan(scan.participant_id, scan.session_id, config.resolution_mm)
-    kind = KINDS[files.suffix]
-    source = scan.image or ""
-    image, t1w = input_root / scan.file, input_root / scan.t1w if scan.t1w else None
+    source, kind = scan.image or "", KINDS[files.suffix]
+    first = SessionImage(input_root / scan.file, source, kind)
+    others = [
+        SessionImage(input_root / path, path if scan.location is None else "", KINDS[suffix])
+        for path, suffix in zip((scan.t1w, *scan.further), (T1W.suffix, *files.further), strict=True)
+        if path is not None
+    ]
     scan_seed = derived_seed(seed, STAGE, files.name)
-    inputs = {"image": digests.digest(image), "template": template_digest}
-    if sidecar_of(image).is_file():
-        inputs["sidecar"] = digests.digest(sidecar_of(image))
-    if t1w is not None:
-        inputs["t1w"] = digests.digest(t1w)
-        inputs |= {"t1w_sidecar": digests.digest(sidecar_of(t1w))} if sidecar_of(t1w).is_file() else {}
+    inputs = {"image": digests.digest(first.path), "template": template_digest}
+    if sidecar_of(first.path).is_file():
+        inputs["sidecar"] = digests.digest(sidecar_of(first.path))
+    for one in others:
+        name, own = one.kind.suffix, sidecar_of(one.path)
+        inputs[name] = digests.digest(one.path)
+        inputs |= {f"{name}_sidecar": digests.digest(own)} if own.is_file() else {}
     mask = mask_path(input_root, scan, config.mask_pattern)
     if mask.is_file():
         inputs["mask"] = digests.digest(mask)
     if config.brain_extraction == "synthstrip":
         inputs["synthstrip"] = digests.digest(Path(config.synthstrip_model))
-    outputs = {
-        "image": files.image,
-        "sidecar": sidecar_of(files.image),
-        "brain_mask": files.brain_mask,
+    images = [first, *others]
+    outputs = {"brain_mask": files.brain_mask, "quality": files.quality}
+    for one in images:
+        own = files.image_of(one.kind.suffix)
+        outputs |= {one.kind.suffix: own, f"{one.kind.suffix}_sidecar": sidecar_of(own)}
+    kinds = [one.kind.suffix for one in images]
+    key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry, *kinds], register_one)
+    if scan.entry == "template":
+        return Job(STAGE, files.name, key, outputs, place_one, (tuple(images), config, mask))
+    outputs |= {
         "log_jacobian": files.log_jacobian,
         "log_jacobian_sidecar": sidecar_of(files.log_jacobian),
         "affine_transform": files.affine_transform,
         "warp": files.warp,
         "inverse_warp": files.inverse_warp,
-        "quality": files.quality,
+        **{f"{name}_rigid": files.rigid_transform_of(name) for name in kinds if name != T1W.suffix},
     }
-    key = unit_key(inputs, [source, _what_matters(config), scan_seed, scan.entry, kind.suffix], register_one)
-    if scan.entry == "template":
-        placed = {name: outputs[name] for name in ("image", "sidecar", "brain_mask", "quality")}
-        return Job(STAGE, files.name, key, placed, place_one, (image, source, config, mask, kind.suffix))
-    through = None
-    if t1w is not None:
-        through = Through(t1w, scan.t1w or "" if scan.location is None else "", kind)
-        outputs |= {"t1w": files.t1w, "t1w_sidecar": sidecar_of(files.t1w), "rigid_transform": files.rigid_transform}
-    arguments = (image, source, config, scan_seed, scan.entry, mask, through)
-    return Job(STAGE, files.name, key, outputs, register_one, arguments)
-
-
-@dataclass(frozen=True)
-class Through:
-    """The T1-weighted image that an image of another kind is registered through."""
-
-    t1w: Path
-    source: str  # its path relative to the input folder; empty where outputs may not name it
-    kind: ImageKind  # of the other image
-
-    @property
-    def shown(self) -> str:
-        """What messages call it."""
-        return self.source or "the T1w image of the session"
+    entry = scan.entry if kind == T1W else "scan"
+    return Job(STAGE, files.name, key, outputs, register_one, (tuple(images), config, scan_seed, entry, mask))
 
 
 def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
@@ -102,49 +108,43 @@ def _what_matters(config: RegistrationConfig) -> RegistrationConfig:
 
 def register_one(
     outputs: dict[str, Path],
-    image: Path,
-    source: str,
+    images: Sequence[SessionImage],
     config: RegistrationConfig,
     seed: int,
     entry: str = "scan",
     mask: Path | None = None,
-    through: Through | None = None,
 ) -> Mapping[str, Any]:
-    """Job: register one scan and write its files; gives its row of ``registration.tsv``.
+    """Job: register the images of a session and write their files; gives its row of ``registration.tsv``.
 
-    `source` is the path of the scan relative to the input folder, for the sidecar; `mask` may exist or not. With
-    `through` the scan is registered through a T1-weighted image, which is written too.
+    One of them is T1-weighted, and all others are registered through it. `mask` may exist or not.
     """
-    prefix, template = outputs["image"].with_name("ants_"), configured_template(config)
-    own: dict[str, Any] = {}
-    if through is None:
-        with shown_as(image, source):
-            result = register_image(image, template, config, seed, prefix, entry, mask)
-    else:
-        with shown_as(image, source), shown_as(through.t1w, through.shown):
-            other = (image, through.kind)
-            result = register_image(through.t1w, template, config, seed, prefix, mask_path=mask, other=other)
-        own = _through_sidecar(through, source, config)
-        write_template_image(outputs["t1w"], result.t1w, result.grid)
-        write_json(outputs["t1w_sidecar"], _sidecar(result, through.source, config, seed))
-    values = result.t1w
-    if result.carried is not None:
-        values = result.carried.values
-        result.carried.rigid.replace(outputs["rigid_transform"])
-    write_template_image(outputs["image"], values, result.grid)
+    prefix, template = outputs["brain_mask"].with_name("ants_"), configured_template(config)
+    anatomy = next(one for one in images if one.kind == T1W)
+    others = [one for one in images if one is not anatomy]
+    with ExitStack() as shown:
+        for one in images:
+            shown.enter_context(shown_as(one.path, one.shown))
+        to_carry = [(one.path, one.kind) for one in others]
+        result = register_image(anatomy.path, template, config, seed, prefix, entry, mask, to_carry)
+    sidecar = _sidecar(result, anatomy.source, config, seed)
+    write_template_image(outputs[T1W.suffix], result.t1w, result.grid)
+    write_json(outputs[f"{T1W.suffix}_sidecar"], sidecar)
+    for one, carried in zip(others, result.carried, strict=True):
+        name = one.kind.suffix
+        write_template_image(outputs[name], carried.values, result.grid)
+        own = {"Orientation": carried.orientation, **_through_sidecar(one, anatomy, config)}
+        write_json(outputs[f"{name}_sidecar"], sidecar | own)
+        carried.rigid.replace(outputs[f"{name}_rigid"])
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
     write_template_image(outputs["log_jacobian"], result.log_jacobian, result.grid)
     result.transforms.affine.replace(outputs["affine_transform"])
     result.transforms.warp.replace(outputs["warp"])
     result.transforms.inverse_warp.replace(outputs["inverse_warp"])
-    write_json(outputs["sidecar"], _sidecar(result, source, config, seed) | own)
-    write_json(
-        outputs["log_jacobian_sidecar"], _jacobian_sidecar(source if through is None else through.source, config)
-    )
+    write_json(outputs["log_jacobian_sidecar"], _jacobian_sidecar(anatomy.source, config))
     numbers = {
         "brain_extraction": result.brain.source,
         "brain_mm3": round(result.brain.litres * 1e6, 1),
-        "orientation": result.orientation,
+        "orientation": result.orientation if images[0] is anatomy else result.carried[0].orientation,
         **result.quality,
     }
     write_json(outputs["quality"], numbers)
@@ -152,28 +152,30 @@ def register_one(
 
 
 def place_one(
-    outputs: dict[str, Path],
-    image: Path,
-    source: str,
-    config: RegistrationConfig,
-    mask: Path | None = None,
-    suffix: str = T1W.suffix,
+    outputs: dict[str, Path], images: Sequence[SessionImage], config: RegistrationConfig, mask: Path | None = None
 ) -> Mapping[str, Any]:
-    """Job: copy a scan that came in template space; gives its row of ``registration.tsv``.
+    """Job: copy images that came in template space; gives their row of ``registration.tsv``.
 
-    There is no transform, so no volume change either.
+    All have the brain mask of the first. There is no transform, so no volume change either.
     """
-    kind, template = KINDS[suffix], configured_template(config)
-    with shown_as(image, source):
-        scan = load_t1w(image)
-        brain = placed_brain(scan, kind, template, config, mask)
-        result = place_in_template(scan, brain, template, config.brain_extraction == "template-mask", kind)
-    write_template_image(outputs["image"], result.t1w, result.grid)
+    template, cut = configured_template(config), config.brain_extraction == "template-mask"
+    placed: list[PlacedScan] = []
+    for place, one in enumerate(images):
+        with shown_as(one.path, one.shown):
+            scan = load_t1w(one.path)
+            brain = placed_brain(scan, one.kind, template, config, mask if place == 0 else None)
+            placed.append(place_in_template(scan, brain, template, cut, one.kind))
+        if place == 0:
+            orientation = scan.orientation
+    result = placed[0]
+    for one, own in zip(images, placed, strict=True):
+        values = np.where(result.brain_mask, own.t1w, np.float32(0))
+        write_template_image(outputs[one.kind.suffix], values, own.grid)
+        write_json(outputs[f"{one.kind.suffix}_sidecar"], _placed_sidecar(own, one.source, config))
     write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
-    write_json(outputs["sidecar"], _placed_sidecar(result, source, config))
     numbers = {
         "brain_extraction": result.brain.source,
-        "orientation": scan.orientation,
+        "orientation": orientation,
         "correlation": result.correlation,
         "dice": result.dice,
         "outside_share": result.outside_share,
@@ -204,11 +206,11 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
     }
 
 
-def _through_sidecar(through: Through, source: str, config: RegistrationConfig) -> dict[str, Any]:
+def _through_sidecar(image: SessionImage, anatomy: SessionImage, config: RegistrationConfig) -> dict[str, Any]:
     """What differs in the sidecar of an image that was registered through a T1-weighted one."""
     return {
-        "Sources": _sources(source, through.source),
-        "BiasFieldCorrection": "N4" if config.bias_correction and through.kind.uneven else "none",
+        "Sources": _sources(image.source, anatomy.source),
+        "BiasFieldCorrection": "N4" if config.bias_correction and image.kind.uneven else "none",
         "Registration": "rigid map to the T1-weighted image of the session (mutual information), then the transform of "
         f"that image: {config.transform}",
     }

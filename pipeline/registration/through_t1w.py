@@ -7,7 +7,7 @@ interpolated once, by all maps together. The brain is that of the T1-weighted im
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,6 +111,19 @@ def carry(
         "t1w_rotation_degrees": rotation_angle(to_image[:3, :3]),
     }
     return CarriedImage(resample(cropped, chain, grid.shape, grid.affine), rigid, image.orientation, quality)
+
+
+def worst_of(qualities: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The numbers of several carried images as one: the least alike, the largest movement.
+
+    >>> worst_of([{"t1w_mutual_information": 1.2, "t1w_shift_mm": 1.0}, {"t1w_mutual_information": 1.1,
+    ...           "t1w_shift_mm": 0.5}])
+    {'t1w_mutual_information': 1.1, 't1w_shift_mm': 1.0}
+    """
+    return {
+        name: (min if name == "t1w_mutual_information" else max)(one[name] for one in qualities)
+        for name in (qualities[0] if qualities else ())
+    }
 
 
 def _rigid_map(head: Volume, brain: Volume, image: Volume, seed: int, prefix: Path) -> tuple[Path, float]:

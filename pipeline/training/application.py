@@ -26,7 +26,7 @@ from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.unseen import networks_for, people_of, require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.device import chosen_device
-from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import load_model, require_family
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
@@ -214,7 +214,7 @@ def _job(layout: RunLayout, fold: int, scans: tuple[Scan, ...], config: Config, 
     inputs = {"weights": digests.digest(model.weights), "description": digests.digest(model.description)}
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        inputs[scan.name] = digests.digest(files.image) + digests.digest(files.brain_mask)
+        inputs[scan.name] = digests.joined(files.seen)
     parameters = [[scan.scan_id for scan in scans], fold, config.training.device, config.registration.resolution_mm]
     key = unit_key(inputs, parameters, ask_network)
     outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}
@@ -240,8 +240,8 @@ def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
     rows = []
     for scan in task.scans:
         files = task.layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
-        volume = torch.from_numpy(read_network_volume(files, loaded.input)).to(device)
-        logits = logits_of(loaded, volume[None, None])
+        volume = torch.from_numpy(read_channels(files, loaded.input)).to(device)
+        logits = logits_of(loaded, volume[None])
         control = str(loaded.description.get("control", NO_CONTROL))
         answer = [float(logits[0, 0]), float(logits[0, 1]), float(positive_probability(logits)[0]), control]
         rows.append([scan.participant_id, scan.session_id, scan.scan_id, task.fold, *answer])

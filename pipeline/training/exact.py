@@ -173,7 +173,7 @@ def _in_units(targets: Tensor, objective: Objective) -> Floats:
 
 @torch.no_grad()
 def _before(model: StagedModel, volume: Tensor) -> NDArray[np.float32]:
-    """What the last layer gets of a volume (1, 1, D, H, W), shape (columns,)."""
+    """What the last layer gets of a volume (1, C, D, H, W), shape (columns,)."""
     found: NDArray[np.float32] = on_host(_layers(model)[:-1](volume.float()).flatten()).numpy()
     return found
 

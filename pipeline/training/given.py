@@ -21,7 +21,7 @@ from heatlas.pipeline.cohort.people.unseen import known_to_network, people_of
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.families.registry import build_network
-from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
@@ -58,7 +58,7 @@ def require_usable(config: Config) -> None:
     weights = getattr(config.model, "weights", "")
     if not Path(weights).is_file():
         raise UsageError(f"model.weights = {weights!r}: no such file. Name the file of the trained weights.")
-    build_network(config.model, spec.shape, len(task.outputs))
+    build_network(config.model, spec.shape, len(task.outputs), spec.channels)
 
 
 def networks_of_run(folder: str) -> list[LoadedModel]:
@@ -139,8 +139,8 @@ def answered(network: nn.Module, files: Sequence[ScanFiles], spec: NetworkInput,
     rows = []
     with torch.no_grad():
         for one in files:
-            volume = torch.from_numpy(read_network_volume(one, spec)).to(device)
-            rows.append(on_host(network(volume[None, None])[0].double()).numpy())
+            volume = torch.from_numpy(read_channels(one, spec)).to(device)
+            rows.append(on_host(network(volume[None])[0].double()).numpy())
     return np.array(rows)
 
 

@@ -15,7 +15,7 @@ from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CL
 from heatlas.pipeline.cohort.people.unseen import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.ensembles import members_of
-from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.config.settings import CohortConfig
@@ -168,10 +168,10 @@ def predict_test_part(
         if scan.participant_id not in fold.test:
             continue
         files = layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
-        volume = torch.from_numpy(read_network_volume(files, loaded.input)).to(device)
+        volume = torch.from_numpy(read_channels(files, loaded.input)).to(device)
         control = str(loaded.description.get("control", NO_CONTROL))
         identity = [scan.participant_id, scan.session_id, scan.scan_id, fold.index, scan.label]
-        outputs = _logits_of_members(loaded, volume[None, None])
+        outputs = _logits_of_members(loaded, volume[None])
         answer = _answer(scan, task, loaded, outputs.mean(0).numpy())
         rows.append([*identity, *answer, _spread(outputs, task, loaded) if len(outputs) > 1 else None, control])
     frame = pd.DataFrame(rows, columns=list(prediction_columns(task)))

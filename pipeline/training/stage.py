@@ -181,6 +181,7 @@ def train_folds(
     """
     spec = configured_input(config)
     family_of(config.model).require_fits(spec.shape, config.model)
+    family_of(config.model).require_images(spec.channels)
     for fold in split.folds:
         require_disjoint(fold)
     if isinstance(config.model, ProbeConfig):
@@ -370,7 +371,7 @@ def _given(
         if bundle := open_bundle(Path(task.config.training.networks_of)):
             people["mean_of_controls"] = bundle.controls
     else:
-        networks = [build_network(task.config.model, task.spec.shape, len(task.task.outputs))]
+        networks = [build_network(task.config.model, task.spec.shape, len(task.task.outputs), task.spec.channels)]
     model = ensemble_of([network.to(device).eval() for network in networks])
     outputs, targets = [], []
     for part in (task.fold.train, task.fold.validation):
@@ -412,7 +413,7 @@ def _fresh_network(task: FoldTask, seed: int) -> StagedModel:
     """A freshly initialised network; the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "weights"))
-        return build_network(task.config.model, task.spec.shape, len(task.task.outputs))
+        return build_network(task.config.model, task.spec.shape, len(task.task.outputs), task.spec.channels)
 
 
 def _description(
@@ -490,5 +491,5 @@ def registered_versions(
     versions = {}
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        versions[scan.name] = digests.digest(files.image) + digests.digest(files.brain_mask)
+        versions[scan.name] = digests.joined(files.seen)
     return versions

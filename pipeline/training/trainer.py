@@ -233,13 +233,14 @@ def _train_epoch(
         shown, views = np.tile(step, times), np.repeat(np.arange(times), len(step))
         volumes, _ = data.batch(shown)
         masks = _masks(setup.context, data, step)
+        images = volumes.shape[1]
         if masks is not None:  # moved with the volumes, as further channels
             moved = masks if masks.dim() == volumes.dim() else masks[:, None]
             volumes = torch.cat([volumes, moved.to(volumes)], dim=1)
         volumes = augment(volumes, config, random)
         if masks is not None:
-            masks = volumes[:, 1:].float().reshape(masks.shape)
-        volumes = volumes[:, :1]
+            masks = volumes[:, images:].float().reshape(masks.shape)
+        volumes = volumes[:, :images]
         places = np.arange(len(step))
         for part in np.array_split(places, math.ceil(len(step) / config.batch_size)):
             share = ranks.share(part)

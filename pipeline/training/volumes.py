@@ -26,7 +26,7 @@ class LabelledVolumes:
 
     Parameters
     ----------
-    volumes : Tensor or KeptVolumes, of float16, shape (N, D, H, W)
+    volumes : Tensor or KeptVolumes, of float16, shape (N, C, D, H, W)
     targets : Tensor, shape (N,)
         Class numbers (int64; for two classes 0 negative, 1 positive) or numbers (float32); on the same device.
     """
@@ -38,11 +38,11 @@ class LabelledVolumes:
         return len(self.targets)
 
     def batch(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Volumes (B, 1, D, H, W), float16, and targets (B,) of these scans."""
+        """Volumes (B, C, D, H, W), float16, and targets (B,) of these scans."""
         places = torch.as_tensor(indices)  # of files, they are used here
         chosen = places.to(self.targets.device)
         volumes = self.volumes[places if isinstance(self.volumes, KeptVolumes) else chosen]
-        return volumes.unsqueeze(1), self.targets[chosen]
+        return volumes, self.targets[chosen]
 
 
 def load_volumes(

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nibabel as nib
+import numpy as np
 import pandas as pd
 
 from heatlas.atlases.templates import configured_grid, configured_template
-from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.tables import ALL
@@ -242,12 +243,16 @@ class OpenRun:
         return self._network_of(self._first_scan(participant)).model
 
     def image(self, participant: str) -> Nifti1Image:
-        """A participant's first explained scan as `network` takes it: scaled, cut to the brain, in template space."""
+        """A participant's first explained scan as `network` takes it: scaled, cut to the brain, in template space.
+
+        Of several kinds of images the last axis has one volume each.
+        """
         _require_text("participant", participant)
         scan = self._first_scan(participant)
         seen = self._network_of(scan).input
-        values = read_network_volume(self.record.files_of(scan), seen)
-        return nib.nifti1.Nifti1Image(values, seen.grid.affine)  # type: ignore[no-untyped-call]
+        values = read_channels(self.record.files_of(scan), seen)
+        shown = values[0] if len(values) == 1 else np.moveaxis(values, 0, -1)
+        return nib.nifti1.Nifti1Image(shown, seen.grid.affine)  # type: ignore[no-untyped-call]
 
     def _network_of(self, scan: pd.Series) -> LoadedModel:
         return load_model(self.record.layout.fold(int(scan["fold"])))

@@ -234,7 +234,7 @@ def test_a_scan_that_fails_is_listed_alone_and_in_no_mean_map(tmp_path: Path, at
     assert failures[["stage", "unit", "error"]].values.tolist() == [["attribution", "sub-1_ses-2", "BadInputError"]]
     assert path.name in failures["message"][0]
     trace = (layout.root / failures["traceback"][0]).read_text()
-    assert "read_network_volume" in trace  # where it failed, not where it was told
+    assert "read_channels" in trace  # where it failed, not where it was told
     assert len(read_table(layout.group / "conservation.tsv")) == 2 * (len(SCANS) - 1)
     rest = tuple(scan for scan in SCANS if scan.name != "sub-1_ses-2")
     aggregate(layout, "group", rest)

@@ -117,7 +117,7 @@ class _Shaped:
     """An input of a small grid."""
 
     def __init__(self, spec: NetworkInput) -> None:
-        self.resolution_mm, self.box, self.shape = spec.resolution_mm, None, (12, 14, 12)
+        self.resolution_mm, self.box, self.shape, self.channels = spec.resolution_mm, None, (12, 14, 12), 1
 
 
 def test_the_cascade_draws_the_last_layers_anew(loaded) -> None:

@@ -35,21 +35,21 @@ def register(root, names=("sub-1", "sub-2", "sub-3")):
 def test_a_batch_holds_what_the_network_sees_of_each_scan(tmp_path):
     files = register(tmp_path)
     volumes = keep_volumes(files, SPEC, tmp_path / "kept", CPU, threads=2)
-    wanted = torch.from_numpy(np.stack([read_network_volume(one, SPEC) for one in files])).half()
-    assert volumes.shape == wanted.shape == (3, 7, 9, 8)
+    wanted = torch.from_numpy(np.stack([read_network_volume(one, SPEC)[None] for one in files])).half()
+    assert volumes.shape == wanted.shape == (3, 1, 7, 9, 8)
     for chosen in (slice(1, 3), torch.tensor([2, 0, 0]), torch.tensor([True, False, True])):
         assert torch.equal(volumes[chosen], wanted[chosen])
 
 
 def test_a_scan_is_read_once_until_it_changes(tmp_path, monkeypatch):
     files, read = register(tmp_path), []
-    reads = kept_volumes.read_network_volume
+    reads = kept_volumes.read_channels
 
     def counted(one, spec):
         read.append(one.participant_id)
         return reads(one, spec)
 
-    monkeypatch.setattr(kept_volumes, "read_network_volume", counted)
+    monkeypatch.setattr(kept_volumes, "read_channels", counted)
     keep_volumes(files, SPEC, tmp_path / "kept", CPU, threads=1)
     keep_volumes(files[::-1], SPEC, tmp_path / "kept", CPU, threads=1)
     assert read == ["sub-1", "sub-2", "sub-3"]

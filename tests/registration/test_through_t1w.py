@@ -21,7 +21,7 @@ from heatlas.pipeline.registration import through_t1w
 from heatlas.pipeline.registration.ants_transform import Transforms, Volume, read_affine
 from heatlas.pipeline.registration.entry_points import place_in_template, placed_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
-from heatlas.pipeline.registration.scan_jobs import Through, registration_job
+from heatlas.pipeline.registration.scan_jobs import registration_job
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans
 from heatlas.pipeline.run.config.image_kinds import KINDS
 from heatlas.pipeline.run.config.settings import RegistrationConfig
@@ -37,10 +37,12 @@ MOVE[:3, 3] = 5, -8, 6
 """From the T1-weighted image to the FLAIR, both in mm."""
 
 
-def run_of(folder: Path, suffix: str, root: Path, scans: list[Scan]) -> tuple[RunLayout, list[Any]]:
+def run_of(
+    folder: Path, suffix: str, root: Path, scans: list[Scan], further: str = "[]"
+) -> tuple[RunLayout, list[Any]]:
     layout = RunLayout(folder)
     layout.root.mkdir(parents=True)
-    layout.config.write_text(f'[cohort]\nsuffix = "{suffix}"\n')
+    layout.config.write_text(f'[cohort]\nsuffix = "{suffix}"\nfurther_suffixes = {further}\n')
     with open_executor(1) as executor:
         outcomes, _ = register_scans(layout, root, scans, CONFIG, 43, executor, DigestCache(layout.digests))
     return layout, outcomes
@@ -154,14 +156,13 @@ def test_an_anonymised_run_does_not_name_the_t1w_image(write: Any, phantom: Any,
     layout.root.mkdir()
     layout.config.write_text('[cohort]\nsuffix = "FLAIR"\n')
     job = registration_job(layout, tmp_path / "in", shown, CONFIG, 1, DigestCache(layout.digests), "template")
-    through = job.arguments[-1]
-    assert isinstance(through, Through)
-    assert (through.t1w, through.source) == (tmp_path / "in/jane_T1w.nii.gz", "")
+    own, through = job.arguments[0]
+    assert (own.source, through.path, through.source) == ("I1.nii.gz", tmp_path / "in/jane_T1w.nii.gz", "")
     assert through.shown == "the T1w image of the session"
-    assert {"t1w", "t1w_sidecar", "rigid_transform"} <= set(job.outputs)
+    assert {"T1w", "T1w_sidecar", "FLAIR", "FLAIR_rigid"} <= set(job.outputs)
     plain = dataclasses.replace(shown, location=None, image="jane_FLAIR.nii.gz")
     job = registration_job(layout, tmp_path / "in", plain, CONFIG, 1, DigestCache(layout.digests), "template")
-    assert job.arguments[-1].source == "jane_T1w.nii.gz"
+    assert [one.source for one in job.arguments[0]] == ["jane_FLAIR.nii.gz", "jane_T1w.nii.gz"]
 
 
 def test_the_names_of_a_run_follow_its_settings(tmp_path: Path) -> None:
@@ -176,3 +177,49 @@ def test_the_names_of_a_run_follow_its_settings(tmp_path: Path) -> None:
     assert files.image.name == "sub-1_ses-a_space-MNI152NLin2009cAsym_res-2_label-GM_desc-preproc_probseg.nii.gz"
     assert files.overview.name.endswith("_desc-registration_probseg.png")
     assert dataclasses.replace(files, suffix="T1w", label="").image == files.t1w
+
+
+def test_further_kinds_are_written_as_if_they_were_alone(write: Any, phantom: Any, tmp_path: Path) -> None:
+    """A T1w image with a FLAIR and a T2w: each as it is where it is the only other one, the T1w as by itself."""
+    affine = np.diag([2.5, 2.0, 3.5, 1.0])
+    affine[:3, 3] = -105, -130, -95
+    write(phantom, "LAS", "in/sub-1_T1w.nii.gz")
+    write(other_contrast(phantom, MOVE, (88, 122, 58), affine), "PSR", "in/sub-1_FLAIR.nii.gz")
+    write(other_contrast(phantom, np.eye(4), (90, 120, 60), affine), "RAS", "in/sub-1_T2w.nii.gz")
+    further = ("sub-1_FLAIR.nii.gz", "sub-1_T2w.nii.gz")
+    one = Scan("sub-1", None, "1", "sub-1_T1w.nii.gz", further=further)
+    layout, (good,) = run_of(tmp_path / "all", "T1w", tmp_path / "in", [one], '["FLAIR", "T2w"]')
+    assert good.ok, good.message
+    files = layout.scan("sub-1", None, 4.0)
+    assert [path.name.rsplit("_", 1)[1] for path in files.images] == ["T1w.nii.gz", "FLAIR.nii.gz", "T2w.nii.gz"]
+    assert files.seen == (*files.images, files.brain_mask)
+    row = REGISTRATION_TABLE.read(layout).iloc[0]
+    alone = Scan("sub-1", None, "1", "sub-1_FLAIR.nii.gz", t1w="sub-1_T1w.nii.gz")
+    layout, _ = run_of(tmp_path / "alone", "FLAIR", tmp_path / "in", [alone])
+    single, worst = layout.scan("sub-1", None, 4.0), REGISTRATION_TABLE.read(layout).iloc[0]
+    for got, wanted in ((files.image, single.t1w), (files.images[1], single.image)):
+        np.testing.assert_array_equal(*(np.asarray(nib.load(path).dataobj) for path in (got, wanted)))
+    assert row["t1w_rotation_degrees"] == pytest.approx(worst["t1w_rotation_degrees"])  # the T2w is not moved
+    sidecar = json.loads(Path(str(files.images[2]).replace(".nii.gz", ".json")).read_text())
+    assert sidecar["Sources"] == ["bids:raw:sub-1_T2w.nii.gz", "bids:raw:sub-1_T1w.nii.gz"]
+    assert files.rigid_transform_of("T2w").is_file()
+
+
+def test_in_template_space_all_kinds_have_the_mask_of_the_first(write: Any, template: Template, tmp_path: Path) -> None:
+    """The first brain has a hole: the grey matter beside it has it too."""
+    brain = np.where(template.brain_mask, template.t1w + 1, 0).astype(np.float32)
+    hole = tuple(slice(side // 2 - 3, side // 2 + 3) for side in brain.shape)
+    brain[hole[0], hole[1], : hole[2].stop] = 0
+    grey = gm_like(template)
+    write(nib.Nifti1Image(brain, template.grid.affine), "LAS", "in/t1w.nii.gz")
+    write(grey, "LAS", "in/gm.nii.gz")
+    scan = Scan("sub-1", None, "1", "t1w.nii.gz", entry="template", further=("gm.nii.gz",))
+    layout, (good,) = run_of(tmp_path / "out", "T1w", tmp_path / "in", [scan], '["probseg"]\nlabel = "GM"')
+    assert good.ok, good.message
+    files = layout.scan("sub-1", None, 4.0)
+    mask, values = (np.asarray(nib.load(path).dataobj) for path in (files.brain_mask, files.images[1]))
+    assert files.images[1].name.endswith("_label-GM_desc-preproc_probseg.nii.gz")
+    assert not (values[mask == 0]).any()
+    assert not mask[hole[0], hole[1], hole[2].start - 2].any()
+    inside = mask > 0
+    np.testing.assert_allclose(values[inside], np.asarray(grey.dataobj)[inside], atol=1e-3)

@@ -23,7 +23,7 @@ def planted_volumes(count: int, seed: int, shuffled: bool = False) -> LabelledVo
     values[targets == 1, 8:14, 9:16, 10:16] += 0.25
     if shuffled:
         random.shuffle(targets)
-    return LabelledVolumes(torch.from_numpy(values.clip(0, 1)).to(STORED), torch.from_numpy(targets))
+    return LabelledVolumes(torch.from_numpy(values.clip(0, 1)[:, None]).to(STORED), torch.from_numpy(targets))
 
 
 def small_network(seed: int = 0) -> FoundingCNN:

@@ -27,7 +27,7 @@ def test_training_with_the_penalty_gives_smaller_weights(tmp_path):
     random = torch.Generator().manual_seed(1)
     volumes, targets = torch.rand(8, 6, 7, 5, generator=random), torch.arange(8) % 2
     volumes[targets == 1, :3] *= 0.5
-    data = LabelledVolumes(volumes.to(STORED), targets)
+    data = LabelledVolumes(volumes[:, None].to(STORED), targets)
     sizes = []
     for penalty in (0.0, 30.0):
         config = TrainingConfig(

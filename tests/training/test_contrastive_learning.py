@@ -261,7 +261,7 @@ def learnt(folder: Path, method: str, ranks: Ranks = ALONE) -> Mapping[str, torc
         network.copy.load_state_dict(network.learner.state_dict())
         network.copy.requires_grad_(False)
     torch.manual_seed(8)
-    volumes, people = torch.rand(7, 5, 4, 6).half(), torch.tensor([0, 1, 2, 3, 4, 5, 0])
+    volumes, people = torch.rand(7, 1, 5, 4, 6).half(), torch.tensor([0, 1, 2, 3, 4, 5, 0])
     part = LabelledVolumes(volumes, people)
     objective = pretraining(PretrainingConfig(method=method, dimensions=6), 2, 1)
     return train(network, part, part, objective, PLAIN, 3, Resumption(folder / "x", "key"), ranks=ranks).weights

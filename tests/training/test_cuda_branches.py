@@ -29,11 +29,11 @@ SHAPE = (3, 4, 5)
 @pytest.mark.parametrize(("free", "resident"), [(2 * 5 * 60 * 2, True), (2 * 5 * 60 * 2 - 1, False)])
 def test_volumes_are_kept_on_the_gpu_where_they_take_half_of_its_free_memory(monkeypatch, tmp_path, free, resident):
     """Five scans of 60 voxels in two bytes; one byte less of memory, and they stay in files."""
-    values = np.random.default_rng(3).random((5, *SHAPE)).astype(np.float16)
+    values = np.random.default_rng(3).random((5, 1, *SHAPE)).astype(np.float16)
     paths = tuple(tmp_path / f"{number}.npy" for number in range(5))
     for path, one in zip(paths, values, strict=True):
         np.save(path, one)
-    kept = KeptVolumes(paths, (5, *SHAPE), CPU)
+    kept = KeptVolumes(paths, values.shape, CPU)
     asked: list[Any] = []
     empty = torch.empty
 
@@ -49,7 +49,7 @@ def test_volumes_are_kept_on_the_gpu_where_they_take_half_of_its_free_memory(mon
     assert isinstance(found.volumes, torch.Tensor) == resident
     assert asked == [CUDA] * resident
     got, own = found.batch(np.array([4, 0]))
-    np.testing.assert_array_equal(got[:, 0].numpy(), values[[4, 0]])
+    np.testing.assert_array_equal(got.numpy(), values[[4, 0]])
     assert own.tolist() == [4, 0]
 
 

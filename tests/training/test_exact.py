@@ -59,7 +59,10 @@ def solve(config: Config, volumes: torch.Tensor, targets: torch.Tensor, folder: 
     task = task_of(config.cohort)
     model = build_network(config.model, SHAPE, len(task.outputs))
     cut = len(volumes) - validation
-    parts = [LabelledVolumes(volumes[:cut], targets[:cut]), LabelledVolumes(volumes[cut:], targets[cut:])]
+    parts = [
+        LabelledVolumes(own[:, None], of)
+        for own, of in ((volumes[:cut], targets[:cut]), (volumes[cut:], targets[cut:]))
+    ]
     objective = objective_of(task, config.training, targets[:cut])
     found = solved(model, parts, people(len(volumes)), objective, task, config, 1, folder)
     return model.eval(), found, objective

@@ -306,7 +306,7 @@ class TestDistillation:
         taught = Distillation(weight=2.0, map="input-x-gradient", student_stage=0, teacher_stage=0)
         objective = distilled(TASK, taught)
         live = objective.loss(student, data, Context(teacher=teacher))[0]
-        context = replace(frozen(Context(teacher=teacher), data.volumes[:, 0], taught, size=2), teacher=None)
+        context = replace(frozen(Context(teacher=teacher), data.volumes, taught, size=2), teacher=None)
         assert objective.loss(student, data, context)[0].item() == pytest.approx(live.item(), rel=1e-6)
         part = Batch(data.volumes[[2, 0]], data.targets[[2, 0]], torch.tensor([2, 0]))
         own = [objective.loss(student, Batch(data.volumes[[n]], data.targets[[n]], torch.tensor([n])), context)[0]
@@ -358,7 +358,7 @@ class TestDistillation:
         taught = Distillation(weight=2.0, map="dynamic-weights", student_stage=0, teacher_stage=0)
         objective = distilled(TASK, taught)
         live = objective.loss(student, data, Context(teacher=teacher))[0]
-        context = frozen(Context(teacher=teacher), data.volumes[:, 0], taught, size=2)
+        context = frozen(Context(teacher=teacher), data.volumes, taught, size=2)
         assert context.masks.shape == (3, 2, *SHAPE)
         assert objective.loss(student, data, context)[0].item() == pytest.approx(live.item(), rel=1e-6)
 

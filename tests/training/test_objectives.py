@@ -71,7 +71,7 @@ def numbered(count: int, seed: int) -> LabelledVolumes:
     ages = random.uniform(60, 80, count)
     values = random.normal(0.4, 0.05, (count, *SHAPE))
     values[:, 3:9, 4:10, 2:8] += ((ages - 70) / 40)[:, None, None, None]
-    return LabelledVolumes(torch.from_numpy(values).to(STORED), torch.tensor(ages, dtype=torch.float32))
+    return LabelledVolumes(torch.from_numpy(values[:, None]).to(STORED), torch.tensor(ages, dtype=torch.float32))
 
 
 def trained(folder, config, outputs=1, ranks=None, seed=3):
@@ -130,7 +130,7 @@ def test_a_planted_number_is_predicted_better_than_by_the_mean(tmp_path):
     model.load_state_dict(result.weights)
     scale = TargetScale.of(training.targets)
     with torch.no_grad():
-        predicted = model.eval()(test.volumes.unsqueeze(1).float())[:, 0] * scale.sd + scale.mean
+        predicted = model.eval()(test.volumes.float())[:, 0] * scale.sd + scale.mean
     errors = (predicted - test.targets).abs().mean()
     of_mean = (test.targets - test.targets.mean()).abs().mean()
     assert errors < 0.6 * of_mean
@@ -145,11 +145,11 @@ def test_a_bcos_network_learns_a_number_and_shares_it_out(tmp_path):
     scale = TargetScale.of(training.targets)
     settings = BcosSimpleConfig(channels=(4, 6), strides=(2, 2), norm="none")
     with repeatable(torch.device("cpu"), 1, 1):
-        model = build_network(settings, tuple(training.volumes.shape[1:]), 1)
+        model = build_network(settings, tuple(training.volumes.shape[2:]), 1)
         resumption = Resumption(tmp_path / "checkpoint.safetensors", "key")
         result = train(model, training, numbered(9, 2), regression("mse", scale), config, 1, resumption)
     model.load_state_dict(result.weights)
-    volumes = test.volumes.unsqueeze(1).float()
+    volumes = test.volumes.float()
     with torch.no_grad():
         answers = model.eval()(volumes)[:, 0]
     errors = (answers * scale.sd + scale.mean - test.targets).abs().mean()

@@ -121,7 +121,7 @@ def test_training_begins_with_signals_of_a_useful_size_and_resumes_with_them(tmp
     volumes = torch.rand(8, 6, 7, 5, generator=random)
     targets = torch.arange(8) % 2
     volumes[targets == 1, :3] *= 0.5
-    data = LabelledVolumes(volumes.to(STORED), targets)
+    data = LabelledVolumes(volumes[:, None].to(STORED), targets)
     config = TrainingConfig(
         learning_rate=3e-3, max_epochs=3, min_epochs=1, batch_size=4, flip_probability=0.0, max_shift_voxels=0,
         clip_gradients=0.01,

@@ -46,7 +46,7 @@ def test_a_teacher_gives_scans_their_classes() -> None:
             found = volumes.mean((1, 2, 3, 4)) - self.least
             return torch.stack([-found, found], 1)
 
-    volumes = torch.tensor([0.1, 0.9, 0.7, 0.2, 0.6]).half()[:, None, None, None].expand(-1, 2, 3, 2)
+    volumes = torch.tensor([0.1, 0.9, 0.7, 0.2, 0.6]).half()[:, None, None, None, None].expand(-1, 1, 2, 3, 2)
     found = answered_by(Bright(), LabelledVolumes(volumes, torch.zeros(5, dtype=torch.int64)), 2)
     assert found.targets.tolist() == [0, 1, 1, 0, 1]
     assert found.volumes is volumes

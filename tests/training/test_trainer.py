@@ -35,7 +35,7 @@ def run(folder, training, validation, config=QUICK, seed=43):
 
 @torch.no_grad()
 def held_out_accuracy(model, data):
-    return balanced_accuracy(data.targets.numpy(), model(data.volumes.unsqueeze(1).float()).numpy())
+    return balanced_accuracy(data.targets.numpy(), model(data.volumes.float()).numpy())
 
 
 def test_a_planted_blob_is_learned_and_shuffled_labels_are_not(tmp_path):
@@ -74,7 +74,7 @@ def test_history_is_what_the_kept_weights_give(tmp_path):
     record = trained.history[trained.selection.best_epoch - 1]
     assert [r.epoch for r in trained.history] == [1, 2, 3, 4]
     with torch.no_grad():
-        logits = model(validation.volumes.unsqueeze(1).float())
+        logits = model(validation.volumes.float())
     # Training part: 7 negative, 8 positive; validation 4 and 5.
     weight = torch.tensor([15 / 14, 15 / 16])
     expected = functional.cross_entropy(logits, validation.targets, weight)
@@ -97,7 +97,7 @@ def test_one_step_is_adam_on_the_weighted_cross_entropy(tmp_path):
     for module in double.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    logits = double.train()(data.volumes.unsqueeze(1).double())
+    logits = double.train()(data.volumes.double())
     # One negative and two positive scans: weights 3/2 and 3/4, mean over scans.
     losses = functional.cross_entropy(logits, data.targets, reduction="none") * torch.tensor([1.5, 0.75, 0.75])
     losses.mean().backward()
@@ -113,7 +113,7 @@ def test_one_step_is_adam_on_the_weighted_cross_entropy(tmp_path):
 @pytest.mark.parametrize("channels", [None, 2])
 def test_maps_of_a_frozen_teacher_move_as_their_scans_with_each_channel(tmp_path, channels):
     data, seen = planted_volumes(4, 1), []
-    own = data.volumes.float()
+    own = data.volumes[:, 0].float()
     maps = own if channels is None else torch.stack([own, 2 * own], 1)
     usual = balanced(data)
 
@@ -160,14 +160,14 @@ def test_the_average_of_the_weights_is_kept_and_resumed(tmp_path):
             torch.testing.assert_close(found.weights[name], states[3][name], rtol=0, atol=0)
             torch.testing.assert_close(trained.weights[name], kept[name], rtol=1e-5, atol=1e-6)
     with torch.no_grad():
-        logits = model(data[1].volumes.unsqueeze(1).float())
+        logits = model(data[1].volumes.float())
     loss = functional.cross_entropy(logits, data[1].targets, class_weights(data[0].targets, balance=True))
     assert trained.history[trained.selection.best_epoch - 1].validation_loss == pytest.approx(loss.item(), rel=1e-4)
 
 
 def test_a_loss_that_explodes_is_named(tmp_path):
     data = planted_volumes(8, 1)
-    data.volumes[2, 3, 4, 5] = float("nan")
+    data.volumes[2, 0, 3, 4, 5] = float("nan")
     with pytest.raises(UsageError, match=r"epoch 1.*learning_rate"):
         run(tmp_path, data, planted_volumes(6, 2))
 

@@ -176,13 +176,13 @@ def test_every_objective_takes_a_step_where_its_batch_is(name: str) -> None:
     def make(device: torch.device) -> tuple[Any, ...]:
         model, shape = network(settings)
         teacher = copy.deepcopy(model).eval().requires_grad_(False).to(device)
-        volumes = torch.rand(4, *shape).half()
+        volumes = torch.rand(4, 1, *shape).half()
         masks = (torch.rand(1, *shape) > 0.5).float().to(device)
         targets = torch.tensor([0, 1, 1, 0]).to(device)
         objective = with_explanations(
             objective_of(task, config.training, targets, family_of(settings).loss), config, task
         )
-        context = Context(reference=volumes.float().mean(0)[None, None].to(device))
+        context = Context(reference=volumes.float().mean(0)[None].to(device))
         if wanted.kind == "guided":
             annotated = torch.tensor([True, False, True, wanted.annotated == 1]).to(device)
             context = dataclasses.replace(context, masks=masks, annotated=annotated)
@@ -190,7 +190,7 @@ def test_every_objective_takes_a_step_where_its_batch_is(name: str) -> None:
             context = dataclasses.replace(context, teacher=teacher)
         if wanted.frozen:
             context = frozen(context, volumes.to(device), distillation_of(config), 2)
-        batch = Batch(volumes[:, None].float().to(device), targets, torch.arange(4).to(device))
+        batch = Batch(volumes.float().to(device), targets, torch.arange(4).to(device))
         return objective, model.to(device), batch, context
 
     waits = both(make)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from heatlas.atlases.templates import load_template
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.registration import scan_jobs
+from heatlas.pipeline.registration.scan_jobs import SessionImage
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError, ResumableError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -41,8 +43,9 @@ WAITED_FOR: list[Path] = []
 """Files that the last scan waits for before it is done."""
 
 
-def registered(outputs: dict[str, Path], image: Path, *rest: Any) -> dict[str, Any]:
+def registered(outputs: dict[str, Path], images: Sequence[SessionImage], *rest: Any) -> dict[str, Any]:
     """Instead of ANTs: the template with noise of its own, unmoved; the last scan waits, a bad one fails."""
+    image = images[0].path
     if image.read_text() == "bad":
         raise BadInputError(f"{image.name}: no brain.")
     number = int(image.stem[-1])
@@ -51,7 +54,7 @@ def registered(outputs: dict[str, Path], image: Path, *rest: Any) -> dict[str, A
         assert time.monotonic() < deadline, [str(path) for path in WAITED_FOR if not path.is_file()]
         time.sleep(0.02)
     noise = np.random.default_rng(number).normal(0, 5, TEMPLATE.grid.shape).astype(np.float32)
-    write_template_image(outputs["image"], np.where(TEMPLATE.brain_mask, TEMPLATE.t1w + noise, 0), TEMPLATE.grid)
+    write_template_image(outputs["T1w"], np.where(TEMPLATE.brain_mask, TEMPLATE.t1w + noise, 0), TEMPLATE.grid)
     write_template_image(outputs["brain_mask"], TEMPLATE.brain_mask, TEMPLATE.grid)
     write_template_image(outputs["log_jacobian"], np.full(TEMPLATE.grid.shape, 0.1, np.float32), TEMPLATE.grid)
     for name in ("warp", "inverse_warp"):
@@ -59,7 +62,7 @@ def registered(outputs: dict[str, Path], image: Path, *rest: Any) -> dict[str, A
     identity = np.concatenate([np.eye(3).ravel(), np.zeros(3)])[:, None]
     scipy.io.savemat(outputs["affine_transform"], {"AffineTransform_double_3_3": identity, "fixed": np.zeros((3, 1))},
                      format="4")  # fmt: skip
-    for name in ("sidecar", "log_jacobian_sidecar", "quality"):
+    for name in ("T1w_sidecar", "log_jacobian_sidecar", "quality"):
         write_json(outputs[name], {})
     return QUALITY
 

@@ -1,4 +1,4 @@
-"""Images of other kinds than T1-weighted ones: which of them have the T1-weighted image that they need."""
+"""Which images have what they need of their session: the T1-weighted image, and those of further kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.images.headers import check_header
-from heatlas.pipeline.run.config.image_kinds import ImageKind
+from heatlas.pipeline.run.config.image_kinds import KINDS, ImageKind
+from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 
 
@@ -44,3 +45,40 @@ def _checked(root: Path, candidate: Candidate, kind: ImageKind, max_voxel_mm: fl
         )
     problem = check_header(root, scan.t1w, max_voxel_mm).problem
     return candidate if problem is None else candidate.dropped(f"T1w image of the session: {problem}")
+
+
+def with_further_kinds(
+    root: Path, candidates: Sequence[Candidate], config: CohortConfig, space: str = DEFAULT_TEMPLATE
+) -> list[Candidate]:
+    """Add the images of ``cohort.further_suffixes`` to each scan, and drop scans whose session lacks one.
+
+    All images of a session enter alike: in template space if the first does, else in the space of the scanner.
+    """
+    if not config.further_suffixes:
+        return list(candidates)
+    return [_with_further(root, one, config, space) if one.scan.kept else one for one in candidates]
+
+
+def _with_further(root: Path, candidate: Candidate, config: CohortConfig, space: str) -> Candidate:
+    placed, paths = candidate.scan.entry == "template", []
+    where = f" in the space of {space}, as its {config.suffix} image is" if placed else ""
+    for suffix in config.further_suffixes:
+        if KINDS[suffix].normalised and not placed:
+            return candidate.dropped(
+                f"not in template space: a {KINDS[suffix].scan} is used in the space of {space} only, and then with "
+                f"the {config.suffix} image in that space"
+            )
+        images = candidate.others.get(suffix, ())
+        alike = [one for one in images if (one.entry == "template") == placed]
+        if config.start_at == "template":  # what no name says is taken as such
+            alike = alike or list(images)
+        if not alike:
+            return candidate.dropped(
+                f"no {suffix} image of the session{where}: networks see {suffix} beside {config.suffix} "
+                "(cohort.further_suffixes)"
+            )
+        problem = check_header(root, alike[0].path, config.max_voxel_mm).problem
+        if problem is not None:
+            return candidate.dropped(f"{suffix} image of the session: {problem}")
+        paths.append(alike[0].path)
+    return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, further=tuple(paths)))

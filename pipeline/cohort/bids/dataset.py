@@ -8,7 +8,8 @@ the scan table. If a session has several, one is used:
 3. without ``acq-``, ``rec-``, ``echo-`` and ``inv-`` before with them: the plain name is the main image;
 4. the lowest ``run-``; the first by name.
 
-An image of another kind names the T1-weighted image of its session, which is chosen in the same way.
+An image of another kind names the T1-weighted image of its session, which is chosen in the same way, as are those of
+further kinds (``cohort.further_suffixes``).
 
 ``derivatives/``, ``sourcedata/``, everything else outside ``sub-*`` and what ``.bidsignore`` names is ignored. A
 dataset inside ``derivatives/`` may be the input; without tables in its folder, those of the dataset above are used.
@@ -27,7 +28,7 @@ from pathspec import GitIgnoreSpec
 from heatlas.pipeline.cohort.bids.derivatives import ENTRIES, entry_of, read_sidecar
 from heatlas.pipeline.cohort.bids.facts import ScanFacts, diagnosis_histories, diagnosis_of, facts_of, nominal_tesla
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, BidsTables, read_bids_tables, table_root
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.candidates import Candidate, OtherImage
 from heatlas.pipeline.cohort.cells.ranges import problem_notes
 from heatlas.pipeline.cohort.images.file_kinds import image_stem
 from heatlas.pipeline.cohort.people.diagnosis import Diagnosis
@@ -65,13 +66,16 @@ def read_bids(
     kind: ImageKind = T1W,
     label: str = "",
     space: str = DEFAULT_TEMPLATE,
+    further: Sequence[ImageKind] = (),
 ) -> tuple[list[Candidate], list[str]]:
     """Read a BIDS dataset: one candidate per image of a kind; images of other kinds are counted in a note.
 
-    `label` is that of the maps of tissue, where `kind` is these; `space` the name of the template.
+    `label` is that of the maps of tissue, where a kind is these; `space` the name of the template. Candidates know the
+    images of the `further` kinds.
     """
     used, ignored = split_ignored(root, files.images)
-    matches = {path: _match_of(path, kind) for path in used}
+    folders = {one.folder for one in (T1W, kind, *further)}
+    matches = {path: _match_of(path, folders) for path in used}
     asked = _of_kind(matches, kind)
     tables_root = table_root(root)
     tables = read_bids_tables(
@@ -86,8 +90,10 @@ def read_bids(
         )
     common = read_shared_sidecar(root, kind)
     read = [_candidate(root, path, match, tables, common, kind, label, space) for path, match in asked.items()]
-    anatomy = _anatomy(root, matches) if kind.through_t1w else {}
-    read = [(_with_t1w(candidate, anatomy), facts) for candidate, facts in read]
+    anatomy = _of_sessions(root, matches, T1W, label, space) if kind.through_t1w else {}
+    others: dict[str, _Sessions] = {one.suffix: _of_sessions(root, matches, one, label, space) for one in further}
+    read = [(_with_others(_with_t1w(candidate, anatomy), others), facts) for candidate, facts in read]
+    taken = {path for candidate, _ in read for path in (candidate.scan.t1w, *_paths(candidate.others)) if path}
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
     histories, history_notes = diagnosis_histories(tables)
     candidates = [with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
@@ -100,16 +106,16 @@ def read_bids(
         tables.notes
         + problem_notes(tables.impossible)
         + history_notes
-        + _other_images(matches, {*asked, *(candidate.scan.t1w or "" for candidate, _ in read)}, kind)
+        + _other_images(matches, {*asked, *taken}, kind, folders)
         + unmatched(tables, [candidate for candidate, _ in read], kind)
     )
     return candidates, notes + about_facts([(candidate.scan, facts) for candidate, facts in read if facts])
 
 
-def _match_of(path: str, kind: ImageKind) -> re.Match[str] | None:
-    """The parts of a BIDS path in the folders of the kind and of T1-weighted images; None for any other."""
+def _match_of(path: str, folders: Collection[str]) -> re.Match[str] | None:
+    """The parts of a BIDS path in these folders of sessions; None for any other."""
     match = _IMAGE.fullmatch(path)
-    return match if match is not None and match["folder"] in (kind.folder, T1W.folder) else None
+    return match if match is not None and match["folder"] in folders else None
 
 
 def _of_kind(matches: Mapping[str, re.Match[str] | None], kind: ImageKind) -> dict[str, re.Match[str]]:
@@ -130,28 +136,45 @@ def _ends_as(path: str, kind: ImageKind) -> bool:
     return re.fullmatch(rf".*{kind.suffix}\.nii(\.gz)?", path) is not None
 
 
-def _anatomy(root: Path, matches: Mapping[str, re.Match[str] | None]) -> dict[tuple[str, str | None], str]:
-    """The T1-weighted image by participant and session, by the rule of the module; not one in template space."""
-    common = read_shared_sidecar(root)
-    found: dict[tuple[str, str | None], tuple[tuple[int, ...], str]] = {}
-    for path, match in _of_kind(matches, T1W).items():
+_Sessions = Mapping[tuple[str, str | None], Sequence[OtherImage]]
+"""Images of one kind by participant and session, in the order of the rule of the module."""
+
+
+def _of_sessions(
+    root: Path, matches: Mapping[str, re.Match[str] | None], kind: ImageKind, label: str, space: str
+) -> _Sessions:
+    """All images of a kind that can be used."""
+    common = read_shared_sidecar(root, kind)
+    found: dict[tuple[str, str | None], list[OtherImage]] = {}
+    for path, match in _of_kind(matches, kind).items():
         entities = _entities(match)
         try:
-            stripped = {**common, **read_sidecar(root / path)}.get("SkullStripped")
+            sidecar = {**common, **read_sidecar(root / path)}
         except ValueError:
             continue
-        entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None)
-        if problem is None and entry != "template" and entities.get("part", "mag") == "mag":
-            ranked = preference(entities, entry), path
-            key = match["participant"], match["session"]
-            found[key] = min(ranked, found.get(key, ranked))
-    return {key: path for key, (_, path) in found.items()}
+        entry, problem = _entry(entities, sidecar, kind, label, space)
+        if problem is None:
+            other = OtherImage(path, entry, preference(entities, entry))
+            found.setdefault((match["participant"], match["session"]), []).append(other)
+    return {key: sorted(images, key=lambda one: (one.preference, one.path)) for key, images in found.items()}
 
 
-def _with_t1w(candidate: Candidate, anatomy: Mapping[tuple[str, str | None], str]) -> Candidate:
+def _with_t1w(candidate: Candidate, anatomy: _Sessions) -> Candidate:
+    """The candidate with the T1-weighted image of its session, not one in template space."""
     scan = candidate.scan
-    t1w = anatomy.get((scan.participant_id, scan.session_id))
+    images = anatomy.get((scan.participant_id, scan.session_id), ())
+    t1w = next((one.path for one in images if one.entry != "template"), None)
     return candidate if t1w is None else dataclasses.replace(candidate, scan=dataclasses.replace(scan, t1w=t1w))
+
+
+def _with_others(candidate: Candidate, others: Mapping[str, _Sessions]) -> Candidate:
+    """The candidate with the images of further kinds of its session."""
+    key = candidate.scan.participant_id, candidate.scan.session_id
+    return dataclasses.replace(candidate, others={suffix: found.get(key, ()) for suffix, found in others.items()})
+
+
+def _paths(others: Mapping[str, Sequence[OtherImage]]) -> list[str]:
+    return [one.path for images in others.values() for one in images]
 
 
 def read_shared_sidecar(root: Path, kind: ImageKind = T1W) -> dict[str, object]:
@@ -199,15 +222,23 @@ def _candidate(
         tables.impossible.append(
             f"sidecar of {path}, MagneticFieldStrength '{str(tesla)[:40]}' (not a positive number)"
         )
+    entry, problem = _entry(entities, sidecar, kind, label, space)
+    if problem is not None:
+        return Candidate(scan.dropped(problem)), None
+    return described(scan, tables, sidecar, entry, preference(entities, entry))
+
+
+def _entry(
+    entities: Mapping[str, str], sidecar: Mapping[str, object], kind: ImageKind, label: str, space: str
+) -> tuple[str, str | None]:
+    """Where an image enters, and why it cannot be used."""
     stripped = sidecar.get("SkullStripped")
     entry, problem = entry_of(entities, stripped if isinstance(stripped, bool) else None, kind, space)
     if entities.get("part", "mag") != "mag":
         problem = f"not the magnitude image: part-{entities['part']}"
-    if label and entities.get("label") != label:
+    if kind.normalised and entities.get("label") != label:
         problem = f"another map than cohort.label: label-{entities.get('label', '(absent)')}"
-    if problem is not None:
-        return Candidate(scan.dropped(problem)), None
-    return described(scan, tables, sidecar, entry, preference(entities, entry))
+    return entry, problem
 
 
 def row_problem(scan: Scan, tables: BidsTables) -> str | None:
@@ -254,10 +285,12 @@ def _misnamed(path: str, kind: ImageKind) -> Candidate:
     )
 
 
-def _other_images(matches: Mapping[str, re.Match[str] | None], used: Collection[str], kind: ImageKind) -> list[str]:
+def _other_images(
+    matches: Mapping[str, re.Match[str] | None], used: Collection[str], kind: ImageKind, of: Collection[str]
+) -> list[str]:
     suffixes = [match["suffix"] for path, match in matches.items() if match is not None and path not in used]
     kinds = listed(f"{suffix} {count}" for suffix, count in sorted(Counter(suffixes).items()))
-    folders = "/ and ".join(sorted({kind.folder, T1W.folder}))
+    folders = "/ and ".join(sorted(of))
     notes = [f"{counted(len(suffixes), 'image')} of other kinds in {folders}/ ignored: {kinds}"] if suffixes else []
     unnamed = [path for path, match in matches.items() if match is None and not _ends_as(path, kind)]
     unnamed = [path for path in unnamed if re.fullmatch(_PLACE.format(folder=kind.folder), path)]

@@ -170,7 +170,8 @@ def _digests(root: Path, scans: Sequence[Scan]) -> dict[str, str | BadInputError
         try:
             one_file = is_image(scan.file) or is_pair(scan.file)
             own = image_digest(root / scan.file) if one_file else _series_digest(root, scan.file)
-            return own if scan.t1w is None else text_digest(f"{own} {image_digest(root / scan.t1w)}")
+            others = [image_digest(root / path) for path in (scan.t1w, *scan.further) if path]
+            return text_digest(" ".join([own, *others])) if others else own
         except BadInputError as error:
             return BadInputError(str(error).replace(f"{root}/", ""))
 

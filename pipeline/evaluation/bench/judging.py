@@ -137,7 +137,7 @@ class Judge:
             "scores": cohort.layout.scores_of_scan(cohort.name, scan.name),
             "sums": cohort.layout.sums_of_scan(cohort.name, scan.name),
         }
-        inputs = {"t1w": self.digests.digest(files.image), "brain_mask": self.digests.digest(files.brain_mask)}
+        inputs = {"seen": self.digests.joined(files.seen)}
         for one in networks:
             inputs[one.name] = one.network.weights_digest
             inputs |= {f"{one.name} {place}": control.digest for place, control in enumerate(one.network.controls)}

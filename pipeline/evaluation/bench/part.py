@@ -70,9 +70,10 @@ class Part:
         What the section *Further results of the evaluation* shows of it, in this order.
     options : mapping of str to str
         Arguments of the command that only it takes, each with the sentence that says so.
-    usual, any_task, trains, last : bool
-        Whether it is asked by default; defined for several classes and for numbers too; trains networks with the recipe
-        of the run; done after the others, since it may find nothing to do.
+    usual, any_task, several_images, trains, last : bool
+        Whether it is asked by default; defined for several classes and for numbers too; defined for networks that see
+        several images; trains networks with the recipe of the run; done after the others, since it may find nothing to
+        do.
     """
 
     name: str
@@ -87,5 +88,6 @@ class Part:
     options: Mapping[str, str] = field(default_factory=dict)
     usual: bool = False
     any_task: bool = False
+    several_images: bool = False
     trains: bool = False
     last: bool = False

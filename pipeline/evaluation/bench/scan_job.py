@@ -35,7 +35,7 @@ from heatlas.pipeline.evaluation.scores.stability import Explain, shift_correlat
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
-from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.regions.audit import read_brain
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
@@ -147,7 +147,7 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
     """
     device = chosen_device(task.training)
     first = task.networks[0].network.load(device)
-    volume = torch.from_numpy(read_network_volume(task.files, first.input))[None, None].to(device)
+    volume = torch.from_numpy(read_channels(task.files, first.input))[None].to(device)
     brain = read_brain(task.files.brain_mask, first.input.template_grid)
     box = first.input.box
     labels = task.atlas.labels_in(box)

@@ -138,7 +138,9 @@ class Bench:
         explanations, spec = self.explanations(self.config), configured_input(self.config)
         conditional = [asked for asked in explanations if hasattr(asked.entry.record, "require")]
         if conditional:
-            network = build_network(self.config.model, spec.shape, len(task_of(self.config.cohort).outputs)).eval()
+            network = build_network(
+                self.config.model, spec.shape, len(task_of(self.config.cohort).outputs), spec.channels
+            ).eval()
             require_all_defined(network, spec, PackedAtlas.of(self.atlas), conditional)
 
     def explanations(self, config: Config) -> tuple[Explanation, ...]:

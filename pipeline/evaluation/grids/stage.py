@@ -92,7 +92,7 @@ class GridJobs(Judge):
         )  # fmt: skip
         inputs = {"weights": network.weights_digest}
         for place, one in enumerate(files):
-            inputs[f"cell {place}"] = f"{self.digests.digest(one.image)} {self.digests.digest(one.brain_mask)}"
+            inputs[f"cell {place}"] = self.digests.joined(one.seen)
         inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
         facts = [
             number, dataclasses.astuple(grid), [one.name for one in scans], every, cohort.config.seed,

@@ -32,7 +32,7 @@ class SideJobs(Judge):
             task = ScanOfSides(
                 files, network, self.cohort.config.cohort.positive, self.cohort.config.training, self.cohort.atlas
             )
-            inputs = {"t1w": self.digests.digest(files.image), "brain_mask": self.digests.digest(files.brain_mask)}
+            inputs = {"seen": self.digests.joined(files.seen)}
             inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
             facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest]
             path = self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)

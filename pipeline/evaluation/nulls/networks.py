@@ -121,7 +121,10 @@ def randomised(loaded: LoadedModel, layers: int | None, seed: int, volumes: Tens
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         members = members_of(model)
-        fresh = [build_network(loaded.settings, loaded.input.shape, len(loaded.classes)) for _ in members]
+        fresh = [
+            build_network(loaded.settings, loaded.input.shape, len(loaded.classes), loaded.input.channels)
+            for _ in members
+        ]
     names = layers_with_parameters(model)[::-1][:layers]
     for member, drawn in zip(members, fresh, strict=True):
         if layers is None:

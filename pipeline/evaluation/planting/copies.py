@@ -192,7 +192,7 @@ def planting_jobs(
         for one in person.copies:
             files = copies.scan(one.participant_id, one.session_id, resolution)
             outputs |= {f"{one.label}_t1w": files.image, f"{one.label}_mask": files.brain_mask}
-        inputs = {"t1w": digests.digest(source.image), "brain_mask": digests.digest(source.brain_mask)}
+        inputs = {"seen": digests.joined(source.seen)}
         facts = [person.severity, person.unused, person.marked, changes, atlas.source_digest, config.seed, start]
         arguments = (person, source, config.regions.atlas, changes, start, config.seed)
         key = unit_key(inputs, facts, plant_person)

@@ -184,7 +184,7 @@ def copying_jobs(
         for which in (PLAIN, MARKED):
             files = copies.scan(scan.participant_id, f"ses-{which}", spec.resolution_mm)
             outputs |= {f"{which}_t1w": files.image, f"{which}_mask": files.brain_mask}
-        inputs = {"t1w": digests.digest(source.image), "brain_mask": digests.digest(source.brain_mask)}
+        inputs = {"seen": digests.joined(source.seen)}
         start = None if spec.box is None else spec.box.start
         key = unit_key(inputs, [start, spec.resolution_mm, MARKER_MM, MARKER_OFFSET], mark_scan)
         jobs.append(Job(STAGE, f"{NAME}_{scan.participant_id}", key, outputs, mark_scan, (source, spec)))

@@ -96,7 +96,7 @@ def judge_backbone(
     task = BackboneToJudge(tuple(left), files, networks, parts, configured_input(config), config)
     inputs = {f"network {place}": digests.digest(one.weights) for place, one in enumerate(networks)}
     for scan, one in zip(left, files, strict=True):
-        inputs[scan.name] = f"{digests.digest(one.image)} {digests.digest(one.brain_mask)} {scan.diagnosis} {scan.site}"
+        inputs[scan.name] = f"{digests.joined(one.seen)} {scan.diagnosis} {scan.site}"
     digests.save()
     outputs = dict(zip(("table", "columns"), REPRESENTATIONS_TABLE.files(layout), strict=True))
     key = unit_key(inputs, [with_body(settings), config.seed], write_judged)

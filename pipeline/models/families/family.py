@@ -29,10 +29,13 @@ class Architecture:
         The family by name, and its settings.
     input_shape : tuple of int
         Voxels of the network's input.
+    images : int
+        Images that enter, one channel each.
     """
 
     settings: ModelConfig
     input_shape: Shape
+    images: int = 1
 
 
 NOT_INHERENT = {
@@ -77,7 +80,8 @@ class Family:
     settings : type
         Its settings: a record that stands beside it, and whose ``architecture`` may be `name`.
     build : callable
-        ``build(shape, settings, outputs)``: a network for a grid, with weights drawn by torch's generator.
+        ``build(shape, settings, outputs)``: a network for a grid, with weights drawn by torch's generator; with
+        `several_images` also ``build(shape, settings, outputs, images)``.
     smallest_side : callable
         ``smallest_side(settings)``: fewest voxels along an axis of the input.
     require_fits : callable
@@ -103,11 +107,13 @@ class Family:
         Attribution methods that are not defined for the family, each with the reason.
     needs : mapping of str to mapping
         Settings that a method needs here and that are not its defaults.
+    several_images : bool
+        Whether it takes several images as channels.
     """
 
     name: str
     settings: type[ModelConfig]
-    build: Callable[[Shape, Any, int], StagedModel]
+    build: Callable[..., StagedModel]
     smallest_side: Callable[[Any], int]
     require_fits: Callable[[Shape, Any], None]
     described: Callable[[Any], str]
@@ -120,6 +126,15 @@ class Family:
     stored: Callable[[Any], Any] = lambda settings: settings
     refused: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    several_images: bool = False
+
+    def require_images(self, images: int) -> None:
+        """Refuse several images as channels where the family takes one; raises `UsageError`."""
+        if images > 1 and not self.several_images:
+            raise UsageError(
+                f"cohort.further_suffixes: networks of the family {self.name} see one image, not {images} as channels. "
+                'Choose another model.architecture, such as "founding", "sfcn" or "resnet10", or take the setting out.'
+            )
 
     def require_method(self, method: str) -> None:
         """Refuse an attribution method that is not defined for this family.
@@ -142,13 +157,14 @@ class Family:
 def padded_family(
     name: str,
     settings: type[ModelConfig],
-    build: Callable[[Shape, Any, int], StagedModel],
+    build: Callable[..., StagedModel],
     smallest: Callable[[Any], int],
     described: str | Callable[[Any], str],
     refused: Mapping[str, str] | None = None,
     needs: Mapping[str, Mapping[str, Any]] | None = None,
     step: Callable[[Any], int] = lambda _: 1,
     has_attention: bool = False,
+    several_images: bool = False,
 ) -> Family:
     """A family that sees every voxel (or all that fill a step), on grids that leave two voxels per axis."""
 
@@ -166,6 +182,7 @@ def padded_family(
         covering_side=lambda side, settings: max(-(-side // step(settings)) * step(settings), smallest(settings)),
         seen_side=lambda side, settings: side // step(settings) * step(settings),
         refused={**({} if has_attention else NO_ATTENTION), **(refused or {}), **NOT_INHERENT}, needs=needs or {},
+        several_images=several_images,
     )  # fmt: skip
 
 

@@ -151,7 +151,7 @@ def with_weights(network: nn.Module, path: Path) -> nn.Module:
     return network
 
 
-def _build(shape: Shape, settings: ForeignConfig, outputs: int) -> StagedModel:
+def _build(shape: Shape, settings: ForeignConfig, outputs: int, images: int = 1) -> StagedModel:
     import torch
 
     from heatlas.pipeline.models.families.family import Architecture
@@ -162,7 +162,7 @@ def _build(shape: Shape, settings: ForeignConfig, outputs: int) -> StagedModel:
         return ForeignNetwork([network], network)
     if settings.weights:
         with_weights(network, Path(settings.weights))
-    volume = torch.rand((1, 1, *shape), generator=torch.Generator().manual_seed(0))
+    volume = torch.rand((1, images, *shape), generator=torch.Generator().manual_seed(0))
     form = OutputForm(settings.output, settings.output_item, settings.bins)
     model = adapted(network.float(), volume, outputs, form)
     model.architecture = Architecture(settings, shape)
@@ -201,4 +201,5 @@ FOREIGN = Family(
     refused={**NO_ATTENTION, **NOT_INHERENT},
     needs={"lrp": {"batch_norm": "identity"}},  # whether normalisations follow convolutions is not known
     stored=lambda settings: replace(settings, weights=""),
+    several_images=True,
 )

@@ -40,6 +40,8 @@ class FoundingCNN(StagedModel):
         Whether there are biases and batch normalisation; without, the logits of ``c x`` are ``c`` times those of x.
     outputs : int
         Output units: one per class, or one for a number.
+    images : int
+        Images that enter, one channel each.
 
     Raises
     ------
@@ -62,6 +64,7 @@ class FoundingCNN(StagedModel):
         dropout: float = 0.4,
         bias: bool = True,
         outputs: int = 2,
+        images: int = 1,
     ) -> None:
         if len(channels) != len(pools):
             raise ValueError(f"channels {tuple(channels)} and pools {tuple(pools)} must be equally long.")
@@ -73,7 +76,7 @@ class FoundingCNN(StagedModel):
                 nn.ReLU(),
                 nn.MaxPool3d(pool),
             )
-            for before, after, pool in zip((1, *channels[:-1]), channels, pools, strict=True)
+            for before, after, pool in zip((images, *channels[:-1]), channels, pools, strict=True)
         ]
         hidden = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(features, hidden_units, bias), nn.ReLU())
         output = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden_units, outputs, bias))

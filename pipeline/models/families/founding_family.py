@@ -36,10 +36,10 @@ class FoundingConfig(ModelConfig):
         return [(len(self.channels) == len(self.pools), "model.channels and model.pools must be equally long")]
 
 
-def _founding(shape: Shape, settings: FoundingConfig, outputs: int) -> StagedModel:
+def _founding(shape: Shape, settings: FoundingConfig, outputs: int, images: int = 1) -> StagedModel:
     from heatlas.pipeline.models.families.founding import FoundingCNN
 
-    return FoundingCNN(shape, outputs=outputs, **settings.own)
+    return FoundingCNN(shape, outputs=outputs, images=images, **settings.own)
 
 
 def _founding_text(settings: FoundingConfig) -> str:
@@ -71,4 +71,5 @@ FOUNDING = Family(
     covering_side=lambda side, settings: geometry.covering_side(side, settings.pools),
     seen_side=lambda side, settings: geometry.seen_side(side, settings.pools),
     refused={**HIDDEN_LAYER, **NO_ATTENTION, **NOT_INHERENT},
+    several_images=True,
 )

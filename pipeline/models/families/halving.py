@@ -47,7 +47,7 @@ class Conv5FC3Config(ModelConfig):
     """Before the first linear layer."""
 
 
-def sfcn(shape: Shape, settings: SFCNConfig, outputs: int) -> StagedModel:
+def sfcn(shape: Shape, settings: SFCNConfig, outputs: int, images: int = 1) -> StagedModel:
     """SFCN. Stages: the blocks, of which the last keeps the grid and has filters of one voxel; the head."""
     from torch import nn
 
@@ -56,7 +56,7 @@ def sfcn(shape: Shape, settings: SFCNConfig, outputs: int) -> StagedModel:
     *pooled, last = settings.channels
     blocks = [
         nn.Sequential(*_convolution(before, after), nn.MaxPool3d(2, ceil_mode=True), nn.ReLU())
-        for before, after in pairwise((1, *pooled))
+        for before, after in pairwise((images, *pooled))
     ]
     blocks.append(nn.Sequential(nn.Conv3d(pooled[-1], last, 1), nn.BatchNorm3d(last), nn.ReLU()))
     # A linear layer after pooling is the last convolution of the paper, of one voxel.
@@ -66,7 +66,7 @@ def sfcn(shape: Shape, settings: SFCNConfig, outputs: int) -> StagedModel:
     return model
 
 
-def conv5_fc3(shape: Shape, settings: Conv5FC3Config, outputs: int) -> StagedModel:
+def conv5_fc3(shape: Shape, settings: Conv5FC3Config, outputs: int, images: int = 1) -> StagedModel:
     """Conv5-FC3. Stages: the blocks, each hidden layer, the last layer."""
     from torch import nn
 
@@ -74,7 +74,7 @@ def conv5_fc3(shape: Shape, settings: Conv5FC3Config, outputs: int) -> StagedMod
 
     blocks = [
         nn.Sequential(*_convolution(before, after), nn.ReLU(), nn.MaxPool3d(2, ceil_mode=True))
-        for before, after in pairwise((1, *settings.channels))
+        for before, after in pairwise((images, *settings.channels))
     ]
     halved = 2 ** len(settings.channels)
     features = settings.channels[-1] * math.prod(-(-side // halved) for side in shape)
@@ -115,7 +115,14 @@ def _channels(channels: Sequence[int]) -> str:
 
 
 HALVING_FAMILIES: Sequence[Family] = (
-    padded_family("sfcn", SFCNConfig, sfcn, lambda settings: 2 ** (len(settings.channels) - 1) + 1, _sfcn_text),
+    padded_family(
+        "sfcn",
+        SFCNConfig,
+        sfcn,
+        lambda settings: 2 ** (len(settings.channels) - 1) + 1,
+        _sfcn_text,
+        several_images=True,
+    ),
     padded_family(
         "conv5-fc3",
         Conv5FC3Config,
@@ -123,5 +130,6 @@ HALVING_FAMILIES: Sequence[Family] = (
         lambda settings: 2 ** len(settings.channels) + 1,
         _conv5_fc3_text,
         refused=HIDDEN_LAYER,
+        several_images=True,
     ),
 )

@@ -106,13 +106,13 @@ def _residual_blocks(settings: ResNetConfig) -> list[int]:
     return {"resnet10": [1, 1, 1, 1], "resnet18": [2, 2, 2, 2]}[settings.architecture]
 
 
-def resnet(shape: Shape, settings: ResNetConfig, outputs: int) -> StagedModel:
+def resnet(shape: Shape, settings: ResNetConfig, outputs: int, images: int = 1) -> StagedModel:
     """A residual network. Stages: the stem, four groups of blocks, the head."""
     from monai.networks.nets.resnet import ResNet
 
     blocks = _residual_blocks(settings)
     net = ResNet(
-        "basic", blocks, [64, 128, 256, 512], n_input_channels=1, conv1_t_stride=settings.stem_stride,
+        "basic", blocks, [64, 128, 256, 512], n_input_channels=images, conv1_t_stride=settings.stem_stride,
         widen_factor=settings.width, num_classes=outputs,
     )  # fmt: skip
     return _staged(stages_of_resnet(net), shape, settings, net)
@@ -128,13 +128,13 @@ def stages_of_resnet(net: ResNet) -> list[nn.Module]:
     return [stem, net.layer1, net.layer2, net.layer3, net.layer4, head]
 
 
-def densenet(shape: Shape, settings: DenseNetConfig, outputs: int) -> StagedModel:
+def densenet(shape: Shape, settings: DenseNetConfig, outputs: int, images: int = 1) -> StagedModel:
     """DenseNet-121. Stages: the stem, four dense blocks with their transitions, the head."""
     from monai.networks.nets.densenet import DenseNet121
     from torch import nn
 
     net = DenseNet121(
-        3, 1, outputs, init_features=settings.first_channels, growth_rate=settings.growth,
+        3, images, outputs, init_features=settings.first_channels, growth_rate=settings.growth,
         dropout_prob=settings.dropout,
     )  # fmt: skip
     parts = dict(net.features.named_children())
@@ -145,23 +145,23 @@ def densenet(shape: Shape, settings: DenseNetConfig, outputs: int) -> StagedMode
     return _staged(stages, shape, settings, net)
 
 
-def _seresnet(shape: Shape, settings: SEResNetConfig, outputs: int) -> StagedModel:
+def _seresnet(shape: Shape, settings: SEResNetConfig, outputs: int, images: int = 1) -> StagedModel:
     from monai.networks.nets.senet import SEResNet50
     from torch import nn
 
     net = SEResNet50(
-        spatial_dims=3, in_channels=1, num_classes=outputs, dropout_prob=settings.dropout or None
+        spatial_dims=3, in_channels=images, num_classes=outputs, dropout_prob=settings.dropout or None
     )  # fmt: skip
     dropout = [] if net.dropout is None else [net.dropout]
     head = nn.Sequential(net.adaptive_avg_pool, *dropout, nn.Flatten(), net.last_linear)
     return _staged([net.layer0, net.layer1, net.layer2, net.layer3, net.layer4, head], shape, settings, net)
 
 
-def _efficientnet(shape: Shape, settings: EfficientNetConfig, outputs: int) -> StagedModel:
+def _efficientnet(shape: Shape, settings: EfficientNetConfig, outputs: int, images: int = 1) -> StagedModel:
     from monai.networks.nets.efficientnet import EfficientNetBN, MBConvBlock
     from torch import nn
 
-    net = EfficientNetBN("efficientnet-b0", pretrained=False, spatial_dims=3, in_channels=1, num_classes=outputs)
+    net = EfficientNetBN("efficientnet-b0", pretrained=False, spatial_dims=3, in_channels=images, num_classes=outputs)
     blocks = [module for module in net.modules() if isinstance(module, MBConvBlock)]
     for number, block in enumerate(blocks):
         block.drop_connect_rate = settings.drop_connect * number / len(blocks)
@@ -172,10 +172,10 @@ def _efficientnet(shape: Shape, settings: EfficientNetConfig, outputs: int) -> S
     return _staged([stem, *net._blocks, last, head], shape, settings, net)
 
 
-def _vit(shape: Shape, settings: ViTConfig, outputs: int) -> StagedModel:
+def _vit(shape: Shape, settings: ViTConfig, outputs: int, images: int = 1) -> StagedModel:
     from heatlas.pipeline.models.families.vit import build
 
-    return build(shape, settings, outputs)
+    return build(shape, settings, outputs, images)
 
 
 def _staged(stages: Sequence[nn.Module], shape: Shape, settings: ModelConfig, net: nn.Module) -> StagedModel:
@@ -200,17 +200,19 @@ def _resnet_text(layers: int) -> str:
 
 
 MONAI_FAMILIES: Sequence[Family] = (
-    padded_family("resnet10", ResNetConfig, resnet, _resnet_side, _resnet_text(10)),
-    padded_family("resnet18", ResNetConfig, resnet, _resnet_side, _resnet_text(18)),
+    padded_family("resnet10", ResNetConfig, resnet, _resnet_side, _resnet_text(10), several_images=True),
+    padded_family("resnet18", ResNetConfig, resnet, _resnet_side, _resnet_text(18), several_images=True),
     padded_family(
         "densenet121", DenseNetConfig, densenet, lambda _: 61,
         "was a DenseNet-121 [@densenet] in three dimensions, as in MONAI [@monai]",
         needs={"lrp": {"batch_norm": "identity"}},  # normalisations come before convolutions and cannot be folded
+        several_images=True,
     ),
     padded_family(
         "seresnet50", SEResNetConfig, _seresnet, lambda _: 35,
         "was an SE-ResNet-50, a residual network [@resnet] with squeeze and excitation [@senet], in three dimensions, "
         "as in MONAI [@monai]",
+        several_images=True,
     ),
     padded_family(
         "efficientnet-b0", EfficientNetConfig, _efficientnet, lambda _: 64,
@@ -219,6 +221,7 @@ MONAI_FAMILIES: Sequence[Family] = (
             "guided-backpropagation": SWISH,
             **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), NEGATIVE.format(" (Swish)")),
         },
+        several_images=True,
     ),
     padded_family(
         "vit", ViTConfig, _vit, lambda settings: 2 * settings.patch,
@@ -230,5 +233,6 @@ MONAI_FAMILIES: Sequence[Family] = (
         },
         step=lambda settings: settings.patch,
         has_attention=True,
+        several_images=True,
     ),
 )  # fmt: skip

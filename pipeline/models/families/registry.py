@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from heatlas.pipeline.models.families.bcos.records import BCOS_FAMILIES
@@ -63,24 +64,30 @@ def is_given(config: Config) -> bool:
     return bool(config.training.networks_of) or family_of(config.model).fitted_by == "nothing"
 
 
-def build_network(settings: ModelConfig, shape: Shape, outputs: int) -> StagedModel:
-    """A network with fresh weights, drawn by torch's generator.
+def build_network(settings: ModelConfig, shape: Shape, outputs: int, images: int = 1) -> StagedModel:
+    """A network with fresh weights, drawn by torch's generator, that takes `images` as channels.
 
     Raises
     ------
     BadInputError
         If the grid is too small for the family.
     UsageError
-        If the settings make more weights than can be trained.
+        If the settings make more weights than can be trained, or the family takes one image.
     """
     family = family_of(settings)
     family.require_fits(shape, settings)
-    return family.build(shape, settings, outputs)
+    family.require_images(images)
+    if images == 1:
+        return family.build(shape, settings, outputs)
+    model = family.build(shape, settings, outputs, images)
+    assert model.architecture is not None
+    model.architecture = dataclasses.replace(model.architecture, images=images)
+    return model
 
 
-def parameter_count(settings: ModelConfig, shape: Shape, outputs: int = 2) -> int:
+def parameter_count(settings: ModelConfig, shape: Shape, outputs: int = 2, images: int = 1) -> int:
     """Weights and biases of a network, without making them."""
     import torch
 
     with torch.device("meta"):
-        return sum(weight.numel() for weight in build_network(settings, shape, outputs).parameters())
+        return sum(weight.numel() for weight in build_network(settings, shape, outputs, images).parameters())

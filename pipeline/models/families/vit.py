@@ -106,12 +106,12 @@ class TransformerBlock(nn.Module):
         return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
 
 
-def build(shape: Shape, settings: ViTConfig, outputs: int) -> StagedModel:
+def build(shape: Shape, settings: ViTConfig, outputs: int, images: int = 1) -> StagedModel:
     """The network for a grid. Stages: the tokens with their positions, one per block, the last norm, the head."""
     from monai.networks.blocks.patchembedding import PatchEmbeddingBlock
 
     dim, patch, heads, dropout = settings.dim, settings.patch, settings.heads, settings.dropout
-    embedding = PatchEmbeddingBlock(1, shape, patch, dim, heads, dropout_rate=dropout)
+    embedding = PatchEmbeddingBlock(images, shape, patch, dim, heads, dropout_rate=dropout)
     grid = [side // patch for side in shape]
     positions = embedding.position_embeddings.detach().transpose(1, 2).reshape(1, dim, *grid)
     tokens = nn.Sequential(embedding.patch_embeddings, LearnedPositions(positions.clone()), embedding.dropout)

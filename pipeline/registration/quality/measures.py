@@ -38,7 +38,8 @@ QUALITY_COLUMNS = {
     "outside_share": "Share of the registered brain mask that lies outside the template's: eyes, optic nerves and "
     "skull base of a rough extraction, and what the map leaves over; with template-mask it is set to 0",
     "t1w_mutual_information": "Normalised mutual information, in the brain, of the image with the T1-weighted one of "
-    "its session, through which it was registered; the numbers before are of that one. n/a for T1-weighted images",
+    "its session, through which it was registered; the numbers before are of that one. Of several such images, the "
+    "worst. n/a for T1-weighted images alone",
     "t1w_shift_mm": "How far the rigid map from the T1-weighted image to this one moves the middle of the brain",
     "t1w_rotation_degrees": "Angle of the rotation of that map",
 }

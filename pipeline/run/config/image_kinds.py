@@ -1,8 +1,8 @@
-"""Which kind of image a cohort consists of: the suffix of its BIDS names, and what follows from it."""
+"""Which kinds of images a cohort consists of: the suffixes of their BIDS names, and what follows from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,3 +59,13 @@ KINDS: Mapping[str, ImageKind] = {
     )
 }  # fmt: skip
 T1W = KINDS["T1w"]
+
+
+def all_images(kinds: Sequence[ImageKind]) -> str:
+    """What the images of several kinds are of, in a sentence.
+
+    >>> all_images([KINDS["T1w"], KINDS["FLAIR"], KINDS["pet"]])
+    'T1-weighted brain MRI, FLAIR brain MRI and brain PET'
+    """
+    *others, last = (kind.images for kind in kinds)
+    return f"{', '.join(others)} and {last}" if others else last

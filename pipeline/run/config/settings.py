@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from heatlas.pipeline.run.config.cluster import ClusterConfig
 from heatlas.pipeline.run.config.evaluation import EvaluationConfig
-from heatlas.pipeline.run.config.image_kinds import KINDS, ImageKind, Suffix
+from heatlas.pipeline.run.config.image_kinds import KINDS, T1W, ImageKind, Suffix
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.networks import ModelConfig, default_network
 from heatlas.pipeline.run.config.number_classes import class_names, class_problems
@@ -78,10 +78,13 @@ class CohortConfig:
     """Where images enter: each as recognised (auto), or all as scans, as brains already extracted, or as brains
     already in template space."""
     suffix: Suffix = "T1w"
-    """Kind of image, by the last part of BIDS names: one kind, not several as channels. What is not a T1-weighted image
-    is registered through that of its session, or given in template space; docs/inputs.md."""
+    """Kind of image, by the last part of BIDS names. What is not a T1-weighted image is registered through that of its
+    session, or given in template space; docs/inputs.md."""
+    further_suffixes: tuple[Suffix, ...] = ()
+    """Further kinds of images of the same session, such as ``FLAIR``, which networks see as channels after the first.
+    Sessions that lack one of them are left out; docs/inputs.md."""
     label: Annotated[str, matching("[A-Za-z0-9]*", "hold letters and digits only")] = ""
-    """Which map of tissue, by ``label-`` of its name, such as ``GM``; for ``suffix = "probseg"`` only."""
+    """Which map of tissue, by ``label-`` of its name, such as ``GM``; for images of the kind ``probseg`` only."""
     oasis_image: Literal["subject", "atlas"] = "subject"
     """Image that is taken of an OASIS-1 download: the averaged head in the space of the scan (SUBJ_111), or the brain
     in the atlas of Talairach (T88_111)."""
@@ -123,8 +126,13 @@ class CohortConfig:
 
     @property
     def kind(self) -> ImageKind:
-        """What the images are."""
+        """What the images are; of several kinds, those of the first."""
         return KINDS[self.suffix]
+
+    @property
+    def kinds(self) -> tuple[ImageKind, ...]:
+        """The kinds of images, in the order of the channels that networks see."""
+        return tuple(KINDS[suffix] for suffix in (self.suffix, *self.further_suffixes))
 
     def checks(self) -> list[tuple[bool, str]]:
         """How settings relate: whether that holds, and the message if it does not."""
@@ -143,8 +151,16 @@ class CohortConfig:
             *((False, f"cohort: {text}") for text in class_problems(self.labels, self.contrast_column)),
             (not (self.target and classes), "cohort.target and cohort.classes exclude each other"),
             (
-                (self.suffix == "probseg") == bool(self.label),
+                ("probseg" in (self.suffix, *self.further_suffixes)) == bool(self.label),
                 'cohort.suffix = "probseg" and cohort.label (which map, such as "GM") go together: set both or none',
+            ),
+            (
+                len({self.suffix, *self.further_suffixes}) == 1 + len(self.further_suffixes),
+                "cohort.further_suffixes must name other kinds than cohort.suffix, each once",
+            ),
+            (
+                T1W.suffix not in self.further_suffixes,
+                'cohort.further_suffixes: T1-weighted images come first, as cohort.suffix = "T1w"',
             ),
             (
                 not self.target or self.split == "folds",
@@ -494,6 +510,11 @@ class Config:
                 training.augmentation.affine_probability == 0 or not objective.moves_maps,
                 'training.augmentation.affine_probability must be 0 where objective.kind = "guided" or '
                 "objective.frozen is true: masks and maps are not moved along",
+            ),
+            (
+                not cohort.further_suffixes or objective.kind == "task",
+                f'cohort.further_suffixes must be empty where objective.kind = "{objective.kind}": what is taught is '
+                "the map of one image",
             ),
         ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from heatlas.pipeline.run.config.image_kinds import KINDS, T1W
 from heatlas.pipeline.run.documents import read_toml
@@ -15,27 +16,33 @@ from heatlas.pipeline.run.layout.group_layout import GroupFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, space_and_resolution
 
 
+class ImageNames(NamedTuple):
+    """What the names of the registered images of a run hold: T1-weighted ones in a folder without settings."""
+
+    suffix: str = T1W.suffix
+    label: str = ""
+    further: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class RunLayout(GroupFiles):
     """Paths of one run folder."""
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
-        suffix, label = self.image_name
+        names = self.image_names
         return ScanFiles(
-            self.root, participant_id, session_id, resolution_mm, suffix=suffix, label=label, template=self.template
-        )
+            self.root, participant_id, session_id, resolution_mm, None, names.suffix, names.label, names.further,
+            self.template,
+        )  # fmt: skip
 
     @property
-    def image_name(self) -> tuple[str, str]:
-        """Suffix and label in the names of the registered images, as the settings of the run have them.
-
-        T1-weighted images in a folder without settings.
-        """
+    def image_names(self) -> ImageNames:
+        """What the names of the registered images hold, as the settings of the run have it."""
         try:
             status = self.config.stat()
         except OSError:
-            return T1W.suffix, ""
-        return _image_name(self.config, status.st_mtime_ns, status.st_size)
+            return ImageNames()
+        return _image_names(self.config, status.st_mtime_ns, status.st_size)
 
     def fold(self, index: int, repeat: int | None = None) -> FoldFiles:
         """Network of a fold; its first training by default, further repeats have subfolders."""
@@ -167,14 +174,16 @@ class RunLayout(GroupFiles):
 
 
 @functools.lru_cache(maxsize=16)
-def _image_name(config: Path, changed_ns: int, size: int) -> tuple[str, str]:
-    """Suffix and label in settings that were last changed then; those who use the settings refuse damaged ones."""
+def _image_names(config: Path, changed_ns: int, size: int) -> ImageNames:
+    """The names in settings that were last changed then; those who use the settings refuse damaged ones."""
     try:
         cohort = read_toml(config).get("cohort", {})
     except (OSError, ValueError):
-        return T1W.suffix, ""
-    suffix, label = str(cohort.get("suffix", T1W.suffix)), str(cohort.get("label", ""))
-    return (suffix, label) if suffix in KINDS else (T1W.suffix, "")
+        return ImageNames()
+    suffix, further = str(cohort.get("suffix", T1W.suffix)), cohort.get("further_suffixes", ())
+    if suffix not in KINDS or not all(one in KINDS for one in further):
+        return ImageNames()
+    return ImageNames(suffix, str(cohort.get("label", "")), tuple(further))
 
 
 @dataclass(frozen=True)
@@ -245,8 +254,11 @@ class EvaluationLayout(RunLayout):
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
         root = self.evaluation / "images" / self.images if self.images else self.root
-        suffix, label = self.image_name
-        return ScanFiles(root, participant_id, session_id, resolution_mm, self.tissue, suffix, label, self.template)
+        names = self.image_names
+        return ScanFiles(
+            root, participant_id, session_id, resolution_mm, self.tissue, names.suffix, names.label, names.further,
+            self.template,
+        )  # fmt: skip
 
     def grid_file(self, unit: str, name: str) -> Path:
         """Scores (TSV), invariance (TSV) or pictures (NPZ) of one grid."""

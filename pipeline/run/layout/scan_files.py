@@ -52,6 +52,8 @@ class ScanFiles:
         Voxels that are replaced when a network reads the scan (`pipeline.models.replaced_tissue`).
     suffix, label : str
         What the image is, as `pipeline.run.config.settings.CohortConfig` has it; part of its name.
+    further : tuple of str
+        Suffixes of images of further kinds.
     template : str
         As in the settings of the run; its name is part of the file names.
     """
@@ -63,6 +65,7 @@ class ScanFiles:
     tissue: Path | None = None
     suffix: str = "T1w"
     label: str = ""
+    further: tuple[str, ...] = ()
     template: str = DEFAULT_TEMPLATE
 
     @property
@@ -97,10 +100,24 @@ class ScanFiles:
 
     @property
     def image(self) -> Path:
-        """Brain in template space, float32, background 0: what networks see."""
-        label = f"_label-{self.label}" if self.label else ""
-        folder = self.folder / KINDS[self.suffix].folder
-        return folder / f"{self._prefix}{label}_desc-preproc_{self.suffix}.nii.gz"
+        """Brain in template space, float32, background 0: what networks see, or the first of its channels."""
+        return self.image_of(self.suffix)
+
+    @property
+    def images(self) -> tuple[Path, ...]:
+        """The image of each kind, in the order of the channels that networks see."""
+        return tuple(self.image_of(suffix) for suffix in (self.suffix, *self.further))
+
+    @property
+    def seen(self) -> tuple[Path, ...]:
+        """All that decides what a network sees of the scan: its images and its brain mask."""
+        return *self.images, self.brain_mask
+
+    def image_of(self, suffix: str) -> Path:
+        """The image of a kind in template space."""
+        kind = KINDS[suffix]
+        label = f"_label-{self.label}" if self.label and kind.normalised else ""
+        return self.folder / kind.folder / f"{self._prefix}{label}_desc-preproc_{suffix}.nii.gz"
 
     @property
     def t1w(self) -> Path:
@@ -123,7 +140,11 @@ class ScanFiles:
     @property
     def rigid_transform(self) -> Path:
         """From an image of another kind to the T1-weighted one of its session."""
-        return self._anat(f"{self.name}_from-{self.suffix}_to-T1w_mode-image_desc-rigid_xfm.mat")
+        return self.rigid_transform_of(self.suffix)
+
+    def rigid_transform_of(self, suffix: str) -> Path:
+        """The same of an image of a further kind."""
+        return self._anat(f"{self.name}_from-{suffix}_to-T1w_mode-image_desc-rigid_xfm.mat")
 
     @property
     def affine_transform(self) -> Path:
@@ -189,6 +210,11 @@ class ScanFiles:
     def region_table(self) -> Path:
         """Sums of this scan's maps over regions (TSV)."""
         return self.folder / "relevance" / f"{self._prefix}_desc-regions_relevance.tsv"
+
+    @property
+    def channel_table(self) -> Path:
+        """Sums of the maps of each kind of image over regions (TSV), where networks see several."""
+        return self.folder / "relevance" / f"{self._prefix}_desc-channels_relevance.tsv"
 
     @property
     def own_region_table(self) -> Path:

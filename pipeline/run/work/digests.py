@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,10 @@ class DigestCache:
         """SHA-256 of a file; "unreadable" where it cannot be read, so that its job reports why."""
         stamp = self.stamp(path)
         return "unreadable" if stamp is None else str(stamp[0])
+
+    def joined(self, paths: Iterable[Path]) -> str:
+        """Digests of several files, one after the other."""
+        return " ".join(map(self.digest, paths))
 
     def save(self) -> None:
         if self._changed:

@@ -23,7 +23,7 @@ def require_registered(files: ScanFiles) -> None:
     receipt = read_receipt(RunLayout(files.root).receipt(STAGE, files.name))
     if receipt is None:
         return
-    for path in (files.image, files.brain_mask):
+    for path in files.seen:
         written = receipt.outputs.get(path.relative_to(files.root).as_posix())
         stamp = stamp_of(path, written)
         if stamp is not None and written is not None and not same_content(stamp, written):

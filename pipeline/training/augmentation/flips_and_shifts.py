@@ -1,6 +1,6 @@
 """Augmentation of the founding study: sagittal flip and shift along the left-right axis.
 
-Volumes have shape (B, 1, D, H, W) with D the left-right axis (RAS+: index grows to the right).
+Volumes have shape (B, C, D, H, W), with D the left-right axis (RAS+: index grows to the right). Channels move together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from heatlas.pipeline.run.config.settings import TrainingConfig
 
 LEFT_RIGHT = 1
-"""Left-right axis of a single (1, D, H, W) volume."""
+"""Left-right axis of a single (C, D, H, W) volume."""
 
 
 def flip_and_shift(volumes: torch.Tensor, flips: Sequence[bool], shifts: Sequence[int]) -> torch.Tensor:
@@ -21,7 +21,7 @@ def flip_and_shift(volumes: torch.Tensor, flips: Sequence[bool], shifts: Sequenc
 
     Parameters
     ----------
-    volumes : Tensor, shape (B, 1, D, H, W)
+    volumes : Tensor, shape (B, C, D, H, W)
         Not changed.
     flips : sequence of bool, length B
     shifts : sequence of int, length B

@@ -36,7 +36,7 @@ class FurtherAugmentation:
 
         Parameters
         ----------
-        volumes : Tensor of float32, shape (B, 1, D, H, W)
+        volumes : Tensor of float32, shape (B, C, D, H, W)
             Intensities in [0, 1]; the background is and stays exactly 0.
         scans : array of int, shape (B,)
             Positions in the training part.
@@ -65,7 +65,7 @@ def _plain(volume: torch.Tensor) -> torch.Tensor:
 
 
 def transforms_of(config: AugmentationConfig, device: torch.device) -> tuple[Any, Any]:
-    """The enabled transforms of a (1, D, H, W) volume: spatial ones, and those of intensity.
+    """The enabled transforms of a (C, D, H, W) volume: spatial ones, and those of intensity.
 
     Both are a `monai.transforms.Compose`.
     """

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.models.inputs import NetworkInput, read_channels
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 
@@ -24,8 +24,8 @@ class ImageFeatures:
 
     Parameters
     ----------
-    means, spreads : array, shape (regions,)
-        Of the regions with voxels on the grid, in the order of their numbers.
+    means, spreads : array, shape (kinds of images * regions,)
+        Of the regions with voxels on the grid, in the order of their numbers; of the first kind of image first.
     smoothed : array of float32
         Flat, inside what the network sees.
     """
@@ -41,11 +41,13 @@ def image_features(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> 
     Raises
     ------
     BadInputError
-        If the scan cannot be read; see `pipeline.models.inputs.read_network_volume`.
+        If the scan cannot be read; see `pipeline.models.inputs.read_channels`.
     """
-    volume = standardised(read_network_volume(files, spec))
-    means, spreads = by_region(volume, atlas.labels_in(spec.box))
-    return ImageFeatures(means, spreads, smoothed(volume, min(spec.template_grid.voxel_sizes_mm)))
+    volumes, labels = [standardised(one) for one in read_channels(files, spec)], atlas.labels_in(spec.box)
+    voxel_mm = min(spec.template_grid.voxel_sizes_mm)
+    means, spreads = zip(*(by_region(one, labels) for one in volumes), strict=True)
+    coarse = [smoothed(one, voxel_mm) for one in volumes]
+    return ImageFeatures(np.concatenate(means), np.concatenate(spreads), np.concatenate(coarse))
 
 
 def standardised(volume: NDArray[np.float32]) -> NDArray[np.float32]:

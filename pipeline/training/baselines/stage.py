@@ -96,7 +96,7 @@ def compare_with_baselines(
         made = _predictions(layout, scans, files, split, config, atlas, executor, spec)
         return [baselines_table(task_of(config.cohort)).write(layout, made)]
 
-    read = [path for one in files for path in (one.image, one.brain_mask)]
+    read = [path for one in files for path in one.seen]
     tables = (SPLITS_TABLE, PREDICTIONS_TABLE, CLINICAL_TABLE, SCANS_TABLE)
     inputs = [*read, *(table.path(layout) for table in tables)]
     parameters = [config.cohort, config.seed, atlas.version, spec.box, spec.normalisation]

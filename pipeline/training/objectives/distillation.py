@@ -127,7 +127,7 @@ def frozen(context: Context, volumes: Tensor | KeptVolumes, distillation: Distil
     context : Context
         With a teacher.
     volumes : Tensor or KeptVolumes
-        Of the whole part, (N, D, H, W).
+        Of the whole part, (N, C, D, H, W).
     distillation : Distillation
     size : int
         Scans asked at a time.
@@ -141,7 +141,7 @@ def frozen(context: Context, volumes: Tensor | KeptVolumes, distillation: Distil
         raise UsageError("objective: distillation needs a teacher (objective.teacher, the folder of a run).")
     like = next(context.teacher.parameters())
     parts = (volumes[start : start + size] for start in range(0, len(volumes), size))
-    found = [_taught(context.teacher, part[:, None].to(like), distillation) for part in parts]
+    found = [_taught(context.teacher, part.to(like), distillation) for part in parts]
     answers = torch.cat([one.logits for one in found])
     if distillation.weight == 0:
         return replace(context, answers=answers, teacher=None)

@@ -28,7 +28,7 @@ from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import ImageNames, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.work.digests import file_digest
@@ -115,7 +115,7 @@ def context_of(
 
 
 def mean_control(config: Config, task: Task, training: LabelledVolumes) -> torch.Tensor:
-    """Mean of the scans of controls in a training part, (1, 1, D, H, W); of everyone for a number."""
+    """Mean of the scans of controls in a training part, (1, C, D, H, W); of everyone for a number."""
     places = torch.arange(len(training))
     if config.cohort.negative in task.outputs:
         places = places[on_host(training.targets) == task.outputs.index(config.cohort.negative)]
@@ -123,15 +123,16 @@ def mean_control(config: Config, task: Task, training: LabelledVolumes) -> torch
     total = torch.zeros(tuple(training.volumes.shape[1:]), dtype=torch.float64, device=training.targets.device)
     for place in places.tolist():
         total += training.volumes[place : place + 1][0]
-    return (total / len(places)).float()[None, None]
+    return (total / len(places)).float()[None]
 
 
 def _require_same_kind(config: Config) -> None:
     """Refuse unlabelled scans of another kind, or in the space of another template, than those of the run."""
     other = RunLayout(Path(config.objective.scans))
-    own = (config.cohort.suffix, config.cohort.label, template_name(config.registration.template))
-    if other.config.is_file() and (theirs := (*other.image_name, other.space)) != own:
-        said = [" ".join(filter(None, words)) for words in (theirs, own)]
+    names = ImageNames(config.cohort.suffix, config.cohort.label, config.cohort.further_suffixes)
+    own = (*names, template_name(config.registration.template))
+    if other.config.is_file() and (theirs := (*other.image_names, other.space)) != own:
+        said = [" ".join(filter(None, (one[0], one[1], *one[2], one[3]))) for one in (theirs, own)]
         raise UsageError(
             f"objective.scans: images of {other.root} are {said[0]}, and those of this run {said[1]}. Name a run on "
             "the same kind of image and template."
@@ -159,13 +160,13 @@ def require_explanations(config: Config, split: Split) -> None:
         for fold in split.folds:
             unlabelled_scans(config.objective, spec, fold)
     contexts = [context_of(config, task, spec, fold, (), device) for fold in split.folds]
-    network = build_network(config.model, spec.shape, len(task.outputs)).eval()
+    network = build_network(config.model, spec.shape, len(task.outputs), spec.channels).eval()
     kind = torch.float32 if task.is_number else torch.int64
     targets = torch.tensor([0.0, 1.0] if task.is_number else range(len(task.outputs)), dtype=kind)
     objective = with_explanations(
         objective_of(task, config.training, targets, family_of(config.model).loss), config, task
     )
-    batch = Batch(torch.full((1, 1, *spec.shape), 0.5), targets[-1:], torch.zeros(1, dtype=torch.int64))
+    batch = Batch(torch.full((1, spec.channels, *spec.shape), 0.5), targets[-1:], torch.zeros(1, dtype=torch.int64))
     for context in contexts[:1]:
         empty = torch.zeros_like(batch.volumes)
         objective.loss(network, batch, dataclasses.replace(context, annotated=None, reference=empty))
@@ -187,7 +188,7 @@ def unlabelled_scans(wanted: ObjectiveConfig, spec: NetworkInput, fold: Fold) ->
     found: dict[str, list[ScanFiles]] = {}
     for scan in ScanTable.read(layout).kept:
         files = layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
-        if scan.participant_id not in known and files.image.is_file() and files.brain_mask.is_file():
+        if scan.participant_id not in known and all(path.is_file() for path in files.seen):
             found.setdefault(scan.participant_id, []).append(files)
     if not found:
         raise UsageError(
@@ -202,9 +203,7 @@ def answered_by(teacher: nn.Module, volumes: LabelledVolumes, size: int) -> Labe
     """The volumes with the classes that a teacher finds, `size` asked at a time."""
     like = next(teacher.parameters())
     parts = (volumes.volumes[start : start + size] for start in range(0, len(volumes), size))
-    return dataclasses.replace(
-        volumes, targets=torch.cat([teacher(part[:, None].to(like)).argmax(1) for part in parts])
-    )
+    return dataclasses.replace(volumes, targets=torch.cat([teacher(part.to(like)).argmax(1) for part in parts]))
 
 
 def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:

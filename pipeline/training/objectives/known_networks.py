@@ -147,7 +147,7 @@ def backbone_weights(settings: ProbeConfig, spec: NetworkInput, fold: Fold) -> M
     """
     body, path = body_of(settings), Path(settings.backbone)
     if path.is_file():
-        network = build_network(body, spec.shape, 1)
+        network = build_network(body, spec.shape, 1, spec.channels)
         network.load_state_dict({**network.state_dict(), **from_file(path, network)})
         return _of_probe(network, spec, settings)
     files = backbone_files(settings.backbone, fold.index)
@@ -194,7 +194,7 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
     theirs, start = loaded.settings.architecture, members_of(loaded.model)[0]
     where = f"training.from_run: {files.weights} ({theirs})"
     with torch.device("meta"):
-        network = build_network(settings, spec.shape, len(task.outputs))
+        network = build_network(settings, spec.shape, len(task.outputs), spec.channels)
     last = f"_stages.{len(network.stages) - 1}." if loaded.classes != task.outputs else None
     wanted = _without_stage(network.state_dict(), last)
     try:

@@ -23,6 +23,7 @@ from heatlas.reports.analyses.findings import (
 )
 from heatlas.reports.analyses.verdicts import rows_where
 from heatlas.reports.content.relevance.evidence import evidence_block
+from heatlas.reports.content.relevance.kinds import kinds_table
 from heatlas.reports.explorer.of_run import region_explorer
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.regions import draw_regions
@@ -70,7 +71,7 @@ def build(material: Material) -> Mapping[str, Any]:
         "blocks": blocks if founding else [], "maps": listing(titles), "rule": rule(run),
         "table": leading_table(material, founding) if founding else None,
         "whole": [whole_table(material, name) for name in founding if run.leads_with_evidence],
-        "undefined": undefined * bool(founding),
+        "undefined": undefined * bool(founding), "kinds": kinds_table(material),
     }  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from heatlas.pipeline.cohort.people.balance import STRATUM
 from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
 from heatlas.pipeline.models.families.registry import family_of, is_solved
 from heatlas.pipeline.models.inputs import PERCENTILES
+from heatlas.pipeline.regions.channels import RELEVANCE_CHANNELS_TABLE
+from heatlas.pipeline.run.config.image_kinds import all_images
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import GUIDED_MAP
@@ -236,18 +238,20 @@ def _registration(run: RunRecord) -> str:
         parts.append("Brain masks that came with scans were used.")
     if "synthstrip" in sources:
         parts.append("Brains were extracted with SynthStrip [@synthstrip].")
-    kind, registered = run.config.cohort.kind, run.tables["registration"]
+    kind, *further = run.config.cohort.kinds
+    registered = run.tables["registration"]
     through = "t1w_mutual_information" in registered and bool(registered["t1w_mutual_information"].notna().any())
     if "template" in sources:
         parts.append("Images in template space that were not stripped were cut by the brain mask of the template.")
-    if settings.bias_correction and (kind.uneven or through):
+    if settings.bias_correction and (any(one.uneven for one in (kind, *further)) or through):
         parts.append("Intensity inhomogeneity was corrected with N4 [@n4].")
     of_template = f"the template {run.layout.space}"
     if run.layout.space == DEFAULT_TEMPLATE:
         of_template = "the ICBM152 2009c nonlinear asymmetric template [@template]"
     if through:
+        carried = listing([one.scan for one in (kind, *further) if one.through_t1w])
         parts.append(
-            f"Each {kind.scan} was registered to the T1-weighted scan of its session (rigid, mutual information), "
+            f"Each {carried} was registered to the T1-weighted scan of its session (rigid, mutual information), "
             "and taken to the template by the transform of that scan in one interpolation."
         )
     parts.append(
@@ -277,7 +281,7 @@ def _training(run: RunRecord) -> str:
     text = (
         f"The network {family_of(model).described(model)}. It saw "
         f"{'a box around the brain' if model.field_of_view == 'brain' else 'the whole template grid'}, each image "
-        f"scaled to the range 0 to 1 inside its brain mask{_cut_off(model)}.{_fitting(run)}"
+        f"scaled to the range 0 to 1 inside its brain mask{_cut_off(model)}.{_channels(run)}{_fitting(run)}"
     )
     if training.participants < 1:
         text += f" Of the training participants of each class {percent(training.participants, 0)} were used."
@@ -285,6 +289,17 @@ def _training(run: RunRecord) -> str:
     if training.repeats > 1:
         text += f" Each fold was trained {training.repeats} times with other seeds; maps are those of the first."
     return text
+
+
+def _channels(run: RunRecord) -> str:
+    """What entered as channels, where several images did."""
+    kinds = run.config.cohort.kinds
+    if len(kinds) == 1:
+        return ""
+    return (
+        f" The images of a session entered as channels ({all_images(kinds)}); a map is the sum of those of its "
+        f"channels, whose own sums are in {RELEVANCE_CHANNELS_TABLE.file}."
+    )
 
 
 def _fitting(run: RunRecord) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
+from heatlas.pipeline.run.config.image_kinds import all_images
 from heatlas.pipeline.statistics.associations.volume_association import ADJUSTED, REGION
 from heatlas.reports.analyses.audit_verdicts import LARGELY, PARTLY, correlation_of_folds
 from heatlas.reports.analyses.baselines import comparison
@@ -107,7 +108,7 @@ def _asked(run: RunRecord) -> str:
     names = [_SPELLED.get(name, name) for name in reversed(task.outputs)]
     goal = f"predict {task.column}" if task.is_number else f"tell {listing(names)} apart"
     whose = " of synthetic people" if run.is_synthetic else ""
-    images = run.config.cohort.kind.images
+    images = all_images(run.config.cohort.kinds)
     if run.config.training.networks_of:
         return (
             f"Networks that were trained on another cohort to {goal} were applied to {images}{whose}. "
