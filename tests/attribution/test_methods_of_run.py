@@ -135,7 +135,7 @@ def test_evidence_of_a_network_that_no_linear_layer_ends_is_refused_before_train
             asked = AttributionConfig(methods=("lrp",), start_value=start)  # type: ignore[arg-type]
             config = replace(CONFIG, model=model, attribution=asked)
             if model in refused and start == "evidence":
-                with pytest.raises(UsageError, match='attribution.start_value = "evidence": lrp from the evidence'):
+                with pytest.raises(UsageError, match=r'attribution\.start_value = "evidence": lrp from the evidence'):
                     require_settings(config, ("attribution",), elsewhere=False)
             else:
                 require_settings(config, ("attribution",), elsewhere=False)
