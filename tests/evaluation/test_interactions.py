@@ -8,17 +8,30 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.evaluation.bench.densities import CohortMaps
+from heatlas.pipeline.evaluation.interactions import sides
 from heatlas.pipeline.evaluation.interactions.sides import (
     SIDES_TABLE,
+    ScanOfSides,
     interaction,
     interaction_table,
+    paired_groups,
+    require_pairs,
+    score_sides,
     sided_groups,
 )
 from heatlas.pipeline.evaluation.interactions.sources import source_table, standardised_slopes
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.errors import UsageError
+
+SHAPE = (4, 5, 6)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +55,57 @@ def test_every_group_with_two_sides_is_asked_and_no_other() -> None:
     assert found["Hippocampus"] == ((48,), (47,))
     assert "Brain stem" not in found
     assert len(found) > 50
+
+
+def test_pairs_of_regions_are_found_by_name_and_others_refused() -> None:
+    groups = load_atlas("neuromorphometrics-cat12", template_grid(4.0)).regions.groups
+    found = paired_groups(groups, ["Hippocampus+ Amygdala", "Amygdala + Thalamus"])
+    assert found == {
+        "Hippocampus + Amygdala": ((47, 48), (31, 32)),
+        "Amygdala + Thalamus": ((31, 32), groups["Thalamus"]),
+    }
+    for pair, words in (
+        ("Hippocampus", "is not two groups"),
+        ("Amygdala + Amygdala", "is not two groups"),
+        ("Hippocampus + Amigdala", "no group Amigdala. Did you mean Amygdala?"),
+    ):
+        config = load_config(overrides={"evaluation": {"pairs": [pair]}})
+        with pytest.raises(UsageError, match=r"evaluation\.pairs") as caught:
+            require_pairs(config)
+        assert words in str(caught.value)
+    require_pairs(load_config(overrides={"evaluation": {"pairs": list(found)}}))
+
+
+def test_sides_and_pairs_of_a_linear_network_lose_their_own_contributions(tmp_path, monkeypatch) -> None:
+    generator = torch.Generator().manual_seed(2)
+    volume, mean = torch.rand((2, *SHAPE), generator=generator)
+    labels = np.arange(volume.numel()).reshape(SHAPE) % 5  # 1, 2: a; 3, 4: b
+    linear = nn.Linear(volume.numel(), 2)
+    evidence = ((linear.weight[1] - linear.weight[0]) * (volume - mean).flatten()).detach().numpy().reshape(SHAPE)
+    regions = [
+        SimpleNamespace(group=group, hemisphere=side, number=number)
+        for number, (group, side) in enumerate([("a", "left"), ("a", "right"), ("b", "left"), ("b", "right")], 1)
+    ]
+    table = SimpleNamespace(regions=regions, groups={"a": (1, 2), "b": (3, 4)})
+    atlas = SimpleNamespace(regions=table, labels_in=lambda _: labels)
+    loaded = SimpleNamespace(
+        model=StagedModel([nn.Sequential(nn.Flatten()), linear]).eval(), classes=("CN", "AD"),
+        input=SimpleNamespace(box=None),
+    )  # fmt: skip
+    network = SimpleNamespace(
+        load=lambda _: loaded, reference=lambda _: SimpleNamespace(mean=mean[None, None]), files=None
+    )
+    monkeypatch.setattr(sides, "read_network_volume", lambda *_: volume.numpy())
+    task = ScanOfSides(None, network, "AD", TrainingConfig(), atlas, ("b+a",))  # type: ignore[arg-type]
+    score_sides({"sides": tmp_path / "sides.tsv"}, task)
+    found = SIDES_TABLE.read(tmp_path / "sides.tsv").set_index("group")
+    of = {number: evidence[labels == number].sum() for number in range(5)}
+    wanted = {"a": (of[1], of[2]), "b": (of[3], of[4]), "b + a": (of[3] + of[4], of[1] + of[2])}
+    assert list(found.index) == list(wanted)
+    for group, (first, second) in wanted.items():
+        assert found.loc[group, ["left", "right", "both"]].tolist() == pytest.approx(
+            [first, second, first + second], abs=1e-5
+        )
 
 
 def table_of(folder: Path, name: str, rows: list[tuple[str, float, float, float]]) -> SimpleNamespace:

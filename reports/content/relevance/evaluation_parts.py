@@ -137,9 +137,11 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
         else "In no region does the interval exclude 0"
     )
     people = count(int(table["n_participants"].max()), "participant")
+    pairs = table["group"].str.contains(" + ", regex=False).any()
+    named = " Of a pair of regions the first stands under left, the second under right." * bool(pairs)
     text = (
-        f"The left side, the right side and both take the tissue of controls. {summary} (intervals over {people}, not "
-        f"corrected for {count(len(table), 'region')})."
+        f"The left side, the right side and both take the tissue of controls.{named} {summary} (intervals over "
+        f"{people}, not corrected for {count(len(table), 'region')})."
     )
     columns = [
         Column("group", "Region"), numeric("left", "Left", _milli), numeric("right", "Right", _milli),
