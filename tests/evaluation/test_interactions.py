@@ -25,7 +25,12 @@ from heatlas.pipeline.evaluation.interactions.sides import (
     score_sides,
     sided_groups,
 )
-from heatlas.pipeline.evaluation.interactions.sources import source_table, standardised_slopes
+from heatlas.pipeline.evaluation.interactions.sources import (
+    drawn_people,
+    slope_bounds,
+    source_table,
+    standardised_slopes,
+)
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import TrainingConfig
@@ -156,8 +161,9 @@ def test_classes_and_folds_do_not_pass_for_what_evidence_goes_with(shifts: tuple
 @pytest.mark.parametrize("missing", [(), (3,), (0, 5, 11)])
 def test_scans_without_a_volume_are_counted(missing: tuple[int, ...]) -> None:
     random = np.random.default_rng(5)
-    scans = [SimpleNamespace(scan_id=f"I{i}", label=("CN", "AD")[i % 2]) for i in range(24)]
-    cohort = SimpleNamespace(name="run", scans=scans, fold_of=lambda scan: int(scan.scan_id[1:]) // 12)
+    scans = [SimpleNamespace(scan_id=f"I{i}", participant_id=f"sub-{i}", label=("CN", "AD")[i % 2]) for i in range(24)]
+    config = SimpleNamespace(seed=1)
+    cohort = SimpleNamespace(name="run", config=config, scans=scans, fold_of=lambda scan: int(scan.scan_id[1:]) // 12)
     values = {one.scan_id: random.standard_normal(2) for one in scans}
     rows = CohortMaps(pd.DataFrame(), {("real", "m"): values}, np.ones(2), ("a", "b"), {}, values)
     volumes = pd.DataFrame(
@@ -171,3 +177,24 @@ def test_scans_without_a_volume_are_counted(missing: tuple[int, ...]) -> None:
     unknown = source_table(cohort, rows, ["m"], None)  # type: ignore[arg-type]
     assert unknown["volume_slope"].isna().all()
     assert set(unknown["n_missing"]) == {0}
+
+
+def test_intervals_of_slopes_are_those_of_drawing_people_anew() -> None:
+    """The closed form for two terms, draw by draw, against the regression of scans that are repeated as often."""
+    random = np.random.default_rng(6)
+    people = [f"sub-{i // 2}" for i in range(40)]
+    cell = np.arange(40) // 2 % 3
+    volume, intensity = random.standard_normal((2, 40))
+    evidence = -0.7 * volume + 0.3 * intensity + 0.5 * random.standard_normal(40) + cell
+    drawn = drawn_people(people, 1, 60)
+    assert drawn.shape == (60, 40)
+    assert (drawn.sum(1) == 40).all()
+    assert (drawn[:, ::2] == drawn[:, 1::2]).all()
+    for given in ((evidence, volume, intensity), (evidence, None, intensity)):
+        slopes = []
+        for row in drawn.astype(int):
+            again = [None if one is None else np.repeat(one, row) for one in given]
+            slopes.append(standardised_slopes(*again, np.repeat(cell, row))[:2])  # type: ignore[arg-type]
+        wanted = np.quantile(np.array(slopes), [0.025, 0.975], axis=0).T.ravel()
+        assert slope_bounds(*given, cell, drawn) == pytest.approx(wanted.tolist(), nan_ok=True, abs=1e-9)
+    assert all(np.isnan(slope_bounds(evidence[:5], volume[:5], intensity[:5], cell[:5], drawn[:, :5])))

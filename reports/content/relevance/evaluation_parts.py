@@ -170,13 +170,18 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
     columns = [
         Column("group", "Region"),
         numeric("volume_slope", "With volume", signed, "below 0: more evidence where the region is smaller"),
+        numeric("volume_low", "from", signed),
+        numeric("volume_high", "to", signed),
         numeric("intensity_slope", "With intensity", signed, "below 0: more evidence where the region is darker"),
+        numeric("intensity_low", "from", signed),
+        numeric("intensity_high", "to", signed),
         numeric("r2", "Share explained by both", fixed),
         numeric("n_scans", "Scans"),
     ]
     text = (
         "Evidence in each region is compared with the region's volume (from the registration) and its intensity, "
-        "within class and fold: standard deviations of evidence per standard deviation. Descriptive, not tested."
+        "within class and fold: standard deviations of evidence per standard deviation, with 95 % intervals over "
+        "participants. Descriptive, not tested."
     )
     both = rows.head(ROWS).dropna(subset=["volume_slope", "intensity_slope"])
     if len(both):
