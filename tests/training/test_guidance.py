@@ -398,6 +398,18 @@ class TestReadableGradients:
         np.testing.assert_allclose(DISTANCES[name](own, own), wanted, atol=1e-12)
         assert (DISTANCES[name](own, other) > wanted).all()
 
+    @pytest.mark.parametrize("name", DISTANCES)
+    def test_a_scan_without_a_gradient_teaches_nothing_and_leaves_the_others_their_share(self, name: str) -> None:
+        """All units of a scan may be off: its gradient is 0 everywhere, and that of the weights must not be NaN."""
+        weight = torch.tensor([0.3, -0.7, 0.2], dtype=torch.float64, requires_grad=True)
+        scale, guided = torch.tensor([[2.0], [0.0]], dtype=torch.float64), torch.rand(2, 3, dtype=torch.float64)
+        DISTANCES[name](scale * weight, guided).sum().backward()
+        both = weight.grad.clone()
+        weight.grad = None
+        DISTANCES[name](scale[:1] * weight, guided[:1]).sum().backward()
+        assert torch.isfinite(both).all()
+        assert both.tolist() == pytest.approx(weight.grad.tolist())
+
     def test_the_loss_is_that_of_both_gradients_by_hand(self) -> None:
         model, data = network(norm=False), batch()
         found = readable(TASK, "mse", 3.0).loss(model, data, Context())[0]

@@ -45,8 +45,8 @@ def negative_cosine(own: Tensor, guided: Tensor) -> Tensor:
     own, guided = own.flatten(1), guided.flatten(1)
     sizes = [values.detach().abs().amax(1, keepdim=True) for values in (own, guided)]
     known = ((sizes[0] > 0) & (sizes[1] > 0))[:, 0]
-    own, guided = (
-        torch.where(known[:, None], values / size, torch.ones_like(values))
+    own, guided = (  # the quotient of a map of zeros must be finite too, since its gradient counts before `where`
+        torch.where(known[:, None], values / torch.where(size > 0, size, 1), torch.ones_like(values))
         for values, size in zip((own, guided), sizes, strict=True)
     )
     return torch.where(known, -functional.cosine_similarity(own, guided, dim=1), own.new_zeros(()))
