@@ -5,8 +5,8 @@
     python benchmarks/claims.py run A2 RUN=demo/run              # makes a row again; folders by their names
 
 A record quotes the page that its numbers come from. A row whose quotation is no longer there is shown as stale and
-counts as open; `tests/run/test_claims.py` fails by the name of the claim. Numbers of a row that its quotations do not
-hold are refused there as well.
+counts as open; `tests/evaluation/test_claims.py` fails by the name of the claim. Numbers of a row that its quotations
+do not hold are refused there as well.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from pathlib import Path
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid, find_template
 from heatlas.pipeline.cohort.applied import read_scan, to_apply
-from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
+from heatlas.pipeline.cohort.demo.cohort import LONGITUDINAL_PARTICIPANTS, PARTICIPANTS, write_demo_cohort
 from heatlas.pipeline.cohort.people.balance import balance_sentence
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.sharing.manifest import write_comparison
@@ -265,7 +265,8 @@ def demo_command(arguments: argparse.Namespace) -> int:
     print(f"Synthetic demo cohort: {cohort}")
     with run_lock(RunLayout(arguments.out.resolve()).lock):
         with open_executor(arguments.n_procs) as executor:
-            write_demo_cohort(cohort, config.seed, executor=executor)
+            people = LONGITUDINAL_PARTICIPANTS if arguments.longitudinal else PARTICIPANTS
+            write_demo_cohort(cohort, config.seed, people, executor=executor, longitudinal=arguments.longitudinal)
         code = run_pipeline(RunInput(cohort, "demo"), arguments.out / "run", config, arguments)
     if not arguments.marker or code != EXIT_OK:
         return code

@@ -112,6 +112,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="then plant a scanner marker that goes with the diagnosis in training only, and train with and without "
         "guidance (as heatlas evaluate OUT/run --parts marker)",
     )
+    demo.add_argument(
+        "--longitudinal",
+        action="store_true",
+        help="60 people with three scans each, a year apart, of whom a third have MCI: for the pages on change, "
+        "conversion and prognosis; takes about five times as long",
+    )
 
     check = commands.add_parser("check", help="say what would be used, dropped and missing, and stop")
     check.add_argument("input", type=_path, metavar="INPUT", help=_INPUTS)

@@ -134,6 +134,10 @@ def _require_methods(config: Config) -> None:
         from heatlas.pipeline.explaining.requested import explanations_of_run
 
         explanations_of_run(config)
+    if settings.start_value == "evidence":
+        from heatlas.pipeline.explaining.requested import require_start  # torch takes a second
+
+        require_start(config)
 
 
 def atlas_groups(config: Config) -> frozenset[str]:

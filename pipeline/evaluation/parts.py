@@ -18,7 +18,7 @@ from heatlas.pipeline.evaluation.consensus.stage import agree
 from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLES
 from heatlas.pipeline.evaluation.grids.stage import GRID_METHODS, evaluate_grids, require_single
 from heatlas.pipeline.evaluation.grids.tables import GRID_TABLES
-from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE
+from heatlas.pipeline.evaluation.interactions.sides import INTERACTIONS_TABLE, require_pairs
 from heatlas.pipeline.evaluation.interactions.sources import SOURCES_TABLE
 from heatlas.pipeline.evaluation.interactions.stage import interactions
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
@@ -83,7 +83,7 @@ OWN: Sequence[Part] = (
     ),
     Part(
         "interactions", "the two sides of each region alone and together", extent={"controls"}, after=interactions,
-        tables=(INTERACTIONS_TABLE, SOURCES_TABLE),
+        require=lambda _, config: require_pairs(config), tables=(INTERACTIONS_TABLE, SOURCES_TABLE),
         shown=(
             Shown(
                 "Does the network need both sides of a region?", "interactions_of_sides", "--parts nulls interactions"

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 
+import torch
+
 from heatlas.pipeline.attribution.entry import Entry
+from heatlas.pipeline.attribution.graph.planner import plan_relevance
+from heatlas.pipeline.attribution.lrp.relevance import last_layer
 from heatlas.pipeline.attribution.method_settings import Setting, build_record, read_settings
 from heatlas.pipeline.attribution.registry import find_method
 from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.explaining.explanation import Explanation
-from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.map_names import LRP, names_of, settings_for
@@ -50,6 +55,26 @@ def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
 def usual_start(entry: Entry, config: Config) -> StartValue:
     """From which value a method starts unless something else is asked for."""
     return config.attribution.start_value if entry.usual_start == "run" else entry.usual_start
+
+
+def require_start(config: Config) -> None:
+    """Refuse LRP from the evidence of a network that no linear layer ends, before the network is trained.
+
+    Raises
+    ------
+    UsageError
+    """
+    attribution, task = config.attribution, task_of(config.cohort)
+    asked = attribution.start_value == "evidence" and LRP in attribution.methods and len(task.outputs) > 1
+    if not asked or config.training.networks_of:  # whose run was checked by itself
+        return
+    family = family_of(config.model)
+    with torch.random.fork_rng(devices=[]):
+        network = build_network(config.model, configured_input(config).shape, len(task.outputs)).eval()
+    try:
+        last_layer(plan_relevance(network, family.batch_norm(attribution.batch_norm)))
+    except UsageError as error:
+        raise UsageError(f'configuration: attribution.start_value = "evidence": {error}') from error
 
 
 def require_listed(methods: Sequence[str], settings: Sequence[str], where: str) -> None:

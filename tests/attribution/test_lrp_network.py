@@ -127,6 +127,9 @@ def test_evidence_does_not_level_off_and_needs_a_linear_layer_at_the_end() -> No
     pooled = nn.Sequential(*net[:4], nn.Conv3d(4, 2, 1).double(), nn.AdaptiveAvgPool3d(1), nn.Flatten()).eval()
     with pytest.raises(UsageError, match="logits are those of a linear layer"):
         lrp_beta(pooled, volumes, 1, [0.25], start="evidence")
+    for activation in (nn.ReLU(), nn.Tanh(), nn.LeakyReLU()):
+        with pytest.raises(UsageError, match="with nothing after it"):
+            lrp_beta(nn.Sequential(*net, activation).eval(), volumes, 1, [0.25], start="evidence")
 
 
 def test_negative_logit_gives_a_negated_map() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from heatlas.pipeline.attribution.registry import ENTRIES, METHODS
 from heatlas.pipeline.explaining.explained_scan import explain_scan
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.explaining.stage import explain_scans
+from heatlas.pipeline.models.families.foreign import ForeignConfig
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.models.inputs import from_network, read_network_volume
 from heatlas.pipeline.models.storage import load_model
@@ -30,6 +33,7 @@ from heatlas.pipeline.run.work import digests
 from heatlas.pipeline.run.work.digests import DigestCache, code_digest
 from heatlas.pipeline.statistics.comparison.rankings import rankings_of_run
 from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.workflows.preflight import require_settings
 
 NAME = "integratedGradientsSteps8"
 
@@ -107,6 +111,34 @@ def test_a_method_that_the_network_cannot_be_asked_is_refused_before_any_scan(tm
             DigestCache(made.layout.digests),
         )  # fmt: skip
     assert not list(made.layout.root.rglob("*_relevance.*"))
+
+
+OWN = """from torch import nn
+
+def averaged():
+    return nn.Sequential(nn.Conv3d(1, 2, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten())
+
+def linear():
+    return nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))
+"""
+
+
+def test_evidence_of_a_network_that_no_linear_layer_ends_is_refused_before_training(tmp_path: Path) -> None:
+    """In the checks that `heatlas check` and `heatlas run` share; a probe's head of several layers averages at last."""
+    (tmp_path / "own.py").write_text(OWN)
+    body = json.dumps({"architecture": "resnet10"})
+    own = {name: ForeignConfig(network=f"{tmp_path / 'own.py'}:{name}") for name in ("averaged", "linear")}
+    refused = (ProbeConfig(backbone="-", body=body, head="mlp-2"), own["averaged"])
+    accepted = (ProbeConfig(backbone="-", body=body), own["linear"])
+    for model in (*refused, *accepted):
+        for start in ("evidence", "logit"):
+            asked = AttributionConfig(methods=("lrp",), start_value=start)  # type: ignore[arg-type]
+            config = replace(CONFIG, model=model, attribution=asked)
+            if model in refused and start == "evidence":
+                with pytest.raises(UsageError, match=r'attribution\.start_value = "evidence": lrp from the evidence'):
+                    require_settings(config, ("attribution",), elsewhere=False)
+            else:
+                require_settings(config, ("attribution",), elsewhere=False)
 
 
 def read_predictions():  # type: ignore[no-untyped-def]

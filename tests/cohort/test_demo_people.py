@@ -120,6 +120,25 @@ def test_people_with_mci_are_seen_for_four_years_and_the_more_severe_convert_soo
     assert 0.3 < months_of["pMCI"] / 150 < 0.65
 
 
+def test_everybody_in_the_longitudinal_cohort_has_three_scans_and_the_people_are_those_of_the_other() -> None:
+    people = draw_people(43, 40, longitudinal=True)
+    regular, mci, dirt = people[:40], people[40:60], people[60:]
+    assert Counter(person.diagnosis for person in people[:60]) == {"AD": 20, "CN": 20, "MCI": 20}
+    for person in (*regular, *mci):
+        scanned = [visit for visit in person.visits if visit.has_image]
+        assert [visit.month for visit in scanned] == [0, 12, 24]
+        severities = [person.course.mean_severity(person.age, visit.years) for visit in scanned]
+        assert severities[2] - severities[1] == pytest.approx(severities[1] - severities[0])
+        assert severities[1] > severities[0]
+    assert [len(person.visits) for person in dirt] == [1, 1]
+    images = [visit.image_number for person in people for visit in person.visits if visit.has_image]
+    assert len(set(images)) == len(images) == 181
+    converted = [person for person in mci if person.visits[-1].diagnosis == "AD"]
+    assert 5 < len(converted) < 20
+    usual = draw_people(43, 40)
+    assert [person.course for person in regular] == [person.course for person in usual[:40]]
+
+
 def test_scores_follow_the_planted_severity_and_nothing_else() -> None:
     # In controls the end of the scale cuts the noise off.
     drawn = [(seed, one) for seed in range(12) for one in draw_people(seed, 30)[:30] if one.diagnosis == "AD"]

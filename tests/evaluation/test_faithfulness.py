@@ -185,6 +185,22 @@ def test_a_map_of_ones_hides_nothing() -> None:
     assert math.isnan(found["adcc"])
 
 
+def test_a_map_becomes_a_mask_by_its_range_as_cam_methods_do() -> None:
+    """Mixtures of features are above 0 nearly everywhere: the constant part must not show what they hold least."""
+    values = (WEIGHT * SCAN).abs()
+    mask = (values - values.min()) / (values.max() - values.min())
+    p, o = float(probability(SCAN[None, None])), float(probability((SCAN * mask)[None, None]))
+    judged = Faithfulness(probability, SCAN, REGIONS)
+    for one in (mask, values, 5 * values + 40):
+        found = judged.masked(one)
+        assert found["ad"] == pytest.approx(average_drop(p, o), rel=1e-9)
+        assert found["ag"] == pytest.approx(average_gain(p, o), rel=1e-9)
+    assert found["ad"] + found["ag"] > 1
+    signed = judged.masked(WEIGHT)  # what speaks against the class is hidden, and nothing else
+    shown = WEIGHT.clamp(min=0) / WEIGHT.max()
+    assert signed["ag"] == pytest.approx(average_gain(p, float(probability((SCAN * shown)[None, None]))), rel=1e-9)
+
+
 def test_masked_recognition_of_one_voxel_written_out() -> None:
     values = torch.zeros(SHAPE)
     values[1, 2, 3] = 7.0

@@ -8,17 +8,35 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.evaluation.bench.densities import CohortMaps
+from heatlas.pipeline.evaluation.interactions import sides
 from heatlas.pipeline.evaluation.interactions.sides import (
     SIDES_TABLE,
+    ScanOfSides,
     interaction,
     interaction_table,
+    paired_groups,
+    require_pairs,
+    score_sides,
     sided_groups,
 )
-from heatlas.pipeline.evaluation.interactions.sources import source_table, standardised_slopes
+from heatlas.pipeline.evaluation.interactions.sources import (
+    drawn_people,
+    slope_bounds,
+    source_table,
+    standardised_slopes,
+)
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.errors import UsageError
+
+SHAPE = (4, 5, 6)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +60,57 @@ def test_every_group_with_two_sides_is_asked_and_no_other() -> None:
     assert found["Hippocampus"] == ((48,), (47,))
     assert "Brain stem" not in found
     assert len(found) > 50
+
+
+def test_pairs_of_regions_are_found_by_name_and_others_refused() -> None:
+    groups = load_atlas("neuromorphometrics-cat12", template_grid(4.0)).regions.groups
+    found = paired_groups(groups, ["Hippocampus+ Amygdala", "Amygdala + Thalamus"])
+    assert found == {
+        "Hippocampus + Amygdala": ((47, 48), (31, 32)),
+        "Amygdala + Thalamus": ((31, 32), groups["Thalamus"]),
+    }
+    for pair, words in (
+        ("Hippocampus", "is not two groups"),
+        ("Amygdala + Amygdala", "is not two groups"),
+        ("Hippocampus + Amigdala", "no group Amigdala. Did you mean Amygdala?"),
+    ):
+        config = load_config(overrides={"evaluation": {"pairs": [pair]}})
+        with pytest.raises(UsageError, match=r"evaluation\.pairs") as caught:
+            require_pairs(config)
+        assert words in str(caught.value)
+    require_pairs(load_config(overrides={"evaluation": {"pairs": list(found)}}))
+
+
+def test_sides_and_pairs_of_a_linear_network_lose_their_own_contributions(tmp_path, monkeypatch) -> None:
+    generator = torch.Generator().manual_seed(2)
+    volume, mean = torch.rand((2, *SHAPE), generator=generator)
+    labels = np.arange(volume.numel()).reshape(SHAPE) % 5  # 1, 2: a; 3, 4: b
+    linear = nn.Linear(volume.numel(), 2)
+    evidence = ((linear.weight[1] - linear.weight[0]) * (volume - mean).flatten()).detach().numpy().reshape(SHAPE)
+    regions = [
+        SimpleNamespace(group=group, hemisphere=side, number=number)
+        for number, (group, side) in enumerate([("a", "left"), ("a", "right"), ("b", "left"), ("b", "right")], 1)
+    ]
+    table = SimpleNamespace(regions=regions, groups={"a": (1, 2), "b": (3, 4)})
+    atlas = SimpleNamespace(regions=table, labels_in=lambda _: labels)
+    loaded = SimpleNamespace(
+        model=StagedModel([nn.Sequential(nn.Flatten()), linear]).eval(), classes=("CN", "AD"),
+        input=SimpleNamespace(box=None),
+    )  # fmt: skip
+    network = SimpleNamespace(
+        load=lambda _: loaded, reference=lambda _: SimpleNamespace(mean=mean[None, None]), files=None
+    )
+    monkeypatch.setattr(sides, "read_network_volume", lambda *_: volume.numpy())
+    task = ScanOfSides(None, network, "AD", TrainingConfig(), atlas, ("b+a",))  # type: ignore[arg-type]
+    score_sides({"sides": tmp_path / "sides.tsv"}, task)
+    found = SIDES_TABLE.read(tmp_path / "sides.tsv").set_index("group")
+    of = {number: evidence[labels == number].sum() for number in range(5)}
+    wanted = {"a": (of[1], of[2]), "b": (of[3], of[4]), "b + a": (of[3] + of[4], of[1] + of[2])}
+    assert list(found.index) == list(wanted)
+    for group, (first, second) in wanted.items():
+        assert found.loc[group, ["left", "right", "both"]].tolist() == pytest.approx(
+            [first, second, first + second], abs=1e-5
+        )
 
 
 def table_of(folder: Path, name: str, rows: list[tuple[str, float, float, float]]) -> SimpleNamespace:
@@ -92,8 +161,9 @@ def test_classes_and_folds_do_not_pass_for_what_evidence_goes_with(shifts: tuple
 @pytest.mark.parametrize("missing", [(), (3,), (0, 5, 11)])
 def test_scans_without_a_volume_are_counted(missing: tuple[int, ...]) -> None:
     random = np.random.default_rng(5)
-    scans = [SimpleNamespace(scan_id=f"I{i}", label=("CN", "AD")[i % 2]) for i in range(24)]
-    cohort = SimpleNamespace(name="run", scans=scans, fold_of=lambda scan: int(scan.scan_id[1:]) // 12)
+    scans = [SimpleNamespace(scan_id=f"I{i}", participant_id=f"sub-{i}", label=("CN", "AD")[i % 2]) for i in range(24)]
+    config = SimpleNamespace(seed=1)
+    cohort = SimpleNamespace(name="run", config=config, scans=scans, fold_of=lambda scan: int(scan.scan_id[1:]) // 12)
     values = {one.scan_id: random.standard_normal(2) for one in scans}
     rows = CohortMaps(pd.DataFrame(), {("real", "m"): values}, np.ones(2), ("a", "b"), {}, values)
     volumes = pd.DataFrame(
@@ -107,3 +177,24 @@ def test_scans_without_a_volume_are_counted(missing: tuple[int, ...]) -> None:
     unknown = source_table(cohort, rows, ["m"], None)  # type: ignore[arg-type]
     assert unknown["volume_slope"].isna().all()
     assert set(unknown["n_missing"]) == {0}
+
+
+def test_intervals_of_slopes_are_those_of_drawing_people_anew() -> None:
+    """The closed form for two terms, draw by draw, against the regression of scans that are repeated as often."""
+    random = np.random.default_rng(6)
+    people = [f"sub-{i // 2}" for i in range(40)]
+    cell = np.arange(40) // 2 % 3
+    volume, intensity = random.standard_normal((2, 40))
+    evidence = -0.7 * volume + 0.3 * intensity + 0.5 * random.standard_normal(40) + cell
+    drawn = drawn_people(people, 1, 60)
+    assert drawn.shape == (60, 40)
+    assert (drawn.sum(1) == 40).all()
+    assert (drawn[:, ::2] == drawn[:, 1::2]).all()
+    for given in ((evidence, volume, intensity), (evidence, None, intensity)):
+        slopes = []
+        for row in drawn.astype(int):
+            again = [None if one is None else np.repeat(one, row) for one in given]
+            slopes.append(standardised_slopes(*again, np.repeat(cell, row))[:2])  # type: ignore[arg-type]
+        wanted = np.quantile(np.array(slopes), [0.025, 0.975], axis=0).T.ravel()
+        assert slope_bounds(*given, cell, drawn) == pytest.approx(wanted.tolist(), nan_ok=True, abs=1e-9)
+    assert all(np.isnan(slope_bounds(evidence[:5], volume[:5], intensity[:5], cell[:5], drawn[:, :5])))

@@ -43,7 +43,7 @@ def tables() -> dict[str, pd.DataFrame]:
             for group, value in zip(GROUPS, values, strict=True)
         ]),
         "evidence_sources": table(SOURCES_TABLE.meanings, [
-            ["run", name, group, 9, 0, value, -2 * value if place else 0.0, abs(value)]
+            ["run", name, group, 9, 0, value, -2 * value if place else 0.0, abs(value), -1.0, 1.0, -1.0, 1.0]
             for name in ("deeplift", "expectedGradients")
             for place, (group, value) in enumerate(zip(GROUPS, values, strict=True))
         ]),

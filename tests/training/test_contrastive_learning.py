@@ -188,6 +188,25 @@ def test_the_moving_copy_gets_no_gradient_and_moves_exactly(method):
     assert all(torch.equal(value, rested[name]) for name, value in network.copy.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("epoch", "epochs", "stays"), [(1, 8, 0.75), (5, 12, 1 - 0.25 * 0.75), (5, 8, 0.875), (9, 12, 1 - 0.25 * 0.25)]
+)
+def test_a_schedule_moves_the_copy_less_and_less(epoch, epochs, stays):
+    """From the first epoch on: nothing, a third, a half and two thirds of the way."""
+    network = learner("byol", momentum=0.5).train()
+    settings = PretrainingConfig(method="byol", dimensions=6, momentum=0.75, momentum_schedule="cosine")
+    before = copy.deepcopy(network.copy)
+    with torch.no_grad():
+        for weight in network.learner.parameters():
+            weight.add_(torch.randn_like(weight))
+    batch = Batch(torch.rand(6, 1, 5, 4, 6), torch.arange(3), torch.arange(3), epoch=epoch)
+    pretraining(settings, epochs, 1).loss(network, batch, Context())
+    for now, was, given_weight in zip(
+        network.copy.parameters(), before.parameters(), network.learner.parameters(), strict=True
+    ):
+        torch.testing.assert_close(now, stays * was + (1 - stays) * given_weight.detach(), rtol=1e-6, atol=1e-6)
+
+
 def test_the_queue_is_first_in_first_out():
     network = learner("moco")
     for start in (0, 3):

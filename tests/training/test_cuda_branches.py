@@ -18,7 +18,6 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training import parallel
 from heatlas.pipeline.training import volumes as volumes_module
 from heatlas.pipeline.training.numerics import mixed_precision, repeatable
-from heatlas.pipeline.training.objectives.readable_gradients import _random_state, _set_random_state
 from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, require_devices, synchronised
 
 CUDA = torch.device("cuda")
@@ -148,15 +147,6 @@ def test_batch_statistics_are_those_of_all_gpus(monkeypatch):
     Ranks(1, 2).wrapped(on_gpu)
     Ranks(1, 2).wrapped(network())
     assert wrapped == [[torch.device("cuda", 1)], None]
-
-
-def test_both_passes_of_readable_gradients_draw_from_the_generator_of_the_gpu(monkeypatch):
-    state, moved = torch.arange(3), []
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: state)
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda own, device: moved.append((own, device)))
-    assert _random_state(CUDA) is state
-    _set_random_state(state, CUDA)
-    assert moved == [(state, CUDA)]
 
 
 @pytest.mark.parametrize(("is_cuda", "kind"), [(True, "cuda"), (False, "cpu")])

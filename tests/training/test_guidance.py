@@ -32,7 +32,7 @@ from heatlas.pipeline.training.objectives.guidance import Guidance, guided
 from heatlas.pipeline.training.objectives.guidance_losses import LOSSES, dilated, energy_share, explanation_distance
 from heatlas.pipeline.training.objectives.maps_in_training import MAPS, evidence_of, explained_batch
 from heatlas.pipeline.training.objectives.of_task import classification
-from heatlas.pipeline.training.objectives.readable_gradients import DISTANCES, readable
+from heatlas.pipeline.training.objectives.readable_gradients import DISTANCES, GuidedReLUs, both_gradients, readable
 from heatlas.pipeline.training.objectives.records import Batch, Context
 
 SHAPE = (6, 7, 5)
@@ -112,7 +112,8 @@ def require_gradient(value: Callable[[], torch.Tensor], model: nn.Module, weight
     """The gradient of a value by some entries of a weight is that of central differences."""
     found = torch.autograd.grad(value(), list(model.parameters()), allow_unused=True)
     place = next(n for n, one in enumerate(model.parameters()) if one is weight)
-    for index in ((0, 0, 0, 0, 0), (2, 1, 1, 2, 0)):
+    for place_in in ((0, 0, 0, 0, 0), (2, 1, 1, 2, 0)):
+        index = tuple(min(at, side - 1) for at, side in zip(place_in, weight.shape, strict=True))
         step, sides = 1e-6, []
         for sign in (1, -1):
             with torch.no_grad():
@@ -397,6 +398,18 @@ class TestReadableGradients:
         np.testing.assert_allclose(DISTANCES[name](own, own), wanted, atol=1e-12)
         assert (DISTANCES[name](own, other) > wanted).all()
 
+    @pytest.mark.parametrize("name", DISTANCES)
+    def test_a_scan_without_a_gradient_teaches_nothing_and_leaves_the_others_their_share(self, name: str) -> None:
+        """All units of a scan may be off: its gradient is 0 everywhere, and that of the weights must not be NaN."""
+        weight = torch.tensor([0.3, -0.7, 0.2], dtype=torch.float64, requires_grad=True)
+        scale, guided = torch.tensor([[2.0], [0.0]], dtype=torch.float64), torch.rand(2, 3, dtype=torch.float64)
+        DISTANCES[name](scale * weight, guided).sum().backward()
+        both = weight.grad.clone()
+        weight.grad = None
+        DISTANCES[name](scale[:1] * weight, guided[:1]).sum().backward()
+        assert torch.isfinite(both).all()
+        assert both.tolist() == pytest.approx(weight.grad.tolist())
+
     def test_the_loss_is_that_of_both_gradients_by_hand(self) -> None:
         model, data = network(norm=False), batch()
         found = readable(TASK, "mse", 3.0).loss(model, data, Context())[0]
@@ -427,6 +440,24 @@ class TestReadableGradients:
         loss.backward()  # through the first pass, whose statistics the second must not have replaced
         for name, value in once.state_dict().items():
             assert torch.equal(value, model.state_dict()[name]), name
+
+    @pytest.mark.parametrize("norm", [False, True], ids=["plain", "batch norm in training"])
+    def test_gradients_by_the_weights_are_finite_differences_with_the_guided_one_held(self, norm: bool) -> None:
+        """Batch normalisation: scaled by the spread of the batch, which depends on the weights before it."""
+        model, data = network(norm=norm).train(), batch()
+        held: list[torch.Tensor] = []
+
+        def loss() -> torch.Tensor:
+            leaf = data.volumes.clone().requires_grad_()
+            with GuidedReLUs():
+                of_task = torch.nn.functional.cross_entropy(model(leaf), data.targets)  # in double precision
+            own, guided = both_gradients(of_task, leaf, learning=True)
+            held.append(guided)
+            return DISTANCES["cosine"](own, held[0]).mean()
+
+        assert loss().item() > -0.99
+        for weight in [one for one in model.parameters() if one.dim() == 5]:
+            require_gradient(loss, model, weight)
 
     def test_an_activation_without_a_rule_is_named(self) -> None:
         model = StagedModel([nn.Sequential(nn.Conv3d(1, 2, 3), nn.SiLU()), nn.Sequential(

@@ -305,10 +305,17 @@ def test_the_report_of_a_demo_is_made_again_with_the_marker(tmp_path, monkeypatc
             f"heatlas.workflows.adni.{name}", lambda *given, **_: done.append((name, given[-1])) or code
         )
 
-    monkeypatch.setattr("heatlas.workflows.adni.write_demo_cohort", lambda *_, **__: None)
+    asked: list[object] = []
+    monkeypatch.setattr(
+        "heatlas.workflows.adni.write_demo_cohort",
+        lambda *given, longitudinal, **_: asked.append((given[2], longitudinal)),
+    )
     for name, code in (("run_pipeline", 0), ("evaluate_command", 1), ("report_command", 0)):
         stage(name, code)
     assert main(["demo", str(tmp_path), "--marker"]) == 1
+    assert main(["demo", str(tmp_path / "longitudinal"), "--longitudinal", "--stop-after", "cohort"]) == 0
+    assert asked == [(30, False), (40, True)]
+    done.pop()
     assert [name for name, _ in done] == ["run_pipeline", "evaluate_command", "report_command"]
     assert [given.out for _, given in done[1:]] == [tmp_path / "run"] * 2
     assert done[1][1].parts == ["marker"]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.graph.linear_maps import FullyConnected
-from heatlas.pipeline.attribution.graph.planner import BatchNormMode, plan_relevance
+from heatlas.pipeline.attribution.graph.planner import BatchNormMode, RelevancePlan, Weights, plan_relevance
 from heatlas.pipeline.attribution.graph.tape import Tape, record_forward
 from heatlas.pipeline.attribution.lrp.composites import Composite
 from heatlas.pipeline.attribution.lrp.ledger import Ledger, sum_per_volume
@@ -81,7 +81,7 @@ def lrp(
         tape = record_forward(plan, volumes)
         start_value = start_values(tape.logits, target, start)
         if start == "evidence" and tape.logits.shape[1] > 1:
-            tape, seed = _difference(tape, plan.program.result, target), start_value[:, None]
+            tape, seed = _difference(tape, last_layer(plan), target), start_value[:, None]
         else:
             seed = torch.zeros_like(tape.logits)
             seed[:, target] = start_value
@@ -93,24 +93,32 @@ def lrp(
     return tuple(answers)
 
 
-def _difference(tape: Tape, result: str, target: int) -> Tape:
-    """The tape with the outputs replaced by one: the target less the mean of the others.
-
-    Differences of the weights, not of two maps: what speaks for both classes cancels before a rule tells positive
-    contributions from negative ones.
+def last_layer(plan: RelevancePlan) -> Weights:
+    """The linear layer that gives the logits, which relevance from the evidence starts at.
 
     Raises
     ------
     UsageError
-        If the last step is not a linear layer.
+        If something else gives them: a sum or a mean, or an activation after the layer.
     """
-    last = tape.records[-1]
-    weights = last.step.weights
-    if last.step.value != result or weights is None or not isinstance(weights.linear, FullyConnected):
+    last = plan.steps[-1]
+    unchanged = all(isinstance(one.module, (nn.Dropout, nn.Dropout3d, nn.Identity)) for one in last.operations[1:])
+    weights = last.weights if last.value == plan.program.result and unchanged else None
+    if weights is None or not isinstance(weights.linear, FullyConnected):
         raise UsageError(
             "lrp from the evidence needs a network whose logits are those of a linear layer, with nothing after it; "
             "explain the logit of this one."
         )
+    return weights
+
+
+def _difference(tape: Tape, weights: Weights, target: int) -> Tape:
+    """The tape with the outputs replaced by one: the target less the mean of the others.
+
+    Differences of the weights, not of two maps: what speaks for both classes cancels before a rule tells positive
+    contributions from negative ones.
+    """
+    last = tape.records[-1]
     units = tape.logits.shape[1]
     signs = torch.full((1, units), -1 / (units - 1)).to(weights.weight)
     signs[0, target] = 1

@@ -67,7 +67,7 @@ ADNI/                    one folder per person, sequence, date and image
 truth/                   what was planted: severity and true volumes per scan, map of the disease, planted groups, and
                          the effects and nulls that analyses are held against
 
-People with MCI have one scan and visits over four years that show who developed dementia. Like real downloads,
+People with MCI have {scans} and visits over four years that show who developed dementia. Like real downloads,
 the cohort has a row without a scan, a scan without a row, visit codes of several kinds, missing values, mixed
 orientations, headers without an sform, .nii beside .nii.gz.
 
@@ -75,9 +75,14 @@ Seed {seed}, {participants} participants, voxels of about {resolution_mm:g} mm.
 """
 
 
+PARTICIPANTS, LONGITUDINAL_PARTICIPANTS = 30, 40
+"""People with AD or CN in the cohorts of ``heatlas demo``; the longitudinal one has 20 with MCI beside them."""
+
+
 def write_demo_cohort(
-    folder: Path, seed: int, participants: int = 30, resolution_mm: float = 2.0, executor: Executor | None = None
-) -> Path:
+    folder: Path, seed: int, participants: int = PARTICIPANTS, resolution_mm: float = 2.0,
+    executor: Executor | None = None, longitudinal: bool = False,
+) -> Path:  # fmt: skip
     """Write the demo cohort unless it already exists, complete and made by the same code.
 
     UsageError if the folder holds something else, or an argument makes no sense. ResumableError if the disk is full.
@@ -97,21 +102,25 @@ def write_demo_cohort(
         Typical voxel size.
     executor : concurrent.futures.Executor, optional
         Makes people in parallel.
+    longitudinal : bool
+        Three scans each, a year apart, of the participants and of half as many with MCI.
     """
     if participants < 4 or not 1 <= resolution_mm <= 4:
         raise UsageError("demo cohort: needs 4 participants or more and a resolution of 1 to 4 mm.")
     settings: dict[str, float] = {"seed": seed, "participants": participants, "resolution_mm": resolution_mm}
+    settings |= {"longitudinal": True} if longitudinal else {}
     key = unit_key(reference_digests(), settings, "heatlas.pipeline.cohort.demo")
     if _claim(folder, settings, key):
         return folder
     try:
-        people = draw_people(seed, participants)
+        people = draw_people(seed, participants, longitudinal)
         scanned = _write_images(folder, seed, people, resolution_mm, executor)
         _write_tables(folder, seed, people, scanned)
         (folder / "truth" / "severity_map.nii.gz").write_bytes(
             nifti_bytes(severity_map(reference_anatomy()), compressed=True)
         )
-        write_text(folder / "README.txt", README.format(table=FILE_NAME, **settings))
+        scans = "three scans, as everybody has," if longitudinal else "one scan"
+        write_text(folder / "README.txt", README.format(table=FILE_NAME, scans=scans, **settings))
         effects = [effect.record() for effect in EFFECTS]
         write_json(folder / "truth" / "effects.json", {"synthetic": True, "effects": effects})
         # Written last: its presence means that the rest is complete.

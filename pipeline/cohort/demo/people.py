@@ -39,6 +39,9 @@ MCI_FRACTION = 5 / 30
 MCI_FOLLOW_UPS = (("m06", 6), ("m12", 12), ("m24", 24), ("m36", 36), ("m48", 48))
 """Visits without a scan that show who converted."""
 
+SCANNED_MONTHS = (0, 12, 24)
+"""When everybody has a scan in the longitudinal cohort, where half as many people have MCI as have AD or CN."""
+
 
 @dataclass(frozen=True)
 class SyntheticVisit:
@@ -87,15 +90,16 @@ class SyntheticPerson:
         return f"sub-ADNI{self.site:03d}S{self.rid:04d}"
 
 
-def draw_people(seed: int, participants: int) -> tuple[SyntheticPerson, ...]:
+def draw_people(seed: int, participants: int, longitudinal: bool = False) -> tuple[SyntheticPerson, ...]:
     """Draw all people: `participants` with AD or CN and a usable scan, then those with MCI, then two irregular cases.
 
     Half of the first have AD, and one in six of them has a second scan. People with MCI have one scan and visits over
-    four years. The irregular cases are a row without a scan and a scan without a row.
+    four years. The irregular cases are a row without a scan and a scan without a row. `longitudinal`: everybody else
+    has scans at `SCANNED_MONTHS`.
     """
     patients = participants // 2
     repeated = round(participants * REPEATED_FRACTION)
-    n_mci = max(round(participants * MCI_FRACTION), 1)
+    n_mci = participants // 2 if longitudinal else max(round(participants * MCI_FRACTION), 1)
     # Alternating, so that any few people in sequence, and the repeats, include both groups.
     diagnoses = ["AD" if n % 2 and n // 2 < patients else "CN" for n in range(participants)] + ["MCI"] * n_mci
     dealt = {name: iter(_dealt(seed, name, diagnoses.count(name))) for name in ("CN", "AD", "MCI")}
@@ -106,7 +110,13 @@ def draw_people(seed: int, participants: int) -> tuple[SyntheticPerson, ...]:
         stratum = (0, 1)
         if diagnosis == "MCI":
             follow_ups, stratum = list(MCI_FOLLOW_UPS), (int(strata[number - participants]), n_mci)
-        people.append(_draw_person(seed, number, diagnosis, next(dealt[diagnosis]), follow_ups, stratum))
+        elif longitudinal:
+            follow_ups = [one for one in MCI_FOLLOW_UPS if one[1] in SCANNED_MONTHS]
+        person = _draw_person(seed, number, diagnosis, next(dealt[diagnosis]), follow_ups, stratum)
+        if longitudinal:
+            visits = tuple(replace(visit, has_image=visit.month in SCANNED_MONTHS) for visit in person.visits)
+            person = replace(person, visits=visits)
+        people.append(person)
     for in_table, has_image in ((True, False), (False, True)):
         number = len(people)
         place = SyntheticSite(SITES[number % len(SITES)], "FM"[number % 2], (1.5, 3.0)[number % 2])
@@ -154,7 +164,7 @@ def _draw_person(
         date = start + datetime.timedelta(days=round(month * 30.44) + int(rng.integers(-6, 7)))
         moment = datetime.datetime.combine(date, datetime.time(int(rng.integers(8, 18)), int(rng.integers(60))))
         moment += datetime.timedelta(days=int(rng.integers(0, 15)), seconds=int(rng.integers(60)))
-        image_number = 9_000_000 + 100 * number + 37 * (n % 2) + int(rng.integers(1, 37))
+        image_number = 9_000_000 + 100 * number + 100_000 * (n // 2) + 37 * (n % 2) + int(rng.integers(1, 37))
         sequence, compressed = str(rng.choice(SEQUENCES)), bool(rng.random() < 0.6)
         converted = diagnosis == "MCI" and n > 0 and course.mean_severity(age, month / 12) > CONVERSION_SEVERITY
         has_image = diagnosis != "MCI" or n == 0

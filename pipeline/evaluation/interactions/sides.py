@@ -2,7 +2,8 @@
 
 A side *alone* is worth the evidence that is lost when it takes the mean tissue of the controls. Both sides together are
 worth what is lost when both do. If that is more than the sum of the two, either side suffices (redundancy); if it is
-less, the network needs both, and without one the other is worth little (synergy).
+less, the network needs both, and without one the other is worth little (synergy). The same is asked of pairs of
+regions that `[evaluation] pairs` names.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heatlas.atlases.catalogue import find_atlas
 from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.perturbation.masking import masked_scores
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
@@ -25,9 +27,10 @@ from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.columns import described
-from heatlas.pipeline.run.config.settings import TrainingConfig
+from heatlas.pipeline.run.config.nearest import did_you_mean, nearest
+from heatlas.pipeline.run.config.settings import Config, TrainingConfig
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import Outcome
 from heatlas.pipeline.run.work.memory import kept_memory
@@ -38,12 +41,12 @@ BATCH = 6
 SIDES_TABLE = Table(
     "sides_of_scan",
     {
-        "group": "Bilateral group with a region on either side",
-        "left": "Evidence lost when the left side takes the mean tissue of the controls",
-        "right": "The same of the right side",
-        "both": "The same of both sides together",
+        "group": "Bilateral group with a region on either side, or a pair of groups, A + B",
+        "left": "Evidence lost when the left side, or the first group of a pair, takes the mean tissue of the controls",
+        "right": "The same of the right side, or the second group",
+        "both": "The same of both together",
     },
-    "bilateral group", "What is each side worth to the network in one scan?", stage="evaluation",
+    "bilateral group or pair", "What is each side worth to the network in one scan?", stage="evaluation",
     file="evaluation/scans/run/sub-*_sides.tsv",
 )  # fmt: skip
 INTERACTIONS_TABLE = Table(
@@ -58,7 +61,7 @@ INTERACTIONS_TABLE = Table(
         "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
         "ci_high": "Upper bound",
     },
-    "cohort and bilateral group", "Does the network need both sides of a region, or does either suffice?",
+    "cohort and bilateral group or pair", "Does the network need both sides of a region, or does either suffice?",
     stage="evaluation", filled=("cohort", "group", "n_participants"),
 )  # fmt: skip
 
@@ -72,6 +75,7 @@ class ScanOfSides:
     target: str
     training: TrainingConfig
     atlas: PackedAtlas
+    pairs: tuple[str, ...] = ()
 
 
 def sided_groups(atlas: PackedAtlas) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -82,6 +86,47 @@ def sided_groups(atlas: PackedAtlas) -> dict[str, tuple[tuple[int, ...], tuple[i
     return {
         name: (tuple(own["left"]), tuple(own["right"])) for name, own in sides.items() if own["left"] and own["right"]
     }
+
+
+def paired_groups(
+    groups: Mapping[str, tuple[int, ...]], pairs: Sequence[str]
+) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Label numbers of the first and of the second group of each pair, by ``A + B``.
+
+    Parameters
+    ----------
+    groups : mapping of str to tuple of int
+        Label numbers of every bilateral group.
+    pairs : sequence of str
+
+    Raises
+    ------
+    UsageError
+        For what is not two different groups with a ``+`` between them.
+
+    Examples
+    --------
+    >>> paired_groups({"Hippocampus": (47, 48), "Amygdala": (31, 32)}, ["Hippocampus+Amygdala"])
+    {'Hippocampus + Amygdala': ((47, 48), (31, 32))}
+    """
+    found = {}
+    for pair in pairs:
+        names = [one.strip() for one in pair.split("+")]
+        if len(names) != 2 or names[0] == names[1]:
+            raise UsageError(f"evaluation.pairs: {pair!r} is not two groups; write them as 'Hippocampus + Amygdala'.")
+        for name in names:
+            if name not in groups:
+                raise UsageError(
+                    f"evaluation.pairs: {pair!r}: the atlas has no group {name}.{did_you_mean(nearest(name, groups))}"
+                )
+        found[" + ".join(names)] = groups[names[0]], groups[names[1]]
+    return found
+
+
+def require_pairs(config: Config) -> None:
+    """Refuse pairs of `[evaluation]` before any work; raises as `paired_groups`."""
+    if config.evaluation.pairs:
+        paired_groups(find_atlas(config.regions.atlas).read_table().groups, config.evaluation.pairs)
 
 
 @kept_memory()
@@ -99,7 +144,7 @@ def score_sides(outputs: Mapping[str, Path], task: ScanOfSides) -> None:
         raise BadInputError(f"{task.network.files.description}: no control to take the tissue from.")
     volume = torch.from_numpy(read_network_volume(task.files, loaded.input))[None, None].to(device)
     labels = torch.from_numpy(task.atlas.labels_in(loaded.input.box)).to(device)
-    groups = sided_groups(task.atlas)
+    groups = sided_groups(task.atlas) | paired_groups(task.atlas.regions.groups, task.pairs)
     target = loaded.classes.index(task.target)
     with explaining(loaded.model, volume, target, 0, "evidence") as view, torch.no_grad():
         whole = float(view.score(view.features)[0])
@@ -112,7 +157,7 @@ def score_sides(outputs: Mapping[str, Path], task: ScanOfSides) -> None:
 
 
 def _keeps(labels: Tensor, groups: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> Iterator[Tensor]:
-    """Masks without the left side, without the right one and without both, group by group."""
+    """Masks without the left side, without the right one and without both, group by group; of pairs alike."""
     for left, right in groups.values():
         for numbers in (left, right, left + right):
             yield ~torch.isin(labels, torch.tensor(numbers, device=labels.device))

@@ -3,10 +3,13 @@
 Evidence in a region is regressed over participants on the log of the region's volume (from the Jacobian determinant of
 the registration) and on its mean intensity as the network sees it, all standardised. Class and fold are held: patients
 have both more evidence and smaller regions, so that over both classes together evidence would be related to volume
-whatever made it. The slopes are descriptive, not tests.
+whatever made it. The slopes are descriptive, not tests; their intervals are over people, who are drawn with all their
+scans.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,8 +21,11 @@ from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.regions.effect_size import NO_SPREAD
 from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.work.seeds import generator
 
 Floats = NDArray[np.float64]
+DRAWS = 1000
+"""Of people, for the intervals."""
 FEWEST = 8
 """Scans beyond one for each class and fold, at least."""
 SOURCES_TABLE = Table(
@@ -35,9 +41,14 @@ SOURCES_TABLE = Table(
         "intensity_slope": "Standard deviations of evidence per standard deviation of mean intensity; volume, class "
         "and fold held",
         "r2": "Share of the variance of evidence within classes and folds that both explain",
+        "volume_low": "Lower bound of the 95 % bootstrap interval of volume_slope over participants",
+        "volume_high": "Upper bound",
+        "intensity_low": "Lower bound of the 95 % bootstrap interval of intensity_slope over participants",
+        "intensity_high": "Upper bound",
     },
     "cohort, map and bilateral group", "Is evidence related to volume or to intensity?", stage="evaluation",
     filled=("cohort", "map", "group", "n_scans", "n_missing"), forms={"map": Form.CODE},
+    later=("volume_low", "volume_high", "intensity_low", "intensity_high"),
 )  # fmt: skip
 
 
@@ -57,6 +68,7 @@ def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volume
     made: list[list[object]] = []
     scans = [scan for scan in cohort.scans if scan.scan_id in rows.intensity]
     cell = pd.factorize(pd.Series([(cohort.fold_of(scan), scan.label) for scan in scans], dtype=object))[0]
+    drawn = drawn_people([scan.participant_id for scan in scans], cohort.config.seed)
     intensity = np.array([rows.intensity[scan.scan_id] for scan in scans])
     for name in maps:
         evidence = np.array([density_of(rows, REAL, name, scan.scan_id) for scan in scans])
@@ -67,10 +79,10 @@ def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volume
                 volume = None if volumes is None else np.log(size)
             known = np.isfinite(intensity[:, place]) & np.isfinite(evidence[:, place])
             known &= True if volume is None else np.isfinite(volume)
-            slopes = standardised_slopes(
-                evidence[known, place], None if volume is None else volume[known], intensity[known, place], cell[known]
-            )
-            made.append([cohort.name, name, group, int(known.sum()), int((~known).sum()), *slopes])
+            given = evidence[known, place], None if volume is None else volume[known], intensity[known, place]
+            slopes = standardised_slopes(*given, cell[known])
+            bounds = slope_bounds(*given, cell[known], drawn[:, known])
+            made.append([cohort.name, name, group, int(known.sum()), int((~known).sum()), *slopes, *bounds])
     return SOURCES_TABLE.frame(made)
 
 
@@ -106,6 +118,56 @@ def standardised_slopes(
     both = [float("nan") if one is None else next(found) for one in within[1:]]
     r2 = 1 - float(((y - design @ slopes) ** 2).sum() / (y**2).sum())
     return both[0], both[1], max(r2, 0.0)
+
+
+def drawn_people(people: Sequence[str], seed: int, draws: int = DRAWS) -> Floats:
+    """How often each scan is drawn, (draws, scans), where people are drawn with replacement."""
+    owner, names = pd.factorize(np.asarray(people, dtype=object))
+    if not len(names):
+        return np.zeros((draws, 0))
+    chosen = generator(seed, "evidence sources").multinomial(len(names), np.full(len(names), 1 / len(names)), draws)
+    return chosen[:, owner].astype(np.float64)
+
+
+def slope_bounds(
+    evidence: Floats, volume: Floats | None, intensity: Floats, cell: NDArray[np.intp], drawn: Floats
+) -> tuple[float, float, float, float]:
+    """95 % intervals of both slopes of `standardised_slopes` over draws (draws, scans), low and high of each.
+
+    NaN where a slope is not known. Draws in which evidence, volume or intensity has no spread are left out.
+    """
+    known = standardised_slopes(evidence, volume, intensity, cell)
+    if np.isnan(known[2]):
+        return (float("nan"),) * 4
+    member = cell[:, None] == np.unique(cell)[None]
+    sizes = np.maximum(drawn @ member, np.finfo(float).tiny)
+    places = member.argmax(1)
+
+    def within(values: Floats) -> Floats:
+        centred = values - ((drawn * values) @ member / sizes)[:, places]
+        scaled: Floats = centred / np.sqrt((drawn * centred**2).sum(1, keepdims=True))
+        return scaled
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        y = within(evidence)
+        terms: list[Floats | None] = [
+            None if x is None or np.isnan(slope) else within(x)
+            for slope, x in zip(known[:2], (volume, intensity), strict=True)
+        ]
+        alone = [None if x is None else (drawn * x * y).sum(1) for x in terms]
+        shared = 0.0 if terms[0] is None or terms[1] is None else (drawn * terms[0] * terms[1]).sum(1)
+        found = [
+            np.nan if one is None else (one - shared * (0.0 if other is None else other)) / (1 - shared**2)
+            for one, other in (alone, alone[::-1])
+        ]
+    bounds = [_bounds(np.asarray(one, dtype=np.float64)) for one in found]
+    return (*bounds[0], *bounds[1])
+
+
+def _bounds(values: Floats) -> tuple[float, float]:
+    finite = values[np.isfinite(values)]
+    low, high = np.quantile(finite, [0.025, 0.975]) if finite.size else (np.nan, np.nan)
+    return float(low), float(high)
 
 
 def _within(values: Floats, cell: NDArray[np.intp]) -> Floats | None:

@@ -26,15 +26,16 @@ class SideJobs(Judge):
 
     def jobs(self) -> list[Job]:
         """One unit per positive scan: its regions with two sides, each side and both taken away."""
-        jobs = []
+        jobs, pairs = [], self.cohort.config.evaluation.pairs
         for scan in self.cohort.positive:
             files, network = self._files(scan), self._network(scan, REAL)
             task = ScanOfSides(
-                files, network, self.cohort.config.cohort.positive, self.cohort.config.training, self.cohort.atlas
-            )
+                files, network, self.cohort.config.cohort.positive, self.cohort.config.training, self.cohort.atlas,
+                pairs,
+            )  # fmt: skip
             inputs = {"seen": self.digests.joined(files.seen)}
             inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
-            facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest]
+            facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest, *pairs]
             path = self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)
             outputs = {"sides": path, "columns": path.with_suffix(".json")}
             unit, key = f"{self.cohort.name}_{scan.name}", unit_key(inputs, facts, score_sides)

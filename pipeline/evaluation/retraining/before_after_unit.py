@@ -28,7 +28,7 @@ from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.training.objectives.explanations import context_of, mean_control
 from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
 from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
-from heatlas.pipeline.training.objectives.readable_gradients import GuidedReLUs, negative_cosine
+from heatlas.pipeline.training.objectives.readable_gradients import GuidedReLUs, both_gradients, negative_cosine
 from heatlas.pipeline.training.stage import FoldTask, load_part, train_fold
 
 Floats = NDArray[np.floating]
@@ -121,9 +121,11 @@ def measured(
     """
     own = torch.tensor([target])
     if kind == "readable-gradients":
-        logits, gradient = _loss_gradient(model, volume, own)
+        leaf = volume.detach().requires_grad_()
         with GuidedReLUs():
-            _, guided = _loss_gradient(model, volume, own)
+            logits = model(leaf)
+        gradient, guided = both_gradients(functional.cross_entropy(logits, own), leaf)
+        logits = logits.detach()
         values = gradient[0, 0].abs().numpy()
         extra = {"guided_cosine": -float(negative_cosine(gradient, guided)) if _both(gradient, guided) else np.nan}
     else:
@@ -145,11 +147,3 @@ def measured(
 def _both(first: Tensor, second: Tensor) -> bool:
     """Whether neither is 0 everywhere; else there is no angle between them."""
     return bool(first.any()) and bool(second.any())
-
-
-def _loss_gradient(model: StagedModel, volume: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits of a volume, and the gradient of the cross-entropy by the volume."""
-    leaf = volume.detach().requires_grad_()
-    logits = model(leaf)
-    (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, target), leaf)
-    return logits.detach(), gradient

@@ -18,8 +18,9 @@ from heatlas.pipeline.evaluation.scores.masked_recognition import (
     average_gain,
     average_increase,
     coherency,
+    mask_of,
 )
-from heatlas.pipeline.evaluation.scores.overlap import entropy, gini, scaled
+from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
 from heatlas.pipeline.evaluation.scores.removal import Score, part_numbers, removal_curve
 from heatlas.pipeline.evaluation.scores.stability import Explain, RandomSets, infidelity, max_sensitivity, random_sets
 from heatlas.pipeline.run.errors import BadInputError
@@ -182,9 +183,9 @@ def _masked(
     explain: Explain | None,
     within: Tensor | None = None,
 ) -> dict[str, float]:
-    """AD, AG, AI and ADCC: the scan seen through the positive part of its map."""
+    """AD, AG, AI and ADCC: the scan seen through `mask_of` its map."""
     share = torch.zeros_like(volume)
-    share[inside] = torch.as_tensor(scaled(values[inside].detach().cpu().numpy())).to(volume)
+    share[inside] = torch.as_tensor(mask_of(values[inside].detach().cpu().numpy())).to(volume)
     if within is not None:
         share = share * within
     masked = mixed(volume, share, end)

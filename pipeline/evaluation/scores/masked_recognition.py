@@ -1,6 +1,6 @@
 """Recognition of a scan seen through its own map: AD, AG, AI and ADCC.
 
-``p`` is the probability of the class on the scan and ``o`` on the scan masked by the map, scaled to [0, 1]. AD and AG
+``p`` is the probability of the class on the scan and ``o`` on the scan masked by `mask_of` its map. AD and AG
 are one pair: at most one of them is not 0 for a scan. AI counts only. A map of ones hides nothing and gets 0, 0, 0; a
 map that is empty but for a few voxels can do badly by AD and still be right.
 
@@ -17,8 +17,33 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from heatlas.pipeline.evaluation.scores.overlap import Floats, positive
+
+ROUNDINGS = 64
+"""A map whose range is at most this many rounding units is even."""
 SMALLEST = 1e-6
 """Smallest denominator of AD and AG."""
+
+
+def mask_of(values: NDArray[np.floating]) -> Floats:
+    """The positive part of a map, from its least value to its largest scaled to [0, 1], as CAM methods are.
+
+    Of a map without negative values, which CAM mixtures, RISE and ViT-CX make, the least value hides all. One that is
+    even hides nothing, one without positive values everything.
+
+    Examples
+    --------
+    >>> mask_of(np.array([2.0, 3.0, 6.0])).tolist(), mask_of(np.array([-2.0, 1.0, 4.0])).tolist()
+    ([0.0, 0.25, 1.0], [0.0, 0.25, 1.0])
+    >>> mask_of(np.array([7.0, 7.0])).tolist(), mask_of(np.array([-7.0, 0.0])).tolist()
+    ([1.0, 1.0], [0.0, 0.0])
+    """
+    part = positive(values)
+    low, high = part.min(), part.max()
+    if high - low <= ROUNDINGS * np.finfo(np.asarray(values).dtype).eps * high:  # even, but for rounding
+        return np.full_like(part, float(high > 0))
+    mask: Floats = (part - low) / (high - low)
+    return mask
 
 
 def average_drop(p: float, o: float) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from heatlas.pipeline.run.config.grids import GridsConfig
-from heatlas.pipeline.run.config.ranges import at_least, between
+from heatlas.pipeline.run.config.ranges import at_least, between, naming
 
 
 @dataclass(frozen=True)
@@ -26,4 +26,7 @@ class EvaluationConfig:
     replacement: Literal["controls", "air"] = "controls"
     """What is shown in place of what is taken away: the mean of training controls, or air (0), with which Opti-CAM
     is optimised."""
+    pairs: Annotated[tuple[str, ...], naming(0, once=True)] = ()
+    """Pairs of bilateral groups of the atlas, such as ``Hippocampus + Entorhinal area``, that the interactions take
+    away alone and together, beside the two sides of each group."""
     grids: GridsConfig = field(default_factory=GridsConfig)

@@ -33,7 +33,10 @@ class PretrainingConfig:
     queue: Annotated[int, at_least(0)] = 0
     """Earlier embeddings that moco compares with, fewer than there are scans; 0 for half as many as scans."""
     momentum: Fraction = 0.99
-    """Share of the moving copy that stays at each step."""
+    """Share of the moving copy that stays at each step; of a schedule, in the first epoch."""
+    momentum_schedule: Literal["fixed", "cosine"] = "fixed"
+    """Whether `momentum` stays, as is usual for moco, or rises as a cosine towards 1 over the epochs, as published for
+    byol and dino."""
     masking_ratio: Annotated[float, above(0, below=1)] = 0.75
     """Share of the patches of a scan that masked hides."""
     without: str = ""

@@ -1,8 +1,9 @@
 """Interpretable-gradient training: the input gradient of the loss learns to look like the guided one.
 
 Source: Torres Figueroa 2024 (thesis), ch. 4: ``L = L_C + lambda L_R``. Both gradients are of the loss of the
-task, by the same weights; the guided one is a constant for the step. A second forward pass makes it, since the rule of
-a ReLU cannot be exchanged within one graph.
+task, by the same weights; the guided one is a constant for the step. The source takes a second forward pass for it;
+here ReLUs have both rules, and one pass serves both. Batch normalisation is an affine layer for both gradients, as for
+all maps in training: the gradient of a scan is that of its own loss, not of the others in its batch.
 """
 
 from __future__ import annotations
@@ -14,14 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
-from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedReLU
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.training.objectives.maps_in_training import unmoved
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
+from heatlas.pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
 
-RELUS = (torch.relu, functional.relu, torch.Tensor.relu)
 OTHERS = (functional.leaky_relu, functional.prelu, functional.gelu, functional.silu, functional.elu, functional.selu)
 """Activations for which guided backpropagation has no rule."""
 
@@ -47,8 +45,8 @@ def negative_cosine(own: Tensor, guided: Tensor) -> Tensor:
     own, guided = own.flatten(1), guided.flatten(1)
     sizes = [values.detach().abs().amax(1, keepdim=True) for values in (own, guided)]
     known = ((sizes[0] > 0) & (sizes[1] > 0))[:, 0]
-    own, guided = (
-        torch.where(known[:, None], values / size, torch.ones_like(values))
+    own, guided = (  # the quotient of a map of zeros must be finite too, since its gradient counts before `where`
+        torch.where(known[:, None], values / torch.where(size > 0, size, 1), torch.ones_like(values))
         for values, size in zip((own, guided), sizes, strict=True)
     )
     return torch.where(known, -functional.cosine_similarity(own, guided, dim=1), own.new_zeros(()))
@@ -74,49 +72,49 @@ DISTANCES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 def readable(task: Objective, distance: str, weight: float) -> Objective:
     """The objective of a task, plus `weight` times the mean distance of its input gradient from the guided one.
 
-    A weight of 0 trains as without, to the bit. Statistics of batch normalisation move once per step, and both passes
-    drop the same units.
+    A weight of 0 trains as without, to the bit.
     """
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
         if weight == 0 or not torch.is_grad_enabled():
             return task.loss(model, batch, context)
-        device = batch.volumes.device
-        state = _random_state(device)
         leaf = batch.volumes.detach().requires_grad_()
-        of_task, logged = task.loss(model, replace(batch, volumes=leaf), context)
-        (own,) = torch.autograd.grad(of_task, leaf, create_graph=True)
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), unmoved(model), GuidedReLUs():
-            _set_random_state(state, device)
-            again = batch.volumes.detach().requires_grad_()
-            (guided,) = torch.autograd.grad(task.loss(model, replace(batch, volumes=again), context)[0], again)
+        with GuidedReLUs():
+            of_task, logged = task.loss(model, replace(batch, volumes=leaf), context)
+        own, guided = both_gradients(of_task, leaf, learning=True)
         return of_task + weight * DISTANCES[distance](own.float(), guided.float()).mean(), logged
 
     facts = {**task.facts, "readable_gradients": {"distance": distance, "weight": weight}}
     return replace(task, name=f"{task.name} with readable gradients", loss=loss, facts=facts)
 
 
-class GuidedReLUs(TorchFunctionMode):
-    """Within this context every ReLU has the backward rule of guided backpropagation; no network is changed."""
+def both_gradients(loss: Tensor, volumes: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
+    """The gradient of a loss by the volumes, and the guided one; of a forward pass within `GuidedReLUs`.
+
+    Parameters
+    ----------
+    loss : Tensor
+        One number.
+    volumes : Tensor
+        (B, 1, D, H, W), a leaf.
+    learning : bool
+        Whether the first is to be differentiated again; the guided one never is.
+    """
+    with gradients_of_features(guided=True):
+        (guided,) = torch.autograd.grad(loss, volumes, retain_graph=True)
+    with gradients_of_features():
+        (own,) = torch.autograd.grad(loss, volumes, create_graph=learning)
+    return own, guided
+
+
+class GuidedReLUs(TwiceDifferentiable):
+    """Layers whose gradients can be those of guided backpropagation (`gradients_of_features`)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Exchange ReLUs, refuse activations that have no such rule, leave all else."""
-        if func in RELUS:
-            return GuidedReLU.apply(args[0])  # type: ignore[no-untyped-call]
+        """Refuse activations that have no such rule."""
         if func in OTHERS:
             raise UsageError(
                 f"objective: guided gradients are defined for ReLU only, and this network has {func.__name__}; choose "
                 "the founding network, a ResNet or a DenseNet."
             )
-        return func(*args, **(kwargs or {}))
-
-
-def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def _set_random_state(state: Tensor, device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
+        return super().__torch_function__(func, types, args, kwargs)

@@ -17,21 +17,28 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+RELUS = (torch.relu, functional.relu, torch.Tensor.relu)
+
 
 class _Pass:
     """What the running backward pass asks for; not of a thread, since on a GPU others run the backward functions."""
 
     of_features_alone = False
+    guided = False
 
 
 @contextmanager
-def gradients_of_features() -> Iterator[None]:
-    """Within this context, backward passes leave out the weights of `TwiceConv3d`, whose gradients nobody asks for."""
-    _Pass.of_features_alone = True
+def gradients_of_features(guided: bool = False) -> Iterator[None]:
+    """Within this context, backward passes leave out the weights of `TwiceConv3d`, whose gradients nobody asks for.
+
+    ``guided``: each `TwiceReLU` passes on what is above 0 alone (guided backpropagation), so that one forward pass
+    serves both gradients.
+    """
+    _Pass.of_features_alone, _Pass.guided = True, guided
     try:
         yield
     finally:
-        _Pass.of_features_alone = False
+        _Pass.of_features_alone = _Pass.guided = False
 
 
 class TwiceConv3d(torch.autograd.Function):
@@ -105,7 +112,8 @@ class TwiceReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (found,) = ctx.saved_tensors
-        return torch.ops.aten.threshold_backward(gradient, found.detach(), 0)  # type: ignore[no-any-return]
+        wanted = gradient.clamp(min=0) if _Pass.guided else gradient
+        return torch.ops.aten.threshold_backward(wanted, found.detach(), 0)  # type: ignore[no-any-return]
 
 
 class TwiceMaxPool3d(torch.autograd.Function):
@@ -217,7 +225,7 @@ class TwiceDifferentiable(TorchFunctionMode):
             return _convolved(*args, **(kwargs or {}))
         if func is functional.batch_norm:
             return _normalised(*args, **(kwargs or {}))
-        if func in (torch.relu, functional.relu):
+        if func in RELUS:
             return TwiceReLU.apply(args[0])  # type: ignore[no-untyped-call]
         if func is functional.max_pool3d:
             return _pooled(*args, **(kwargs or {}))

@@ -97,7 +97,7 @@ class Pretraining(nn.Module):
     def forward(self, volumes: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings (B, d) that learn, and those of the moving copy, or again the first where there is none.
 
-        In training the copy first moves towards the network: it stays at ``momentum``, as is usual for moco and byol.
+        In training the copy first moves towards the network by ``momentum``, which the objective may change.
         """
         learning: Tensor = self.learner(volumes)
         if self.predictor is not None:

@@ -20,7 +20,7 @@ from heatlas.pipeline.training.augmentation.flips_and_shifts import LEFT_RIGHT
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Measures, Objective
 from heatlas.pipeline.training.pretraining.contrast import against_keys, found, nt_xent, views_of_scans
 from heatlas.pipeline.training.pretraining.networks import Pretraining
-from heatlas.pipeline.training.pretraining.temperatures import temperature_of
+from heatlas.pipeline.training.pretraining.temperatures import momentum_of, temperature_of
 
 SHARP, SOFT = 0.04, 0.1
 """Temperatures of teacher and student of dino, and the share of a batch in its centre (Caron et al. 2021)."""
@@ -37,7 +37,7 @@ def pretraining(settings: PretrainingConfig, epochs: int, seed: int) -> Objectiv
     ----------
     settings : PretrainingConfig
     epochs : int
-        Of the whole training, which a schedule is spread over.
+        Of the whole training, which schedules are spread over.
     seed : int
         Of a random schedule.
     """
@@ -50,8 +50,11 @@ def pretraining(settings: PretrainingConfig, epochs: int, seed: int) -> Objectiv
         count, volumes = len(batch.scans), batch.volumes
         if len(volumes) == count:
             volumes = torch.cat([volumes, volumes.flip(1 + LEFT_RIGHT)])
+        epoch = max(batch.epoch, 1)
+        if settings.momentum_schedule != "fixed":
+            network.momentum = momentum_of(settings, epoch, epochs)
         learning, copied = model(volumes)
-        temperature = temperature_of(settings, max(batch.epoch, 1), epochs, seed)
+        temperature = temperature_of(settings, epoch, epochs, seed)
         together = network.training and torch.distributed.is_initialized()  # validation parts are whole everywhere
         of_batch = torch.stack([learning, copied]), batch.targets
         everyone, people, mine = gathered(*of_batch) if together else (*of_batch, slice(0, count))

@@ -1,4 +1,4 @@
-"""Temperatures that change while a network learns without labels.
+"""Temperatures, and the momentum of the copy, that change while a network learns without labels.
 
 A low temperature tells scans from one another, a high one finds groups; passing from one to the other again and again
 helps rare groups (Kukleva, Böhle, Schiele, Kuehne & Rupprecht 2023).
@@ -57,3 +57,17 @@ def temperature_of(settings: PretrainingConfig, epoch: int, epochs: int, seed: i
     else:
         phase = PERIODS * (epoch - 1) / (epochs - 1) if epochs > 1 else PERIODS
     return temperature_at(settings.schedule, lowest, highest, phase)
+
+
+def momentum_of(settings: PretrainingConfig, epoch: int, epochs: int) -> float:
+    """Momentum of the moving copy in an epoch: ``1 - (1 - m) (1 + cos(π (epoch - 1) / epochs)) / 2``, a cosine up to 1.
+
+    The published schedule changes with each step (Grill et al. 2020; Caron et al. 2021).
+
+    Examples
+    --------
+    >>> settings = PretrainingConfig(momentum=0.9, momentum_schedule="cosine")
+    >>> [round(momentum_of(settings, epoch, 4), 4) for epoch in (1, 3, 4)]
+    [0.9, 0.95, 0.9854]
+    """
+    return 1 - (1 - settings.momentum) * (1 + math.cos(math.pi * (epoch - 1) / epochs)) / 2

@@ -137,9 +137,11 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
         else "In no region does the interval exclude 0"
     )
     people = count(int(table["n_participants"].max()), "participant")
+    pairs = table["group"].str.contains(" + ", regex=False).any()
+    named = " Of a pair of regions the first stands under left, the second under right." * bool(pairs)
     text = (
-        f"The left side, the right side and both take the tissue of controls. {summary} (intervals over {people}, not "
-        f"corrected for {count(len(table), 'region')})."
+        f"The left side, the right side and both take the tissue of controls.{named} {summary} (intervals over "
+        f"{people}, not corrected for {count(len(table), 'region')})."
     )
     columns = [
         Column("group", "Region"), numeric("left", "Left", _milli), numeric("right", "Right", _milli),
@@ -168,13 +170,18 @@ def _sources(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable,
     columns = [
         Column("group", "Region"),
         numeric("volume_slope", "With volume", signed, "below 0: more evidence where the region is smaller"),
+        numeric("volume_low", "from", signed),
+        numeric("volume_high", "to", signed),
         numeric("intensity_slope", "With intensity", signed, "below 0: more evidence where the region is darker"),
+        numeric("intensity_low", "from", signed),
+        numeric("intensity_high", "to", signed),
         numeric("r2", "Share explained by both", fixed),
         numeric("n_scans", "Scans"),
     ]
     text = (
         "Evidence in each region is compared with the region's volume (from the registration) and its intensity, "
-        "within class and fold: standard deviations of evidence per standard deviation. Descriptive, not tested."
+        "within class and fold: standard deviations of evidence per standard deviation, with 95 % intervals over "
+        "participants. Descriptive, not tested."
     )
     both = rows.head(ROWS).dropna(subset=["volume_slope", "intensity_slope"])
     if len(both):
