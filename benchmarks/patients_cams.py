@@ -58,7 +58,7 @@ SLOW = ("score-cam", "ablation-cam")
 TABLE, SAMPLES, FINE = "cams.tsv", 2, ("max-sensitivity", "seconds")
 TITLE = "CAM methods"
 HEADING = "Claims asked of patients"
-SCORES = (*SEEN, *REST, "seconds")
+SCORES = (*SEEN, *REST, "seconds", "accuracy")
 PREFACE = """\
 The networks of the first section, by `python benchmarks/patients_cams.py`. As in the source: the true class is
 explained, a map becomes a mask by its range, what is hidden is air; in per cent. Founding networks have 64
@@ -72,9 +72,9 @@ def method_of(name: str) -> Method:
 
 
 def judged(
-    loaded: LoadedModel, volume: Tensor, labels: Tensor, target: int, name: str, whole: bool
-) -> dict[str, float]:
-    """Scores of a method's map of one scan (1, 1, D, H, W): masked recognition, and if `whole` all others."""
+    loaded: LoadedModel, volume: Tensor, labels: Tensor, target: int, name: str, rest: Sequence[str]
+) -> tuple[dict[str, float], Tensor]:
+    """Scores of a method's map of one scan (1, 1, D, H, W): masked recognition, and those of `REST`; and the map."""
     scan, brain = volume[0, 0], volume[0, 0] != 0
     air, method = torch.zeros_like(scan), method_of(name)
     stage = 0 if name == FAKE else METHODS[method.name].stage_of(loaded.model)
@@ -92,13 +92,15 @@ def judged(
     with torch.no_grad():
         p, o = (float(score(one)) for one in (volume, volume * normalised(values[None, None], how)))
     row = {"seconds": seconds, "AD": average_drop(p, o), "AG": average_gain(p, o), "AI": average_increase(p, o)}
-    if whole:
+    if rest:
         blurred, voxels, parts = gaussian_smooth(volume, BLUR)[0, 0], part_numbers(brain), part_numbers(brain, labels)
         row["insertion"] = 100 * removal_curve(score, blurred, scan, voxels, values, STEPS).area
         row["deletion"] = 100 * removal_curve(score, scan, air, voxels, values, STEPS).area
+    if "AOPC" in rest:
         row["AOPC"] = 100 * removal_curve(score, scan, air, parts, values, STEPS).aopc(AOPC_STEPS)
+    if "max-sensitivity" in rest:
         row["max-sensitivity"] = max_sensitivity(explain, scan, values, brain, samples=SAMPLES)
-    return row
+    return row, values
 
 
 def asked(run: Path, methods: Sequence[str], people: int, whole: int) -> None:
@@ -116,23 +118,24 @@ def asked(run: Path, methods: Sequence[str], people: int, whole: int) -> None:
             volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
             for name in methods:
                 if (one.participant_id, name) not in done:
-                    found = judged(loaded, volume, labels, int(one.target), name, place < whole and name not in MASKS)
+                    rest = REST if place < whole and name not in MASKS else ()
+                    found, _ = judged(loaded, volume, labels, int(one.target), name, rest)
                     new = pd.DataFrame([{"participant_id": one.participant_id, "method": name, **found}])
                     rows = pd.concat([rows, new], ignore_index=True)
             rows.to_csv(kept, sep="\t", index=False)
 
 
-def read(run: Path, methods: Sequence[str]) -> pd.DataFrame:
-    """Rows of those of a run who were asked about all of these methods."""
+def read(run: Path, methods: Sequence[str], partly: bool = False) -> pd.DataFrame:
+    """Rows of those of a run who were asked about all of these methods; `partly`, also scores that only some have."""
     rows = pd.read_csv(run / TABLE, sep="\t")
     own = rows[rows["method"].isin(methods)]
     own = own[own.groupby("participant_id")["method"].transform("nunique") == len(methods)]
-    return own.dropna(axis=1) if len(own) else own  # scores that all of them have
+    return own.dropna(axis=1, how="all" if partly else "any") if len(own) else own
 
 
-def means_table(runs: Sequence[Path], methods: Sequence[str]) -> list[str]:
+def means_table(runs: Sequence[Path], methods: Sequence[str], partly: bool = False) -> list[str]:
     """Means of each method, by seed, over the people who were asked about all of the methods."""
-    found = [read(run, methods) for run in runs]
+    found = [read(run, methods, partly) for run in runs]
     scores = [score for score in SCORES if all(score in own for own in found)]
     people = ", ".join(str(own["participant_id"].nunique()) for own in found)
     lines = [f"| {people} people | " + " | ".join(scores) + " |", "|---" * (len(scores) + 1) + "|"]
@@ -147,13 +150,13 @@ def digits(score: str) -> int:
     return 2 if score in FINE else 1
 
 
-def differences(runs: Sequence[Path], first: str, second: str) -> list[str]:
+def differences(runs: Sequence[Path], first: str, second: str, partly: bool = False) -> list[str]:
     """Rows: one method less another by seed, and over people, each by the mean of the seeds, with an interval."""
-    found = [read(run, (first, second)).assign(run=run.name) for run in runs]
+    found = [read(run, (first, second), partly).assign(run=run.name) for run in runs]
     lines = []
     for score in (one for one in SCORES if all(one in own for own in found)):
         wide = pd.concat(found).pivot_table(index=["run", "participant_id"], columns="method", values=score)
-        change = wide[first] - wide[second]
+        change = (wide[first] - wide[second]).dropna()
         seeds = ", ".join(f"{one:+.{digits(score)}f}" for one in change.groupby("run").mean())
         person = change.groupby("participant_id").mean().to_numpy()
         low, high = participant_interval((person,), np.mean, DRAWS, 0)
