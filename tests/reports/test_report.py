@@ -359,7 +359,7 @@ def test_without_guided_backpropagation_it_is_not_mentioned(quiet_text):
     assert "uided backpropagation" not in quiet_text
 
 
-@pytest.mark.parametrize("kept", ["none", "group"])
+@pytest.mark.parametrize("kept", [pytest.param("none", marks=pytest.mark.slow), "group"])
 def test_maps_that_are_not_kept_are_said_to_be_missing(kept, tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")  # their names say which there are
     layout = make_run(tmp_path / "run", RunPlan(betas=(0.0,), people=5, overrides={"attribution": {"keep_maps": kept}}))

@@ -88,6 +88,7 @@ def deadly(outputs: dict[str, Path], folder: Path, deaths: int) -> None:
         os.abort()
 
 
+@pytest.mark.slow
 def test_lost_work_is_tried_again_and_then_ends_the_run_resumably_with_its_name(cluster, tmp_path, monkeypatch):
     """Nothing comes from the shell that starts the run: neither programs nor code."""
     monkeypatch.setattr(providers, "RETRIES", 1)

@@ -52,3 +52,11 @@ def test_every_python_installs_all_but_ants(python: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("python", PYTHONS[:3])
 def test_all_extras_install_where_ants_has_wheels(python: str, tmp_path: Path) -> None:
     assert {"antspyx", "parsl"} <= resolved(SCANS, python, tmp_path).keys()
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("other", ["clinica==0.12.*", "clinicadl==2.0.*"])
+def test_it_stands_beside_programs_that_hold_pandas_below_3(other: str, tmp_path: Path) -> None:
+    found = resolved([*CORE, other], "3.11", tmp_path)
+    assert found["pandas"].startswith("2.")
+    assert {"torch", other.partition("=")[0]} <= found.keys()

@@ -285,7 +285,10 @@ def test_check_refuses_what_run_refuses_in_the_same_words(dataset, small_setting
     assert not (out / "config.toml").exists(), "refused settings must not become those of a finished run"
 
 
-@pytest.mark.parametrize(("text", "_words"), COHORT_SETTINGS[7:])
+@pytest.mark.parametrize(
+    ("text", "_words"),
+    [pytest.param(*one, marks=pytest.mark.slow) if place % 3 else one for place, one in enumerate(COHORT_SETTINGS[7:])],
+)
 def test_settings_of_later_stages_do_not_stop_a_run_that_ends_before(dataset, tmp_path, text, _words):
     (tmp_path / "mine.toml").write_text(text)
     command = ["check", str(dataset), "--config", str(tmp_path / "mine.toml"), "--stop-after"]

@@ -134,11 +134,13 @@ def test_monai_builds_the_network(folder, exported) -> None:
     assert parser["_meta_#network_data_format#outputs#pred#channel_def"] == {"0": "CN", "1": "AD"}
 
 
+@pytest.mark.slow
 def test_an_export_predicts_as_the_run_does(applied) -> None:
     of_run, of_export = applied
     assert (of_export.group / "predictions.tsv").read_bytes() == (of_run.group / "predictions.tsv").read_bytes()
 
 
+@pytest.mark.slow
 def test_people_who_were_trained_with_are_recognised_and_left_out(folder, applied) -> None:
     splits = read_table(folder / "run" / "splits.tsv")
     scans = read_table(applied[1].root / "scans.tsv")
@@ -150,6 +152,7 @@ def evidence(layout: RunLayout) -> pd.DataFrame:
     return read_table(layout.group / "evidence.tsv").set_index(["map", "scan_id"]).sort_index()
 
 
+@pytest.mark.slow
 def test_methods_that_compare_with_the_mean_give_the_same_evidence(applied) -> None:
     ours, theirs = (evidence(one).loc[OF_MEAN] for one in applied)
     assert len(ours) == 8
@@ -159,6 +162,7 @@ def test_methods_that_compare_with_the_mean_give_the_same_evidence(applied) -> N
     assert set(theirs["n_reference"]) == {CONTROLS}
 
 
+@pytest.mark.slow
 def test_expected_gradients_use_the_mean_and_say_so(applied) -> None:
     layout = applied[1]
     found = evidence(layout)
@@ -233,6 +237,7 @@ def test_people_are_digests_of_the_run(exported) -> None:
     assert sum(description["scans"].values()) == len(named)
 
 
+@pytest.mark.slow
 def test_networks_used_as_they_are_are_not_trained_on_shuffled_labels(applied, capsys) -> None:
     own = EvaluationLayout(applied[0].root)
     for part in ("plant", "retrain", "consensus", "marker"):

@@ -85,6 +85,7 @@ def test_a_probe_stands_on_it_and_is_explained(folder, capsys):
     assert len(read_table(layout.group / "evidence.tsv")) > 0
 
 
+@pytest.mark.slow
 def test_an_export_of_probes_stands_alone_and_knows_the_people_of_the_backbone(folder, capsys, monkeypatch):
     """After the test above."""
     monkeypatch.setattr("heatlas.workflows.export.FEWEST_CONTROLS", 3)
@@ -111,6 +112,7 @@ def test_an_export_of_probes_stands_alone_and_knows_the_people_of_the_backbone(f
     assert "sub-03" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_finished_run_needs_its_backbone_no_longer(folder, tmp_path):
     """After the test above: a copy of its run, without the backbone's folder, is reported and explained alike."""
 
@@ -175,7 +177,8 @@ def _measured(folder):
     require_as_declared(layout, REPRESENTATIONS_TABLE)
     table = REPRESENTATIONS_TABLE.read(layout)
     assert sorted(table["features"].unique()) == ["backbone", "untrained"]
-    whole = table[table["classes"] == "all"].set_index(["features", "measure"])
+    keys = ["features", "measure"]
+    whole = table[table["classes"] == "all"].drop_duplicates(keys).set_index(keys)
     assert "site" in whole.loc[("backbone", SITE), "note"]  # there are none in this dataset
     own = whole.drop(SITE, level="measure")
     assert set(own["n_participants"].dropna()) <= {6, 0}  # two of six of each of three classes

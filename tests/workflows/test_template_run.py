@@ -16,6 +16,8 @@ from toy_template import write_toy, write_toy_labels
 from heatlas.atlases.templates import load_template
 from heatlas.workflows.command_line import main
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
