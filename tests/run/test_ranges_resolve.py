@@ -22,11 +22,11 @@ SCANS = [*CARRIED, *EXTRAS["registration"], *EXTRAS["cluster"]]
 
 
 def resolved(requirements: list[str], python: str, folder: Path) -> dict[str, str]:
-    """What pip would install from wheels alone; versions by name."""
+    """What pip would install, for another Python from wheels alone; versions by name."""
+    elsewhere = ["--target", str(folder / "target"), "--python-version", python, "--only-binary=:all:"]
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--report",
-         "report.json", "--target", str(folder / "target"), "--python-version", python, "--only-binary=:all:",
-         *requirements],
+         "report.json", *(elsewhere if python else []), *requirements],
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
@@ -57,6 +57,6 @@ def test_all_extras_install_where_ants_has_wheels(python: str, tmp_path: Path) -
 @pytest.mark.network
 @pytest.mark.parametrize("other", ["clinica==0.12.*", "clinicadl==2.0.*"])
 def test_it_stands_beside_programs_that_hold_pandas_below_3(other: str, tmp_path: Path) -> None:
-    found = resolved([*CORE, other], "3.11", tmp_path)
+    found = resolved([*CORE, other], "", tmp_path)  # some of theirs have no wheels
     assert found["pandas"].startswith("2.")
     assert {"torch", other.partition("=")[0]} <= found.keys()
