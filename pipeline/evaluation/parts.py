@@ -41,7 +41,7 @@ from heatlas.pipeline.run.work.jobs import Outcome
 
 FURTHER_SEEDS = 2
 """Further trainings of each fold for the consensus; one with ``--quick``."""
-RANDOM_DRAWS, QUICK_DRAWS = 9, 4
+RANDOM_DRAWS, QUICK_DRAWS = 19, 4  # of fewer than 19 no p can be .05
 
 
 def _grids(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
