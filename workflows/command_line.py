@@ -349,7 +349,7 @@ def _add_evaluate(commands: Any) -> None:
     )  # fmt: skip
     evaluate.add_argument(
         "--draws", type=int, metavar="N",
-        help="for retrain: draws of random regions (default: 9, with --quick 4; p is at least 1 / (N + 1))",
+        help="for retrain: draws of random regions (default: 19, with --quick 4; p is at least 1 / (N + 1))",
     )  # fmt: skip
     evaluate.add_argument(
         "--plant",
