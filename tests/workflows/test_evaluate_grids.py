@@ -15,8 +15,6 @@ from heatlas.workflows.command_line import main
 from tests.declared_tables import require_as_declared
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
-pytestmark = pytest.mark.slow  # what grids are and score has its own tests
-
 METHODS = "deeplift,gradient,grad-cam,region-swap"
 ASKED = ["--parts", "grids", "--methods", METHODS, "--n-procs", "1"]
 
@@ -59,11 +57,13 @@ def bytes_of(layout: EvaluationLayout) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_tables_are_as_declared(evaluated) -> None:
     for one in GRID_TABLES:
         require_as_declared(evaluated, one)
 
 
+@pytest.mark.slow
 def test_every_setting_method_and_stage_has_a_row(evaluated) -> None:
     rows = GRIDS_TABLE.read(evaluated)
     made = rows[rows["n_grids"] > 0].set_index(["setting", "kind"]).sort_index()
@@ -78,6 +78,7 @@ def test_every_setting_method_and_stage_has_a_row(evaluated) -> None:
     assert (made["n_participants"] <= made["n_grids"]).all()
 
 
+@pytest.mark.slow
 def test_locality_is_checked_on_these_networks_and_said(evaluated) -> None:
     rows = GRIDS_TABLE.read(evaluated)
     difull = rows[(rows["setting"] == "DiFull") & (rows["n_grids"] > 0)]
@@ -92,6 +93,7 @@ def test_locality_is_checked_on_these_networks_and_said(evaluated) -> None:
     assert one_channel["note"].str.contains("one channel").all()
 
 
+@pytest.mark.slow
 def test_directions_agreement_and_invariance_have_answers(evaluated) -> None:
     claims = DIRECTIONS_TABLE.read(evaluated).set_index("claim")
     assert claims.loc["Gradient marks only what the head sees", "holds"] == "yes"
@@ -106,6 +108,7 @@ def test_directions_agreement_and_invariance_have_answers(evaluated) -> None:
     assert bool(invariance.loc["gradient", "invariant"])
 
 
+@pytest.mark.slow
 def test_number_kinds_and_layout_of_grids_are_settings(run, tmp_path, capsys) -> None:
     copy, file = copied(run, tmp_path), tmp_path / "grids.toml"
     asked = ["evaluate", str(copy), *ASKED, "--quick", "--config", str(file)]
@@ -125,6 +128,7 @@ def test_number_kinds_and_layout_of_grids_are_settings(run, tmp_path, capsys) ->
     assert "3 to 64 cells" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_and_a_second_call_writes_the_same_bytes(evaluated, capsys) -> None:
     before = bytes_of(evaluated)
     assert {"aggregated_GridPG.svg", "aggregated_GridPG.png", "aggregated_DiFull.svg"} <= set(before)

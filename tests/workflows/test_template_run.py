@@ -16,8 +16,6 @@ from toy_template import write_toy, write_toy_labels
 from heatlas.atlases.templates import load_template
 from heatlas.workflows.command_line import main
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -40,6 +38,7 @@ def run(toy: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_files_sidecars_and_tables_are_in_the_space_of_the_template(run: Path, toy: Path) -> None:
     template = load_template(4.0, str(toy / "tpl-Toy"))
     named = [path for path in run.rglob("*space-*") if path.is_file()]
@@ -64,6 +63,7 @@ def test_files_sidecars_and_tables_are_in_the_space_of_the_template(run: Path, t
     assert set(relevance["region"]) == set(range(9))  # 0: outside all regions
 
 
+@pytest.mark.slow
 def test_the_report_speaks_of_the_template_and_leaves_out_what_is_of_mni_space(run: Path) -> None:
     pages = {path.name: path.read_text() for path in run.rglob("*.html")}
     assert (
@@ -78,6 +78,7 @@ def test_the_report_speaks_of_the_template_and_leaves_out_what_is_of_mni_space(r
     assert main(["report", str(run)]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_new_scan_is_explained_in_the_same_space(run: Path, toy: Path, tmp_path: Path) -> None:
     out, image = tmp_path / "one", toy / "bids/sub-00/anat/sub-00_space-Toy_desc-preproc_T1w.nii.gz"
