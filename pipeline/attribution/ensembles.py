@@ -33,7 +33,7 @@ class RunningMean:
         self._errors: list[torch.Tensor] = []
         self._sampling: list[torch.Tensor] = []
         self._members: list[torch.Tensor] = []
-        self._channels: list[torch.Tensor] = []
+        self._channels: torch.Tensor | None = None
 
     def add(self, attribution: Attribution) -> None:
         """Add the answer of one more network; of the same volume, method and target."""
@@ -56,7 +56,8 @@ class RunningMean:
         if attribution.members is not None:
             self._members.append(attribution.members)
         if attribution.channels is not None:
-            self._channels.append(attribution.channels)
+            own = attribution.channels.double()
+            self._channels = own if self._channels is None else self._channels + own
 
     def result(self) -> Attribution:
         """The mean, in the precision of the maps; of one network its own answer."""
@@ -71,7 +72,7 @@ class RunningMean:
         return dataclasses.replace(
             self._first, values=values, start_value=_mean(self._start_values), ledger=ledger, reference_value=reference,
             errors=errors, sampling_error=sampling, sign=None,
-            channels=_mean(self._channels) if self._channels else None,
+            channels=None if self._channels is None else (self._channels / len(self._start_values)).to(values.dtype),
             members=torch.cat(self._members) if self._members else None,
         )  # fmt: skip
 

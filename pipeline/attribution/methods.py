@@ -246,7 +246,7 @@ def for_member(method: Method, number: int) -> Method:
 def _joined(answers: Sequence[Attribution]) -> Attribution:
     """One answer of several volumes, from those of each alone."""
     values, starts = (torch.cat([getattr(one, name) for one in answers]) for name in ("values", "start_value"))
-    return replace(answers[0], values=values, start_value=starts)  # of a later stage: without channels
+    return replace(answers[0], values=values, start_value=starts, channels=None)
 
 
 def _finite(answer: Attribution) -> Attribution:

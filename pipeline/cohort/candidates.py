@@ -26,6 +26,7 @@ class OtherImage:
     path: str  # relative to the input folder
     entry: str  # as `Scan.entry`
     preference: tuple[int | str, ...]  # as of `Candidate`
+    problem: str | None = None  # why it cannot be used
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ def require_task(parts: Sequence[Part], config: Config, split: Split) -> None:
         known = ", ".join(part.name for part in PARTS if part.several_images)
         raise UsageError(
             f"--parts {of_one[0]}: is for networks that see one image, and these see several "
-            f"(cohort.further_suffixes). Defined for them: {known}."
+            f"(cohort.further_suffixes). Give --parts {known}."
         )
     undefined = task_of(config.cohort).kind.undefined
     asked = [part.name for part in parts if not part.any_task]

@@ -68,9 +68,9 @@ def require_start(config: Config) -> None:
     asked = attribution.start_value == "evidence" and LRP in attribution.methods and len(task.outputs) > 1
     if not asked or config.training.networks_of:  # whose run was checked by itself
         return
-    family = family_of(config.model)
+    family, spec = family_of(config.model), configured_input(config)
     with torch.random.fork_rng(devices=[]):
-        network = build_network(config.model, configured_input(config).shape, len(task.outputs)).eval()
+        network = build_network(config.model, spec.shape, len(task.outputs), spec.channels).eval()
     try:
         last_layer(plan_relevance(network, family.batch_norm(attribution.batch_norm)))
     except UsageError as error:

@@ -154,7 +154,7 @@ def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.n
     Parameters
     ----------
     volume : array, shape of the template grid
-        T1w intensities in template space.
+        Intensities of one image in template space.
     mask : array, shape of the template grid
         The scan's brain mask in template space; voxels > 0.5 are brain.
     spec : NetworkInput
@@ -210,8 +210,13 @@ def read_channels(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
         If a file is missing or unreadable, lies on another grid, cannot be scaled, or is not the one that was
         registered; names the file.
     """
-    if len(files.images) != spec.channels:
-        raise BadInputError(f"{files.name}: has {len(files.images)} images, and the network sees {spec.channels}.")
+    there = (files.suffix, *files.further)
+    if len(there) != spec.channels or (spec.images and there != spec.images):
+        seen = ", ".join(spec.images) or "one image"
+        raise BadInputError(
+            f"{files.name}: its images are {', '.join(there)}, and the network sees {seen}. Train again with heatlas "
+            "run, or set cohort.suffix and cohort.further_suffixes as they were."
+        )
     return _read(files, files.images, spec)
 
 

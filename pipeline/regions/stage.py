@@ -137,6 +137,8 @@ def _write_tables(
         found = [RELEVANCE_CHANNELS_TABLE.read(path) for path in channels]
         RELEVANCE_CHANNELS_TABLE.write(layout, pd.concat(found, ignore_index=True))
         written.append(RELEVANCE_CHANNELS_TABLE)
+    else:
+        RELEVANCE_CHANNELS_TABLE.remove(layout)
     return [path for table in written for path in table.files(layout)]
 
 

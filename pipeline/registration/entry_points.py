@@ -6,6 +6,7 @@ Where an image enters is decided when the input is read (`pipeline.cohort.bids.d
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,8 @@ from heatlas.pipeline.run.errors import BadInputError
 
 MIN_DICE = 0.8
 """Even brains registered by an affine map alone overlap more with the template."""
+MAX_MISSING = 0.15
+"""Share of the brain of the first image that a further one may miss: brain extractions differ by less."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +105,7 @@ def place_in_template(
     problem = template_space_problem(source, template.setting)
     if problem is not None:
         raise BadInputError(f"{image.path}: {problem}")
-    if source.same_as(template.grid):
-        t1w, mask = image.data.astype(np.float32, copy=True), brain.mask.copy()
-    else:
-        t1w = on_grid(Volume(image.data, image.affine), template.grid)
-        mask = on_grid(Volume(brain.mask.astype(np.float32), image.affine), template.grid) >= 0.5
+    t1w, mask = _on_template(image, source, template), _on_template_mask(brain.mask, source, template)
     overlap = dice(mask, template.brain_mask)
     if overlap < MIN_DICE:
         raise BadInputError(
@@ -118,3 +117,43 @@ def place_in_template(
     t1w[~mask] = 0
     alike = correlation(t1w[inside], template.t1w[inside]) if kind == T1W else None
     return PlacedScan(t1w, mask, template.grid, brain, source, alike, overlap, outside)
+
+
+def place_beside(image: T1wImage, first: PlacedScan, template: Template, kind: ImageKind) -> PlacedScan:
+    """Resample an image of a further kind on the template grid, within the brain of the first image of its session.
+
+    Of a stripped image, the brain is where it is not 0: elsewhere it says nothing, and 0 would be the darkest tissue.
+
+    Raises
+    ------
+    BadInputError
+        If the image lies elsewhere, or misses more than `MAX_MISSING` of the brain.
+    """
+    i, j, k = image.data.shape
+    source = Grid((i, j, k), image.affine)
+    problem = template_space_problem(source, template.setting)
+    if problem is not None:
+        raise BadInputError(f"{image.path}: {problem}")
+    values, mask = _on_template(image, source, template), first.brain_mask
+    if not kind.normalised and is_stripped(image):
+        mask = mask & _on_template_mask(nonzero_brain(image.data), source, template)
+    missing = 1 - mask.sum() / first.brain_mask.sum()
+    if missing > MAX_MISSING:
+        raise BadInputError(
+            f"{image.path}: is 0 in {missing:.0%} of the brain of the first image of its session. Look at both: give "
+            "images of one space, stripped alike."
+        )
+    return dataclasses.replace(first, t1w=np.where(mask, values, np.float32(0)), brain_mask=mask, source_grid=source)
+
+
+def _on_template(image: T1wImage, source: Grid, template: Template) -> np.ndarray:
+    """The values of an image on the template grid; those of the image itself where it lies there."""
+    if source.same_as(template.grid):
+        return image.data.astype(np.float32, copy=True)
+    return on_grid(Volume(image.data, image.affine), template.grid)
+
+
+def _on_template_mask(mask: np.ndarray, source: Grid, template: Template) -> np.ndarray:
+    if source.same_as(template.grid):
+        return mask.copy()
+    return np.asarray(on_grid(Volume(mask.astype(np.float32), source.affine), template.grid) >= 0.5)

@@ -14,10 +14,11 @@ import numpy as np
 from heatlas.atlases.images import write_template_image
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.entry_points import PlacedScan, place_in_template, placed_brain
+from heatlas.pipeline.registration.entry_points import PlacedScan, place_beside, place_in_template, placed_brain
 from heatlas.pipeline.registration.images.brain_extraction import sidecar_of
 from heatlas.pipeline.registration.images.given_masks import mask_path
 from heatlas.pipeline.registration.images.t1w import load_t1w
+from heatlas.pipeline.registration.quality.measures import mutual_information
 from heatlas.pipeline.registration.scan import RegisteredScan, register_image
 from heatlas.pipeline.run.config.image_kinds import KINDS, T1W, ImageKind
 from heatlas.pipeline.run.config.settings import RegistrationConfig
@@ -156,29 +157,32 @@ def place_one(
 ) -> Mapping[str, Any]:
     """Job: copy images that came in template space; gives their row of ``registration.tsv``.
 
-    All have the brain mask of the first. There is no transform, so no volume change either.
+    All have one brain mask: that of the first, where no stripped image is 0. There is no transform, so no volume change
+    either.
     """
     template, cut = configured_template(config), config.brain_extraction == "template-mask"
-    placed: list[PlacedScan] = []
-    for place, one in enumerate(images):
+    first, *others = images
+    with shown_as(first.path, first.shown):
+        scan = load_t1w(first.path)
+        brain = placed_brain(scan, first.kind, template, config, mask)
+        result = place_in_template(scan, brain, template, cut, first.kind)
+    placed = [result]
+    for one in others:
         with shown_as(one.path, one.shown):
-            scan = load_t1w(one.path)
-            brain = placed_brain(scan, one.kind, template, config, mask if place == 0 else None)
-            placed.append(place_in_template(scan, brain, template, cut, one.kind))
-        if place == 0:
-            orientation = scan.orientation
-    result = placed[0]
+            placed.append(place_beside(load_t1w(one.path), result, template, one.kind))
+    inside = np.logical_and.reduce([one.brain_mask for one in placed])
     for one, own in zip(images, placed, strict=True):
-        values = np.where(result.brain_mask, own.t1w, np.float32(0))
-        write_template_image(outputs[one.kind.suffix], values, own.grid)
+        write_template_image(outputs[one.kind.suffix], np.where(inside, own.t1w, np.float32(0)), own.grid)
         write_json(outputs[f"{one.kind.suffix}_sidecar"], _placed_sidecar(own, one.source, config))
-    write_template_image(outputs["brain_mask"], result.brain_mask, result.grid)
+    write_template_image(outputs["brain_mask"], inside, result.grid)
+    alike = [mutual_information(one.t1w[inside], result.t1w[inside]) for one in placed[1:]]
     numbers = {
         "brain_extraction": result.brain.source,
-        "orientation": orientation,
+        "orientation": scan.orientation,
         "correlation": result.correlation,
         "dice": result.dice,
         "outside_share": result.outside_share,
+        **({"t1w_mutual_information": min(alike)} if alike else {}),
     }
     write_json(outputs["quality"], numbers)
     return numbers

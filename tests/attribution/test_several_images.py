@@ -60,8 +60,13 @@ def test_each_channel_is_what_a_network_of_that_kind_alone_sees(tmp_path: Path) 
     kept = keep_volumes([files], TWO, tmp_path / "kept", CPU, threads=1)
     assert kept.shape == (1, 2, *TWO.shape)
     np.testing.assert_array_equal(kept[:][0].numpy(), seen.astype(np.float16))
-    with pytest.raises(BadInputError, match="sub-1: has 2 images, and the network sees 1"):
+    with pytest.raises(
+        BadInputError, match=r"sub-1: its images are T1w, FLAIR, and the network sees one image\. Train again"
+    ):
         read_channels(files, one)
+    for others in (("FLAIR", "T1w"), ("T1w", "pet")):  # as many, but in another order, or of another kind
+        with pytest.raises(BadInputError, match=f"its images are T1w, FLAIR, and the network sees {', '.join(others)}"):
+            read_channels(files, dataclasses.replace(TWO, images=others))
     files.images[1].unlink()
     with pytest.raises(BadInputError, match="desc-preproc_FLAIR"):
         read_channels(files, TWO)

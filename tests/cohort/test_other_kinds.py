@@ -70,6 +70,41 @@ def test_the_t1w_images_are_the_cohort_unless_a_setting_says_otherwise(dataset: 
     assert "5 images of other kinds in anat/ ignored: FLAIR 5" in cohort.notes
 
 
+def test_further_kinds_enter_as_the_first_does(bids: BidsTree) -> None:
+    """The T1w is in template space and a FLAIR in that of the scanner: none is taken for what its name does not say."""
+    bids.table("participants.tsv", "participant_id sex", "sub-1 F", *[f"sub-{n} M" for n in range(2, 6)])
+    for n in range(1, 5):
+        bids.image(f"sub-{n}/anat/sub-{n}_{SPACE}_T1w.nii", in_template())
+    bids.image(f"sub-1/anat/sub-1_{SPACE}_FLAIR.nii", in_template())
+    bids.image(f"sub-1/anat/sub-1_{SPACE}_run-2_FLAIR.nii", in_template())
+    bids.image("sub-2/anat/sub-2_FLAIR.nii")
+    bids.image(f"sub-3/anat/sub-3_{SPACE}_FLAIR.nii", b"not an image")
+    bids.image(f"sub-3/anat/sub-3_{SPACE}_run-2_FLAIR.nii", in_template())
+    bids.image("sub-4/anat/sub-4_space-Other_FLAIR.nii", in_template())
+    bids.image("sub-5/anat/sub-5_T1w.nii")
+    bids.image("sub-5/anat/sub-5_FLAIR.nii")
+    for start in ("auto", "template"):
+        cohort = bids.read(**SEX, further_suffixes=("FLAIR",), start_at=start)
+        found = {scan.participant_id: scan for scan in cohort.table}
+        assert found["sub-1"].further == (f"sub-1/anat/sub-1_{SPACE}_FLAIR.nii",)
+        assert found["sub-2"].reason.startswith("no FLAIR image of the session in the space of MNI152NLin2009cAsym")
+        assert found["sub-3"].further == (f"sub-3/anat/sub-3_{SPACE}_run-2_FLAIR.nii",)  # the first cannot be read
+        assert found["sub-4"].reason.startswith("FLAIR image of the session: ")
+        assert found["sub-5"].kept == (start == "auto")
+    assert any("FLAIR 3" in note for note in cohort.notes), cohort.notes
+
+
+def test_where_nothing_is_named_as_placed_all_kinds_are_taken_as_such(bids: BidsTree) -> None:
+    bids.table("participants.tsv", "participant_id sex", "sub-1 F", "sub-2 M")
+    for n in (1, 2):
+        bids.image(f"sub-{n}/anat/sub-{n}_T1w.nii", in_template())
+        bids.image(f"sub-{n}/anat/sub-{n}_FLAIR.nii", in_template())
+    cohort = bids.read(**SEX, further_suffixes=("FLAIR",), start_at="template")
+    assert {(scan.entry, scan.further) for scan in cohort.table.kept} == {
+        ("template", (f"sub-{n}/anat/sub-{n}_FLAIR.nii",)) for n in (1, 2)
+    }
+
+
 def test_pet_lies_in_its_own_folder_and_frames_are_to_be_averaged(bids: BidsTree) -> None:
     bids.table("participants.tsv", "participant_id sex", "sub-1 F", "sub-2 M", "sub-3 M")
     for person, shape in (("1", (7, 9, 11)), ("2", (7, 9, 11, 5)), ("3", (7, 9, 11, 1))):

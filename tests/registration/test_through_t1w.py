@@ -21,7 +21,7 @@ from heatlas.pipeline.registration import through_t1w
 from heatlas.pipeline.registration.ants_transform import Transforms, Volume, read_affine
 from heatlas.pipeline.registration.entry_points import place_in_template, placed_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
-from heatlas.pipeline.registration.scan_jobs import registration_job
+from heatlas.pipeline.registration.scan_jobs import SessionImage, place_one, registration_job
 from heatlas.pipeline.registration.stage import REGISTRATION_TABLE, register_scans
 from heatlas.pipeline.run.config.image_kinds import KINDS
 from heatlas.pipeline.run.config.settings import RegistrationConfig
@@ -203,6 +203,37 @@ def test_further_kinds_are_written_as_if_they_were_alone(write: Any, phantom: An
     sidecar = json.loads(Path(str(files.images[2]).replace(".nii.gz", ".json")).read_text())
     assert sidecar["Sources"] == ["bids:raw:sub-1_T2w.nii.gz", "bids:raw:sub-1_T1w.nii.gz"]
     assert files.rigid_transform_of("T2w").is_file()
+
+
+@pytest.mark.parametrize("method", ["none", "given-mask"])
+def test_where_a_stripped_further_image_is_0_is_no_brain(
+    write: Any, template: Template, tmp_path: Path, method: Any
+) -> None:
+    """A FLAIR whose extraction is tighter by a voxel: no channel has its dark rim; one that lacks half is refused."""
+    rim = template.brain_mask & ~scipy.ndimage.binary_erosion(template.brain_mask)
+    brain = np.where(template.brain_mask, template.t1w + 10, 0).astype(np.float32)
+    affine = template.grid.affine
+    write(nib.Nifti1Image(brain, affine), "LAS", "in/t1w.nii.gz")
+    write(nib.Nifti1Image(template.brain_mask.astype(np.float32), affine), "LAS", "in/t1w_desc-brain_mask.nii.gz")
+    write(nib.Nifti1Image(np.where(rim, 0, 200 - brain) * (brain > 0), affine), "LAS", "in/flair.nii.gz")
+    config = dataclasses.replace(CONFIG, brain_extraction=method)
+    files = [tmp_path / "in" / f"{name}.nii.gz" for name in ("t1w", "flair")]
+    pair = [SessionImage(path, path.name, KINDS[kind]) for path, kind in zip(files, ("T1w", "FLAIR"), strict=True)]
+    names = ("T1w", "T1w_sidecar", "FLAIR", "FLAIR_sidecar", "brain_mask", "quality")
+    outputs = {
+        name: tmp_path / f"{name}{'.json' if 'sidecar' in name or name == 'quality' else '.nii.gz'}" for name in names
+    }
+    numbers = place_one(outputs, pair, config, tmp_path / "in/t1w_desc-brain_mask.nii.gz")
+    mask, t1w, flair = (np.asarray(nib.load(outputs[name]).dataobj) for name in ("brain_mask", "T1w", "FLAIR"))
+    assert not mask[rim].any()
+    assert (mask > 0).sum() == template.brain_mask.sum() - rim.sum()
+    assert (flair[mask > 0] > 0).all()
+    np.testing.assert_allclose(t1w[mask > 0] + flair[mask > 0], 200, atol=1e-3)
+    assert numbers["t1w_mutual_information"] > 1.5  # one is a function of the other
+    half = np.where(np.arange(brain.shape[2]) < brain.shape[2] // 2, 0, brain)
+    write(nib.Nifti1Image(half, affine), "LAS", "in/flair.nii.gz")
+    with pytest.raises(BadInputError, match=r"flair\.nii\.gz: is 0 in \d\d% of the brain of the first image"):
+        place_one(outputs, pair, config, tmp_path / "in/t1w_desc-brain_mask.nii.gz")
 
 
 def test_in_template_space_all_kinds_have_the_mask_of_the_first(write: Any, template: Template, tmp_path: Path) -> None:

@@ -68,17 +68,20 @@ def _with_further(root: Path, candidate: Candidate, config: CohortConfig, space:
                 f"not in template space: a {KINDS[suffix].scan} is used in the space of {space} only, and then with "
                 f"the {config.suffix} image in that space"
             )
-        images = candidate.others.get(suffix, ())
-        alike = [one for one in images if (one.entry == "template") == placed]
-        if config.start_at == "template":  # what no name says is taken as such
-            alike = alike or list(images)
-        if not alike:
+        problems: list[str] = []
+        for image in candidate.others.get(suffix, ()):
+            if image.problem is None and (image.entry == "template") != placed:
+                continue
+            problem = image.problem or check_header(root, image.path, config.max_voxel_mm).problem
+            if problem is None:
+                paths.append(image.path)
+                break
+            problems.append(problem)
+        else:
+            if problems:
+                return candidate.dropped(f"{suffix} image of the session: {problems[0]}")
             return candidate.dropped(
                 f"no {suffix} image of the session{where}: networks see {suffix} beside {config.suffix} "
                 "(cohort.further_suffixes)"
             )
-        problem = check_header(root, alike[0].path, config.max_voxel_mm).problem
-        if problem is not None:
-            return candidate.dropped(f"{suffix} image of the session: {problem}")
-        paths.append(alike[0].path)
     return dataclasses.replace(candidate, scan=dataclasses.replace(candidate.scan, further=tuple(paths)))

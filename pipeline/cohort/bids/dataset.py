@@ -93,7 +93,7 @@ def read_bids(
     anatomy = _of_sessions(root, matches, T1W, label, space) if kind.through_t1w else {}
     others: dict[str, _Sessions] = {one.suffix: _of_sessions(root, matches, one, label, space) for one in further}
     read = [(_with_others(_with_t1w(candidate, anatomy), others), facts) for candidate, facts in read]
-    taken = {path for candidate, _ in read for path in (candidate.scan.t1w, *_paths(candidate.others)) if path}
+    taken = {path for candidate, _ in read for path in (candidate.scan.t1w, *_first_paths(candidate.others)) if path}
     misnamed = [path for path, match in matches.items() if match is None and _ends_as(path, kind)]
     histories, history_notes = diagnosis_histories(tables)
     candidates = [with_course(candidate, histories, horizon_months) for candidate, _ in read] + [
@@ -143,27 +143,29 @@ _Sessions = Mapping[tuple[str, str | None], Sequence[OtherImage]]
 def _of_sessions(
     root: Path, matches: Mapping[str, re.Match[str] | None], kind: ImageKind, label: str, space: str
 ) -> _Sessions:
-    """All images of a kind that can be used."""
+    """All images of a kind, those that can be used first."""
     common = read_shared_sidecar(root, kind)
     found: dict[tuple[str, str | None], list[OtherImage]] = {}
     for path, match in _of_kind(matches, kind).items():
         entities = _entities(match)
         try:
             sidecar = {**common, **read_sidecar(root / path)}
-        except ValueError:
-            continue
-        entry, problem = _entry(entities, sidecar, kind, label, space)
-        if problem is None:
-            other = OtherImage(path, entry, preference(entities, entry))
-            found.setdefault((match["participant"], match["session"]), []).append(other)
-    return {key: sorted(images, key=lambda one: (one.preference, one.path)) for key, images in found.items()}
+            entry, problem = _entry_or_problem(entities, sidecar, kind, label, space)
+        except ValueError as error:
+            entry, problem = "scan", f"unreadable sidecar: {error}"
+        other = OtherImage(path, entry, preference(entities, entry), problem)
+        found.setdefault((match["participant"], match["session"]), []).append(other)
+    return {
+        key: sorted(images, key=lambda one: (one.problem is not None, one.preference, one.path))
+        for key, images in found.items()
+    }
 
 
 def _with_t1w(candidate: Candidate, anatomy: _Sessions) -> Candidate:
     """The candidate with the T1-weighted image of its session, not one in template space."""
     scan = candidate.scan
     images = anatomy.get((scan.participant_id, scan.session_id), ())
-    t1w = next((one.path for one in images if one.entry != "template"), None)
+    t1w = next((one.path for one in images if one.entry != "template" and one.problem is None), None)
     return candidate if t1w is None else dataclasses.replace(candidate, scan=dataclasses.replace(scan, t1w=t1w))
 
 
@@ -173,8 +175,15 @@ def _with_others(candidate: Candidate, others: Mapping[str, _Sessions]) -> Candi
     return dataclasses.replace(candidate, others={suffix: found.get(key, ()) for suffix, found in others.items()})
 
 
-def _paths(others: Mapping[str, Sequence[OtherImage]]) -> list[str]:
-    return [one.path for images in others.values() for one in images]
+def _first_paths(others: Mapping[str, Sequence[OtherImage]]) -> list[str]:
+    """Of each kind the image that would be used in the space of the scanner, and in that of the template."""
+    usual = {
+        (suffix, one.entry == "template"): one.path
+        for suffix, images in others.items()
+        for one in reversed(images)
+        if one.problem is None
+    }
+    return list(usual.values())
 
 
 def read_shared_sidecar(root: Path, kind: ImageKind = T1W) -> dict[str, object]:
@@ -222,13 +231,13 @@ def _candidate(
         tables.impossible.append(
             f"sidecar of {path}, MagneticFieldStrength '{str(tesla)[:40]}' (not a positive number)"
         )
-    entry, problem = _entry(entities, sidecar, kind, label, space)
+    entry, problem = _entry_or_problem(entities, sidecar, kind, label, space)
     if problem is not None:
         return Candidate(scan.dropped(problem)), None
     return described(scan, tables, sidecar, entry, preference(entities, entry))
 
 
-def _entry(
+def _entry_or_problem(
     entities: Mapping[str, str], sidecar: Mapping[str, object], kind: ImageKind, label: str, space: str
 ) -> tuple[str, str | None]:
     """Where an image enters, and why it cannot be used."""
@@ -286,12 +295,12 @@ def _misnamed(path: str, kind: ImageKind) -> Candidate:
 
 
 def _other_images(
-    matches: Mapping[str, re.Match[str] | None], used: Collection[str], kind: ImageKind, of: Collection[str]
+    matches: Mapping[str, re.Match[str] | None], used: Collection[str], kind: ImageKind, folders: Collection[str]
 ) -> list[str]:
     suffixes = [match["suffix"] for path, match in matches.items() if match is not None and path not in used]
     kinds = listed(f"{suffix} {count}" for suffix, count in sorted(Counter(suffixes).items()))
-    folders = "/ and ".join(sorted(of))
-    notes = [f"{counted(len(suffixes), 'image')} of other kinds in {folders}/ ignored: {kinds}"] if suffixes else []
+    within = "/ and ".join(sorted(folders))
+    notes = [f"{counted(len(suffixes), 'image')} of other kinds in {within}/ ignored: {kinds}"] if suffixes else []
     unnamed = [path for path, match in matches.items() if match is None and not _ends_as(path, kind)]
     unnamed = [path for path in unnamed if re.fullmatch(_PLACE.format(folder=kind.folder), path)]
     if unnamed:

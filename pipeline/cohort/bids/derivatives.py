@@ -145,7 +145,17 @@ def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[C
             else candidate.dropped(f"enters as {candidate.scan.entry}, and --start-at is {start_at}")
             for candidate in candidates
         ], [f"--start-at {start_at}: {found[start_at]} images are used, all others dropped"]
-    treated = [dataclasses.replace(one, scan=dataclasses.replace(one.scan, entry=start_at)) for one in candidates]
+    treated = [
+        dataclasses.replace(
+            one,
+            scan=dataclasses.replace(one.scan, entry=start_at),
+            others={
+                suffix: [dataclasses.replace(image, entry=start_at) for image in images]
+                for suffix, images in one.others.items()
+            },
+        )
+        for one in candidates
+    ]
     return treated, [
         f"--start-at {start_at}: no image is recognised as such, so all {found.total()} are treated as such"
     ]

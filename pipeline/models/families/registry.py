@@ -80,8 +80,8 @@ def build_network(settings: ModelConfig, shape: Shape, outputs: int, images: int
     if images == 1:
         return family.build(shape, settings, outputs)
     model = family.build(shape, settings, outputs, images)
-    assert model.architecture is not None
-    model.architecture = dataclasses.replace(model.architecture, images=images)
+    if model.architecture is not None:  # whose weights are only counted has none
+        model.architecture = dataclasses.replace(model.architecture, images=images)
     return model
 
 

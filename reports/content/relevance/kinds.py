@@ -12,7 +12,7 @@ from heatlas.reports.words.numbers import percent, signed
 def kinds_table(material: Material) -> PageTable | None:
     """The share of each kind of image by map and class; None where networks see one."""
     run = material.run
-    if not RELEVANCE_CHANNELS_TABLE.path(run.layout).is_file():
+    if not run.config.cohort.further_suffixes or not RELEVANCE_CHANNELS_TABLE.path(run.layout).is_file():
         return None
     scans = run.region_values.drop_duplicates("scan_id").set_index("scan_id")
     labels = {str(scan): str(label) for scan, label in scans["label"].dropna().items()}

@@ -12,7 +12,6 @@ from heatlas.atlases.templates import find_template
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
 from heatlas.pipeline.models.families.registry import parameter_count
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.run.config.image_kinds import all_images
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import listing
@@ -48,7 +47,7 @@ def model_card(run: RunRecord, controls: int) -> str:
     parameters = parameter_count(config.model, shape, len(task.outputs))
     told = task.column if task.is_number else listing(list(task.outputs))
     return "\n".join([
-        f"# {told} from {all_images(config.cohort.kinds)}",
+        f"# {told} from {config.cohort.kind.images}",
         "",
         f"{len(run.models)} networks `{config.model.architecture}` ({parameters:,} parameters each), one per fold of "
         f"one run of Heatlas {version('heatlas')}, seed {config.seed}. Input: brain in {run.layout.space} at "
