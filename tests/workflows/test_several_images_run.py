@@ -83,7 +83,7 @@ def test_kinds_add_up_and_relevance_is_in_the_kind_that_shows_the_disease(folder
     assert by_evidence.loc[("FLAIR", "AD"), "share"] > 0.6
     # the baselines see both images too
     baselines = read_table(layout.root / "group" / "predictions_baselines.tsv")
-    regions = baselines[baselines["baseline"] == "region-means"]
+    regions = baselines[baselines["baseline"] == "regions"]
     assert regions.groupby("target")["prediction"].mean().diff().iloc[-1] > 0.3
 
 
