@@ -1,6 +1,6 @@
 """Networks of a plain script on patients whom they never saw, and a run and its export applied to the same people.
 
-    python benchmarks/own_networks.py ../shared/data/oasis1/older OUT --executor local
+    python benchmarks/own_networks.py ../shared/data/oasis1/older OUT
 
 One half of the people trains a run of the preset `patients` with one network a fold, and an SFCN and a small MONAI
 DenseNet by the loop below, which uses nothing of Heatlas. The other half is given to all of them: `heatlas apply` of

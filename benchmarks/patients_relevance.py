@@ -48,7 +48,7 @@ affine registration there are no volumes, so what stands for them is the mean in
 region, in standard deviations of the brain (`image_regions.tsv`): where tissue is lost, dark fluid is in its place.
 A sum is divided by its mean over the true positives of its fold, as each fold has its own network. Networks see the
 same intensities, so a relation can come from them. Intervals: 1,000 draws of true positives, the same in all seeds;
-chance is 0. Ten seconds."""
+chance is 0. The correlations were seen before this was written. Ten seconds."""
 HEADING = "Claims asked of patients"
 PREFACE = """\
 133 people of OASIS-1 (65 CN, 68 AD; [patients.md](../patients.md) has the credit), five folds, one network a
