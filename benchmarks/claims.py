@@ -6,7 +6,7 @@
 
 A record quotes the page that its numbers come from. A row whose quotation is no longer there is shown as stale and
 counts as open; `tests/evaluation/test_claims.py` fails by the name of the claim. Numbers of a row that its quotations
-do not hold are refused there as well.
+do not hold are refused there as well. Of which commit and people a page is: `benchmarks/result_pages.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import result_pages
+
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "claims"
 SOURCES = (
@@ -39,8 +41,11 @@ COHORTS = {
 }
 FOLDERS = ("INPUT", "YOUNGER", "ADNI", "RUN", "BACKBONE", "OUT")
 """Words of commands that whoever runs one names a folder for."""
-VERDICTS = ("holds", "does not", "open")
+CANNOT = "cannot be asked"
+VERDICTS = ("holds", "does not", "open", CANNOT)
 STALE = "stale"
+BOUND = 24
+"""Hours on two cores that all studies may take together."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of a source; its verdict is that of the first answer, and open without one."""
+    """One claim of a source; its verdict is that of the first answer, and open without one.
+
+    `cannot` says why it cannot be asked of the cohorts here, whatever is built.
+    """
 
     id: str
     where: str
@@ -100,15 +108,17 @@ class Claim:
     here: tuple[Answer, ...] = ()
     command: str = ""
     needs: str = ""
+    cannot: str = ""
 
     @property
     def verdict(self) -> str:
-        shown = self.here[0].shown_verdict if self.here else "open"
+        shown = next(self.rows())[1].shown_verdict
         return "open" if shown == STALE else shown
 
     def rows(self) -> Iterator[tuple[str, Answer]]:
         """Answers under the names A2, A2b, A2c; one that says nothing where there is none."""
-        answers = self.here or (Answer("", "open", "", command=self.command, needs=self.needs),)
+        verdict, why = (CANNOT, self.cannot) if self.cannot else ("open", self.needs)
+        answers = self.here or (Answer("", verdict, "", command=self.command, needs=why),)
         for number, answer in enumerate(answers):
             yield self.id + ("" if not number else "abcdefgh"[number]), answer
 
@@ -135,10 +145,23 @@ class Source:
 
 @dataclass(frozen=True)
 class Command:
-    """Lines that make rows again, and the settings that they call CONFIG."""
+    """Lines that make rows again, the settings that they call CONFIG, and how long that takes.
+
+    Parameters
+    ----------
+    lines : tuple of str
+    config : str
+    minutes : float or None
+        Of one core; two cores for a minute are two. None where nobody said.
+    said, said_in : str
+        By whom: a quotation, and the file that holds it.
+    """
 
     lines: tuple[str, ...]
     config: str = ""
+    minutes: float | None = None
+    said: str = ""
+    said_in: str = ""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -193,7 +216,8 @@ def _source(values: dict[str, Any]) -> Source:
 @cache
 def commands() -> dict[str, Command]:
     values = tomllib.loads((RECORDS / "commands.toml").read_text(encoding="utf-8"))
-    return {name: Command(tuple(one["lines"]), one.get("config", "").lstrip()) for name, one in values.items()}
+    usual = {name: {**one, "lines": tuple(one["lines"])} for name, one in values.items()}
+    return {name: Command(**{**one, "config": one.get("config", "").lstrip()}) for name, one in usual.items()}
 
 
 @cache
@@ -218,7 +242,8 @@ def page() -> str:
     used = sorted({answer.command for _, answer in rows if answer.command})
     parts = [HEAD, _summary()]
     parts += [f"## {one.title}\n\n{one.papers}.\n\n{_table(one)}" for one in sources()]
-    parts += [REACHED, _reached(), COMMANDS, *(_command(name) for name in used), f"## How many\n\n{_counts(every)}"]
+    parts += [REACHED, _reached(), COMMANDS, *(_command(name) for name in used), f"## How long\n\n{_time(used)}"]
+    parts += [f"## How many\n\n{_counts(every)}"]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -237,7 +262,10 @@ seeds, whether settings were those of the source, and the difference with its 95
   made-up people.
 - A made-up cohort, a toy or a test says nothing of patients, and two classes of small volumes are not ImageNet: "does
   not" means *not here*.
-- A test compares every number with its page. A row whose page has changed is *stale*, and open."""
+- *cannot be asked*: of no cohort here, for the reason given.
+- A test compares every number with its page. A row whose page has changed is *stale*, and open.
+- Behind a page is the commit at which its numbers were made. If its text, or the table of its participants, is no
+  longer the one that was recorded then (`benchmarks/claims/results.toml`), that is said there."""
 
 REACHED = """## Which command reaches which system
 
@@ -271,11 +299,13 @@ def _cells(name: str, said: str, answer: Answer) -> tuple[str, ...]:
         here = f"{who}. Settings: {answer.settings}"
     verdict = f"**{answer.shown_verdict}**" + (" (identity)" if answer.cohort == "identity" else "")
     if answer.needs:
-        verdict += f"; {'' if answer.needs.startswith('no command') else 'needs '}{answer.needs}"
+        plain = answer.verdict == CANNOT or answer.needs.startswith("no command")
+        verdict += f"; {'' if plain else 'needs '}{answer.needs}"
     made = [f"`{answer.command}`"] if answer.command else []
     made += [f"`{answer.test}`"] if answer.test else []
-    made += [f"[{answer.page}]({answer.page})"] if answer.page else []
-    return (name, said, here, answer.found or "–", verdict, ", ".join(made) or "no command")
+    made += [f"[{answer.page}]({answer.page}) {result_pages.shown(answer.page)}"] if answer.page else []
+    nothing = "–" if answer.verdict == CANNOT else "no command"
+    return (name, said, here, answer.found or "–", verdict, ", ".join(made) or nothing)
 
 
 def _reached() -> str:
@@ -288,15 +318,43 @@ def _reached() -> str:
 
 def _command(name: str) -> str:
     one = commands()[name]
-    text = f"**`{name}`**\n\n```bash\n" + "\n".join(one.lines) + "\n```"
+    long = "" if one.minutes is None else f" ({one.minutes:g} minutes of a core)"
+    text = f"**`{name}`**{long}\n\n```bash\n" + "\n".join(one.lines) + "\n```"
     return text + (f"\n\n```toml\n{one.config.strip()}\n```" if one.config else "")
 
 
+def hours(names: Sequence[str]) -> float:
+    """Hours on two cores of the commands that say how long they take."""
+    return sum(commands()[name].minutes or 0 for name in names) / 60 / 2
+
+
+def _time(names: Sequence[str]) -> str:
+    """Time of each study, longest first, and of all together."""
+    timed = sorted((name for name in names if commands()[name].minutes is not None), key=_minutes, reverse=True)
+    lines = [
+        "Minutes of one core (two cores for a minute are two), as said in the file beside them: without the runs that",
+        "a command reads, and without what several share (the networks of `benchmarks/patients.py`). Known for",
+        f"{len(timed)} of {len(names)} commands; the others were never timed, or never run. **Together",
+        f"{hours(names):.1f} hours on two cores**; all studies may take {BOUND}.", "",
+        "| command | minutes of a core | said in |", "|---|---:|---|",
+    ]  # fmt: skip
+    return "\n".join(lines + [f"| `{name}` | {_minutes(name):g} | `{commands()[name].said_in}` |" for name in timed])
+
+
+def _minutes(name: str) -> float:
+    return commands()[name].minutes or 0
+
+
 def _summary() -> str:
-    lines = ["| source | claims | hold | do not | open |", "|---|---:|---:|---:|---:|"]
-    for one in sources():
-        found = [claim.verdict for claim in one.claims]
-        lines.append(f"| {one.title} | {len(found)} | " + " | ".join(str(found.count(v)) for v in VERDICTS) + " |")
+    return _by_verdict("source", {one.title: one.claims for one in sources()})
+
+
+def _by_verdict(what: str, shown: Mapping[str, Sequence[Claim]]) -> str:
+    """A row per name: how many claims, and how many of each verdict."""
+    lines = [f"| {what} | claims | hold | do not | open | cannot be asked |", "|---|---:|---:|---:|---:|---:|"]
+    for name, claims in shown.items():
+        found = [claim.verdict for claim in claims]
+        lines.append(f"| {name} | {len(found)} | " + " | ".join(str(found.count(v)) for v in VERDICTS) + " |")
     return "\n".join(lines)
 
 
@@ -312,13 +370,11 @@ def _counts(every: Sequence[Claim]) -> str:
         "asked of patients with three seeds or more": [
             one for one in every if any(a.seeds >= 3 and a.cohort == "patients" for a in one.here)
         ],
-        "reached by no command": [one for one in every if all(command_of(a) is None for _, a in one.rows())],
+        "reached by no command": [
+            one for one in every if not one.cannot and all(command_of(a) is None for _, a in one.rows())
+        ],
     }
-    lines = ["| | claims | hold | do not | open |", "|---|---:|---:|---:|---:|"]
-    for name, claims in shown.items():
-        found = [claim.verdict for claim in claims]
-        lines.append(f"| {name} | {len(found)} | " + " | ".join(str(found.count(v)) for v in VERDICTS) + " |")
-    return "\n".join(lines)
+    return _by_verdict("", shown)
 
 
 def _asked(claim: Claim, cohort: str) -> bool:

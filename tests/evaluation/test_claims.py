@@ -35,7 +35,7 @@ def test_a_row_rests_on_a_page_or_a_test_and_an_open_one_says_what_it_needs():
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
     for name, answer in ROWS.items():
         assert answer.verdict in claims.VERDICTS, name
-        if answer.verdict == "open":
+        if answer.verdict in ("open", claims.CANNOT):
             assert answer.needs, name
         else:
             assert answer.cohort in claims.COHORTS, name
@@ -44,7 +44,7 @@ def test_a_row_rests_on_a_page_or_a_test_and_an_open_one_says_what_it_needs():
             file, _, function = answer.test.partition("::")
             source = (ROOT / "tests" / file).read_text(encoding="utf-8")
             assert re.search(rf"^ *def {function}\(", source, re.MULTILINE), name
-        if claims.command_of(answer) is None:
+        if claims.command_of(answer) is None and answer.verdict != claims.CANNOT:
             assert answer.needs.startswith("no command"), name
         assert (answer.cohort == "identity") <= bool(answer.test), name
 
@@ -63,6 +63,16 @@ def test_commands_and_their_settings_exist(name, tmp_path):
             source = (ROOT / words[1]).read_text(encoding="utf-8")
             for word in words[2:]:
                 assert not word.startswith("--") or f'"{word}"' in source, word
+
+
+def test_times_are_those_that_a_file_says_and_keep_the_bound():
+    timed = {name: one for name, one in claims.commands().items() if one.minutes is not None}
+    for name, one in timed.items():
+        assert one.said, name
+        assert claims.flat(one.said) in claims.flat((ROOT / one.said_in).read_text("utf-8")), name
+    assert claims.hours(list(timed)) == pytest.approx(sum(one.minutes for one in timed.values()) / 120)
+    assert claims.hours(list(timed)) <= claims.BOUND
+    assert f"Together\n{claims.hours(list(timed)):.1f} hours" in claims.page()
 
 
 def test_every_part_of_the_notes_is_reached_or_says_why_not():

@@ -1,0 +1,113 @@
+"""Of which commit and which people the pages are that claims quote, and whether they are so still.
+
+    python benchmarks/result_pages.py record benchmarks/patients_claims.md oasis1/older    # what to put in results.toml
+
+`benchmarks/claims/results.toml` has a record per page. What changes afterwards is shown beside every row that quotes
+the page: its text by a digest, so that no history of the repository is needed, its people by a digest of the table of
+participants. Nothing of a person is in either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "benchmarks" / "claims" / "results.toml"
+DATA = Path(os.environ.get("HEATLAS_TEST_DATA", ROOT.parent / "shared" / "data"))
+NEWER = "page newer than its record"
+OTHER = "another cohort than now"
+NONE = "page without a record"
+
+
+@dataclass(frozen=True)
+class Made:
+    """How the numbers of a page were made.
+
+    Parameters
+    ----------
+    commit : str
+        At which they were made; empty for a page without a record.
+    text : str
+        `digest_of` the page when it was recorded.
+    cohorts : mapping
+        From folders below ../shared/data to the digest of their participants.tsv; made-up people are those of the
+        commit.
+    """
+
+    commit: str = ""
+    text: str = ""
+    cohorts: Mapping[str, str] = field(default_factory=dict)
+
+    def faults(self, page: str, now: Mapping[str, str]) -> Iterator[str]:
+        """What has changed since: `NEWER`, `OTHER`, or that nothing is known (`NONE`).
+
+        Parameters
+        ----------
+        page : str
+            Of docs/.
+        now : mapping
+            As `cohorts`, of the data as they are now.
+        """
+        path = ROOT / "docs" / page
+        if not self.commit:
+            yield NONE
+        elif not path.is_file() or digest_of(path) != self.text:
+            yield NEWER
+        if any(now.get(name) != digest for name, digest in self.cohorts.items()):
+            yield OTHER
+
+
+def digest_of(path: Path) -> str:
+    """First 12 digits of the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def people_of(folder: str) -> str:
+    """Digest of the participants of a folder below ../shared/data."""
+    return digest_of(DATA / folder / "participants.tsv")
+
+
+@cache
+def records() -> tuple[Mapping[str, Made], Mapping[str, str]]:
+    """A record by page, and the digests of the cohorts as they are now."""
+    values = tomllib.loads(RECORDS.read_text(encoding="utf-8"))
+    now = values.pop("cohorts")
+    return {page: Made(**one) for page, one in values.items()}, now
+
+
+def shown(page: str) -> str:
+    """The commit of a page for the ledger, and what has changed since."""
+    pages, now = records()
+    made = pages.get(page, Made())
+    said = [f"of `{made.commit}`"] if made.commit else []
+    return ", ".join([*said, *(f"**{fault}**" for fault in made.faults(page, now))])
+
+
+def record(page: str, cohorts: list[str]) -> str:
+    """What results.toml says of a page whose numbers were made at the present commit."""
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    lines = [f'["{page}"]', f'commit = "{commit}"', f'text = "{digest_of(ROOT / "docs" / page)}"']
+    if cohorts:
+        lines.append("cohorts = { " + ", ".join(f'"{one}" = "{people_of(one)}"' for one in cohorts) + " }")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=["record"])
+    parser.add_argument("page", help="of docs/")
+    parser.add_argument("cohorts", nargs="*", help="folders below ../shared/data whose people were asked")
+    arguments = parser.parse_args()
+    print(record(arguments.page, arguments.cohorts))
+
+
+if __name__ == "__main__":
+    main()
