@@ -98,6 +98,8 @@ def test_p_of_change_over_visits_is_not_the_model_s(estimate, said):
     ({"kind": "readable-gradients", "weight": 0.5},
      " The input gradient of the loss was kept like that of guided backpropagation (cosine, with weight 0.5) "
      "[@readable]."),
+    ({"kind": "readable-gradients", "guided_alone": True},
+     " Networks learned the task by the gradients of guided backpropagation alone [@readable]."),
 ])  # fmt: skip
 def test_what_networks_learned_besides_the_task_is_said(settings, said):
     assert methods._explanations(load_config(overrides={"objective": settings})) == said

@@ -148,6 +148,9 @@ def test_settings_reach_the_objective() -> None:
     assert guided.facts["guidance"] == {"loss": "l1", "map": "input-x-gradient", "stage": 0, "weight": 100.0,
                                         "classes": (1,)}  # fmt: skip
     assert "readable gradients" in with_explanations(task, config(kind="readable-gradients"), task_of(own.cohort)).name
+    alone = {"kind": "readable-gradients", "guided_alone": True}
+    assert with_explanations(task, config(**alone), task_of(own.cohort)).name.endswith("by guided gradients alone")
+    assert "alone" not in with_explanations(task, config(**alone, weight=0), task_of(own.cohort)).name
 
 
 def test_usual_guidance_is_the_one_that_was_studied() -> None:
@@ -224,6 +227,7 @@ class TestBeforeAnyWork:
     def test_what_can_be_trained_passes(self) -> None:
         self.require(kind="guided", stage=1)
         self.require(kind="readable-gradients")
+        self.require(kind="readable-gradients", guided_alone=True)
 
     def test_a_stage_without_voxels_and_an_activation_without_a_rule_are_named(self) -> None:
         with pytest.raises(UsageError, match=r"objective.stage = 4: this network has voxels at stages 0 to 1"):
@@ -242,5 +246,7 @@ def test_the_preset_of_distillation_wants_a_teacher_and_maps_that_can_be_moved()
     moved = {"augmentation": {"affine_probability": 0.5}}
     with pytest.raises(UsageError, match=r"affine_probability must be 0 where .* objective.frozen"):
         load_config("distilled", overrides={"objective": teacher, "training": moved})
+    with pytest.raises(UsageError, match=r'objective.guided_alone needs objective.kind = "readable-gradients"'):
+        load_config(overrides={"objective": {"guided_alone": True}})
     with pytest.raises(UsageError, match=r'objective.frozen needs objective.kind = "distilled"'):
         load_config(overrides={"objective": {"frozen": True}})

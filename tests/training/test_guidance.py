@@ -32,7 +32,13 @@ from heatlas.pipeline.training.objectives.guidance import Guidance, guided
 from heatlas.pipeline.training.objectives.guidance_losses import LOSSES, dilated, energy_share, explanation_distance
 from heatlas.pipeline.training.objectives.maps_in_training import MAPS, evidence_of, explained_batch
 from heatlas.pipeline.training.objectives.of_task import classification
-from heatlas.pipeline.training.objectives.readable_gradients import DISTANCES, GuidedReLUs, both_gradients, readable
+from heatlas.pipeline.training.objectives.readable_gradients import (
+    DISTANCES,
+    GuidedReLUs,
+    both_gradients,
+    guided_alone,
+    readable,
+)
 from heatlas.pipeline.training.objectives.records import Batch, Context
 
 SHAPE = (6, 7, 5)
@@ -464,6 +470,31 @@ class TestReadableGradients:
             nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2, 2))]).double()  # fmt: skip
         with pytest.raises(UsageError, match="guided gradients are defined for ReLU only, and this network has silu"):
             readable(TASK, "cosine", 1.0).loss(model, batch(), Context())
+        with pytest.raises(UsageError, match="guided gradients are defined for ReLU only, and this network has silu"):
+            guided_alone(TASK).loss(model, batch(), Context())
+
+    def test_alone_they_teach_every_weight_what_a_relu_lets_through_by_hand(self) -> None:
+        data, gradients = batch(), []
+        for rule in (True, False):
+            model = network(norm=False)
+            if rule:
+                loss = guided_alone(TASK).loss(model, data, Context())[0]
+            else:
+                x = data.volumes
+                for stage in model.stages:
+                    for layer in stage:
+                        x = layer(x)
+                        if isinstance(layer, nn.ReLU):
+                            x.register_hook(lambda gradient: gradient.clamp(min=0))
+                loss = torch.nn.functional.cross_entropy(x.float(), data.targets)
+            loss.backward()
+            gradients.append({name: weight.grad for name, weight in model.named_parameters()})
+        plain = network(norm=False)
+        TASK.loss(plain, data, Context())[0].backward()
+        for name, weight in plain.named_parameters():
+            torch.testing.assert_close(gradients[0][name], gradients[1][name])
+            behind = name.startswith("_stages.2")  # no ReLU stands between the last layer and the loss
+            assert torch.allclose(weight.grad, gradients[0][name]) == behind, name
 
 
 def test_networks_without_stages_and_stages_without_voxels_are_refused() -> None:

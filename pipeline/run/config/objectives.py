@@ -56,6 +56,9 @@ class ObjectiveConfig:
     """Softens the answers of teacher and student."""
     distance: Literal["cosine", "mae", "mse", "intersection"] = "cosine"
     """Between the input gradient and the guided one."""
+    guided_alone: bool = False
+    """Of readable gradients: learn the task by guided gradients alone, each ReLU handing back only what is above 0, in
+    place of the distance between both. Its source found that unstable."""
 
     @property
     def uses_maps(self) -> bool:
@@ -87,6 +90,10 @@ class ObjectiveConfig:
             (
                 self.map != "dynamic-weights" or (self.kind == "distilled" and self.at_input) or not self.uses_maps,
                 'objective.map = "dynamic-weights" is for objective.kind = "distilled" at objective.stage = 0',
+            ),
+            (
+                not self.guided_alone or self.kind == "readable-gradients",
+                'objective.guided_alone needs objective.kind = "readable-gradients"',
             ),
             (not self.frozen or self.kind == "distilled", 'objective.frozen needs objective.kind = "distilled"'),
             (

@@ -40,7 +40,7 @@ from heatlas.pipeline.training.objectives.guidance_losses import dilated
 from heatlas.pipeline.training.objectives.known_networks import fold_of_run, known_network, start_of
 from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.pipeline.training.objectives.of_task import objective_of
-from heatlas.pipeline.training.objectives.readable_gradients import readable
+from heatlas.pipeline.training.objectives.readable_gradients import guided_alone, readable
 from heatlas.pipeline.training.objectives.records import Batch, Context, Objective
 from heatlas.pipeline.training.volumes import LabelledVolumes
 
@@ -59,6 +59,8 @@ def with_explanations(objective: Objective, config: Config, task: Task) -> Objec
         binary = family_of(config.model).loss != "cross-entropy"
         return distilled(objective, distillation_of(config), binary)
     if wanted.kind == "readable-gradients":
+        if wanted.guided_alone and wanted.uses_maps:
+            return guided_alone(objective)
         return readable(objective, wanted.distance, map_settings(config).weight)
     return objective
 

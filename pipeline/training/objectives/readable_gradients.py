@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
+from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedReLU
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
-from heatlas.pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
+from heatlas.pipeline.training.objectives.twice import RELUS, TwiceDifferentiable, gradients_of_features
 
 OTHERS = (functional.leaky_relu, functional.prelu, functional.gelu, functional.silu, functional.elu, functional.selu)
 """Activations for which guided backpropagation has no rule."""
@@ -88,6 +90,20 @@ def readable(task: Objective, distance: str, weight: float) -> Objective:
     return replace(task, name=f"{task.name} with readable gradients", loss=loss, facts=facts)
 
 
+def guided_alone(task: Objective) -> Objective:
+    """The objective of a task, learned by guided gradients: backward, each ReLU hands on only what is above 0.
+
+    The negative result of the source, which found that gradients then grow without bound.
+    """
+
+    def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
+        with AlwaysGuided():
+            return task.loss(model, batch, context)
+
+    facts = {**task.facts, "readable_gradients": {"guided_alone": True}}
+    return replace(task, name=f"{task.name} by guided gradients alone", loss=loss, facts=facts)
+
+
 def both_gradients(loss: Tensor, volumes: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
     """The gradient of a loss by the volumes, and the guided one; of a forward pass within `GuidedReLUs`.
 
@@ -112,9 +128,24 @@ class GuidedReLUs(TwiceDifferentiable):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Refuse activations that have no such rule."""
-        if func in OTHERS:
-            raise UsageError(
-                f"objective: guided gradients are defined for ReLU only, and this network has {func.__name__}; choose "
-                "the founding network, a ResNet or a DenseNet."
-            )
+        _require_rule(func)
         return super().__torch_function__(func, types, args, kwargs)
+
+
+class AlwaysGuided(TorchFunctionMode):
+    """ReLUs of this context hand back what is above 0 alone, whoever asks for gradients."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuse activations that have no such rule."""
+        _require_rule(func)
+        if func in RELUS:
+            return GuidedReLU.apply(args[0])  # type: ignore[no-untyped-call]
+        return func(*args, **(kwargs or {}))
+
+
+def _require_rule(func: Callable[..., Any]) -> None:
+    if func in OTHERS:
+        raise UsageError(
+            f"objective: guided gradients are defined for ReLU only, and this network has {func.__name__}; choose "
+            "the founding network, a ResNet or a DenseNet."
+        )

@@ -77,7 +77,11 @@ def build(material: Material) -> Mapping[str, Any]:
 
 
 def _objective(material: Material, table: pd.DataFrame) -> Comparison:
-    kind, people = str(table["objective"].iloc[0]), count(int(table["n_participants"].max()), "participant")
+    run, kind, people = (
+        material.run,
+        str(table["objective"].iloc[0]),
+        count(int(table["n_participants"].max()), "participant"),
+    )
     rows = table.assign(title=table["measure"].map(lambda name: _MEASURES.get(str(name), str(name))))
     columns = [
         Column("title", "Mean over participants"),
@@ -88,8 +92,10 @@ def _objective(material: Material, table: pd.DataFrame) -> Comparison:
     clear = [
         mid_sentence(row["title"]) for row in rows.to_dict("records") if row["change_low"] > 0 or row["change_high"] < 0
     ]
+    alone = run.config.objective.guided_alone
+    learned = "taught by guided gradients alone" if alone else f"whose maps were {_KINDS[kind]} while they learned"
     text = (
-        f"After: the networks of this run, whose maps were {_KINDS[kind]} while they learned. Before: networks trained "
+        f"After: the networks of this run, {learned}. Before: networks trained "
         "as long on the same people without that (weight 0). Each person is tested by a network that has not seen "
         f"them. The interval excludes 0 for: {listing(clear) if clear else 'no measure'}."
     )

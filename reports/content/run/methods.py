@@ -367,6 +367,8 @@ def _explanations(config: Config) -> str:
         return ""
     maps = map_settings(config)
     weight = f"with weight {maps.weight:g}"
+    if objective.guided_alone and objective.uses_maps:
+        return " Networks learned the task by the gradients of guided backpropagation alone [@readable]."
     if objective.kind == "readable-gradients":
         return (
             f" The input gradient of the loss was kept like that of guided backpropagation ({objective.distance}, "
