@@ -213,6 +213,27 @@ def test_scores_of_one_map_by_hand() -> None:
     assert even["outside"] == pytest.approx(1 - 512 / 1000)
 
 
+def test_shares_of_small_and_large_regions_by_hand() -> None:
+    """Regions of 1, 2, 3 (the middle one), 4 and 8 voxels in the brain, which leaves a voxel of the largest out."""
+    labels = np.zeros((4, 5, 6), int)
+    flat = labels.reshape(-1)
+    for number, (start, size) in {9: (0, 1), 2: (10, 2), 7: (20, 3), 4: (30, 4), 3: (40, 9)}.items():
+        flat[start : start + size] = number
+    brain = np.ones(labels.shape, bool)
+    brain.reshape(-1)[40] = False
+    values = np.full(labels.shape, -1.0, np.float32)
+    for number, value in {9: 5.0, 2: 2.0, 7: 1.0, 4: 1.0, 3: 0.5}.items():
+        values[labels == number] = value
+    row = map_row(values, ScanMasks.of(brain, labels, (2, 3, 4, 7, 9), 1.0), None, structure=False)
+    assert row["energy"] == 1
+    assert (row["energy_small"], row["energy_large"]) == (pytest.approx(9 / 20), pytest.approx(8 / 20))
+    even = map_row(np.ones(labels.shape, np.float32), ScanMasks.of(brain, labels, (2, 9), 1.0), None, structure=False)
+    assert (even["energy_small"], even["energy_large"]) == (pytest.approx(1 / 119), pytest.approx(2 / 119))
+    one = map_row(values, ScanMasks.of(brain, labels, (3,), 1.0), None, structure=False)
+    assert np.isnan([one["energy_small"], one["energy_large"]]).all()  # type: ignore[list-item]
+    assert one["energy"] == pytest.approx(4 / 20)
+
+
 @pytest.mark.parametrize("broken", [0.0, np.nan, np.inf], ids=["zero", "NaN", "infinite"])
 def test_a_map_of_nothing_is_undefined(broken) -> None:
     brain = np.ones((7, 7, 7), bool)

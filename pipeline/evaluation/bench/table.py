@@ -111,7 +111,10 @@ EVALUATION_TABLE = Table(
     },
     "cohort, map, network and severity", "How does every map do against nulls, planted truth and the network itself?",
     stage="evaluation", filled=("cohort", "map", "network", "n_scans"),
-    later=("n_seen", "shift_correlation", *BOXED, *(f"{name}_{end}" for name in SEEN for end in ("low", "high"))),
+    later=(
+        "n_seen", "energy_small", "energy_large", "shift_correlation", *BOXED,
+        *(f"{name}_{end}" for name in SEEN for end in ("low", "high")),
+    ),
     forms={"map": Form.CODE, "network": Form.CODE},
 )  # fmt: skip
 
