@@ -97,6 +97,8 @@ def guided_alone(task: Objective) -> Objective:
     """
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
+        if not torch.is_grad_enabled():
+            return task.loss(model, batch, context)
         with AlwaysGuided():
             return task.loss(model, batch, context)
 
