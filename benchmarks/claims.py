@@ -263,7 +263,7 @@ seeds, whether settings were those of the source, and the difference with its 95
 - A made-up cohort, a toy or a test says nothing of patients, and two classes of small volumes are not ImageNet: "does
   not" means *not here*.
 - *cannot be asked*: of no cohort here, for the reason given.
-- A test compares every number with its page. A row whose page has changed is *stale*, and open.
+- A test compares every number with its page. A row whose quotation is no longer there is *stale*, and open.
 - Behind a page is the commit at which its numbers were made. If its text, or the table of its participants, is no
   longer the one that was recorded then (`benchmarks/claims/results.toml`), that is said there."""
 

@@ -41,6 +41,14 @@ def test_changes_whose_interval_excludes_0_are_named() -> None:
     assert found.figure is None
 
 
+def test_networks_taught_by_guided_gradients_alone_are_called_so() -> None:
+    table = BEFORE_AFTER_TABLE.frame([["readable-gradients", "correct", 0.8, 0.5, -0.3, -0.4, -0.2, 30]])
+    for alone, said in ((True, "taught by guided gradients alone. Before"), (False, "like those of guided backprop")):
+        objective = ObjectiveConfig(kind="readable-gradients", guided_alone=alone)
+        (found,) = build(material(objective, before_after=table))["comparisons"]
+        assert said in found.text
+
+
 def test_the_worst_group_stands_beside_that_of_the_control() -> None:
     names = [
         "accuracy_negative_plain",
