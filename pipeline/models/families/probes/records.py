@@ -95,7 +95,10 @@ def _probes(find: Find) -> Family:
         body = body_of(settings)
         kept = "trained further" if settings.train_backbone else "kept as it was"
         text = find(body).described(body).removeprefix("was ")
-        return f"was a probe [@probing], {HEADS[settings.head]}, on a backbone that was {kept}: {text}"
+        head = HEADS[settings.head]
+        head += ", with linear maps of keys and values" * settings.projections
+        head += ", with a query for each class" * settings.class_queries
+        return f"was a probe [@probing], {head}, on a backbone that was {kept}: {text}"
 
     return Family(
         "probe", ProbeConfig, build,
