@@ -147,8 +147,7 @@ def last_attention(model: StagedModel, scan: torch.Tensor, first: int = 0, targe
             continue
         phi = features[0].flatten(1)
         keys, values = (
-            one[number - first].weight.detach() if one else torch.eye(len(phi)).to(phi)
-            for one in (stream.keys, stream.values)
+            one[number - first].detach() if one else torch.eye(len(phi)).to(phi) for one in (stream.keys, stream.values)
         )
         brain = nn.functional.adaptive_max_pool3d(scan, features.shape[2:])[0, 0].flatten() > 0
         scores = torch.stack([(keys @ phi[:, voxel]) @ query for voxel in range(phi.shape[1])])
@@ -165,7 +164,7 @@ def row_of(model: StagedModel, target: int) -> torch.Tensor:
     assert isinstance(pool, nn.AdaptiveAvgPool3d)
     weight = next(one for one in layers if not isinstance(one, nn.Flatten)).weight.detach()[target].flatten()
     values = model.stages[0].values
-    return values[-1].weight.detach().T @ weight if values else weight
+    return values[-1].detach().T @ weight if values else weight
 
 
 def closed_gradient(
@@ -232,8 +231,8 @@ def test_projections_that_are_the_identity_and_queries_that_are_alike_change_not
         next(one for one in model.stages[1] if hasattr(one, "bias")).load_state_dict(head)
         with torch.no_grad():
             for one in (*model.stages[0].keys, *model.stages[0].values):
-                assert not torch.equal(one.weight, torch.eye(len(one.weight)).double())
-                one.weight.copy_(torch.eye(len(one.weight)))
+                assert not torch.equal(one, torch.eye(len(one)).double())
+                one.copy_(torch.eye(len(one)))
             np.testing.assert_allclose(model(scans), plain(scans), atol=1e-14)
 
 

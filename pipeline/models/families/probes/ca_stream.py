@@ -10,8 +10,8 @@ counts by its own part of the logit, and by how much more attention it draws tha
 The source keeps the classifier of the backbone and learns a linear map before it. A probe learns its classifier anyway,
 and two linear layers in a row are one, so the linear head is what both are together.
 
-Two variants of the source: linear maps of the keys and the values of each stage, ``(F V)^T softmax(F K q / sqrt(d))``;
-and a query for each class, so that each has an attention and pooled features of its own, which its logit reads.
+Two variants of the source: the features phi of a voxel have a key ``K phi`` and a value ``V phi``, linear maps of each
+stage; and a query for each class, so that each has an attention and pooled features of its own, which its logit reads.
 
 Source: Torres Figueroa 2024 (thesis), ch. 3.
 """
@@ -79,11 +79,11 @@ class AttentionPooling(nn.Module):
         (B, d), or (B, C, d), of each volume.
     keys : Tensor of bool
         (B, D, H, W).
-    values : nn.Linear or None
-        From the features of a voxel to what is pooled; None for the features themselves.
+    values : Tensor or None
+        The linear map V (d, d) of the features that are pooled; None for the features themselves.
     """
 
-    def __init__(self, query: Tensor, keys: Tensor, values: nn.Linear | None = None) -> None:
+    def __init__(self, query: Tensor, keys: Tensor, values: Tensor | None = None) -> None:
         super().__init__()
         self._query, self._keys, self._values = query, keys, values
 
@@ -102,10 +102,7 @@ class AttentionPooling(nn.Module):
         return attended(self._valued(features), self.weights(features))
 
     def _valued(self, features: Tensor) -> Tensor:
-        if self._values is None:
-            return features
-        valued: Tensor = self._values(features.movedim(1, -1))
-        return valued.movedim(-1, 1)
+        return features if self._values is None else torch.einsum("jk,bkxyz->bjxyz", self._values, features)
 
 
 class AttentionStream(nn.Module):
@@ -145,9 +142,9 @@ class AttentionStream(nn.Module):
             for before, after in zip(widths[first:-1], widths[first + 1 :], strict=True)
         )
         own = widths[first:] if projected else ()
-        self.keys, self.values = (nn.ModuleList(nn.Linear(d, d, bias=False) for d in own) for _ in range(2))
-        for one in (*self.projections, *self.keys, *self.values):
-            nn.init.xavier_uniform_(one.weight)  # type: ignore[arg-type]
+        self.keys, self.values = (nn.ParameterList(torch.empty(d, d) for d in own) for _ in range(2))
+        for weight in (*(one.weight for one in self.projections), *self.keys, *self.values):
+            nn.init.xavier_uniform_(weight)
 
     def forward(self, volumes: Tensor) -> Tensor:
         features, pooling = self.before_pooling(volumes)
@@ -169,7 +166,7 @@ class AttentionStream(nn.Module):
             place, seen = number - self._first, functional.adaptive_max_pool3d(brain, features.shape[2:])[:, 0] > 0
             values = None
             if self.keys:
-                query, values = (query @ self.keys[place].weight).to(wide), self.values[place]
+                query, values = (query @ self.keys[place]).to(wide), self.values[place]
             pooling = AttentionPooling(query, seen, values)
             if number < last:
                 query = self.projections[place](pooling.pooled(features)).to(wide)
