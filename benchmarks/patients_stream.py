@@ -3,9 +3,9 @@
     python benchmarks/patients_stream.py OUT/seed-43 OUT/seed-44 OUT/seed-45 --page PAGE
 
 Runs are those of `benchmarks/patients.py`. On the stages of each fold's network two probes are trained with the people
-of the fold, head "linear" (average pooling) and head "ca-stream", and judged with the people whom neither saw, as in
-`benchmarks/patients_cams.py`, whose table keeps the answers. Likeness: correlation over the brain of the maps of both
-heads. The same command continues.
+of the fold, head "linear" (average pooling) and head "ca-stream" (or its variants: `--heads projections queries`),
+and judged with the people whom neither saw, as in `benchmarks/patients_cams.py`, whose table keeps the answers.
+Likeness: correlation over the brain of the maps of both heads. The same command continues.
 """
 
 from __future__ import annotations
@@ -41,7 +41,13 @@ from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
-HEADS = {"GAP": "linear", "CA-Stream": "ca-stream"}
+GAP = "GAP"
+HEADS = {
+    GAP: ProbeConfig(head="linear"),
+    "CA-Stream": ProbeConfig(head="ca-stream"),
+    "projections": ProbeConfig(head="ca-stream", projections=True),
+    "queries": ProbeConfig(head="ca-stream", class_queries=True),
+}
 CAMS = ("grad-cam", "grad-cam++")
 CURVES = ("insertion", "deletion")
 RECIPE = TrainingConfig(
@@ -61,26 +67,30 @@ Seconds are of a core that others used too (2 cores, no GPU); all took about a m
 first folds were looked at before the rest had run, and nothing but words was changed after."""
 
 
-def learned(loaded: LoadedModel, head: str, task: Task, parts: Sequence[LabelledVolumes], seed: int) -> LoadedModel:
+def learned(loaded: LoadedModel, name: str, task: Task, parts: Sequence[LabelledVolumes], seed: int) -> LoadedModel:
     """A probe on the convolutions of a network."""
     objective = objective_of(task, RECIPE, parts[0].targets)
     with repeatable(torch.device("cpu"), seed, 1), tempfile.TemporaryDirectory() as scratch:
         torch.manual_seed(seed)
         shape = tuple(parts[0].volumes.shape[2:])
-        model = build(loaded.model, shape, ProbeConfig(head=head), False, 2)
-        found = train(model, *parts, objective, RECIPE, seed, Resumption(Path(scratch) / "c.safetensors", head))
+        model = build(loaded.model, shape, HEADS[name], False, 2)
+        found = train(model, *parts, objective, RECIPE, seed, Resumption(Path(scratch) / "c.safetensors", name))
     model.load_state_dict(found.weights)
     return dataclasses.replace(loaded, model=model.eval())
 
 
-def asked(run: Path, curves: int) -> None:
-    """Train and judge what is missing, fold by fold; rows are added to the run's table as folds come."""
+def asked(run: Path, curves: int, names: Sequence[str]) -> None:
+    """Train and judge what is missing, fold by fold; rows are added to the run's table as folds come.
+
+    Average pooling is trained again (its seed is the same) where a head is asked later.
+    """
     layout, kept = RunLayout(run.resolve()), run / TABLE
     config, split = read_run_config(layout), Split.read(layout)
     rows = pd.read_csv(kept, sep="\t") if kept.is_file() else pd.DataFrame(columns=["participant_id", "method"])
     people = pd.read_csv(run / "group" / "predictions.tsv", sep="\t").set_index("participant_id")["target"]
     for fold in split.folds:
-        if not rows[rows["participant_id"].isin(fold.test) & rows["method"].str.endswith("CA-Stream")].empty:
+        there = rows[rows["participant_id"].isin(fold.test)]["method"].str.split(", ").str[-1]
+        if not set(names) - set(there):
             continue
         loaded, seed = load_model(layout.fold(fold.index)), derived_seed(config.seed, "stream", fold.index)
 
@@ -92,11 +102,13 @@ def asked(run: Path, curves: int) -> None:
             LabelledVolumes(volumes(part).to(STORED), torch.tensor([int(people[name]) for name in part]))
             for part in (fold.train, fold.validation)
         ]
-        heads = {name: learned(loaded, head, task_of(config.cohort), parts, seed) for name, head in HEADS.items()}
+        wanted = [GAP, *(name for name in names if name not in set(there))]
+        heads = {name: learned(loaded, name, task_of(config.cohort), parts, seed) for name in wanted}
         new = []
         for place, name in enumerate(sorted(fold.test)):
             rest, volume = CURVES if place < curves else (), volumes([name])
             new += person(heads, volume, int(people[name]), name, rest)
+        new = [one for one in new if one["method"].split(", ")[-1] not in set(there)]
         rows = pd.concat([rows, pd.DataFrame(new)], ignore_index=True)
         rows.to_csv(kept, sep="\t", index=False)
         print(f"{run.name} fold {fold.index}", flush=True)
@@ -115,41 +127,46 @@ def person(
                 right = 100.0 * (int(loaded.model(volume).argmax()) == target)
             maps.append(values[brain])
             rows.append({"participant_id": name, "method": f"{cam}, {head}", "accuracy": right, **scores})
-        rows[-1]["likeness"] = float(torch.corrcoef(torch.stack(maps))[0, 1])
+            if head != GAP:
+                rows[-1]["likeness"] = float(torch.corrcoef(torch.stack([maps[0], maps[-1]]))[0, 1])
     return rows
 
 
-def likeness(runs: Sequence[Path], cam: str) -> str:
-    """A row: correlation of the maps of both heads by seed, and over people with an interval."""
+def likeness(runs: Sequence[Path], cam: str, head: str) -> str:
+    """A row: correlation of the maps of a head and of average pooling by seed, and over people with an interval."""
     found = [pd.read_csv(run / TABLE, sep="\t").assign(run=run.name) for run in runs]
-    own = pd.concat(one[one["method"] == f"{cam}, CA-Stream"] for one in found).dropna(subset="likeness")
+    own = pd.concat(one[one["method"] == f"{cam}, {head}"] for one in found).dropna(subset="likeness")
     seeds = ", ".join(f"{one:.2f}" for one in own.groupby("run")["likeness"].mean())
     each = own.groupby("participant_id")["likeness"].mean().to_numpy()
     low, high = participant_interval((each,), np.mean, DRAWS, 0)
-    return f"| likeness: {cam} | {len(each)} | {seeds} | {each.mean():.2f} ({low:.2f} to {high:.2f}) |"
+    said = cam if head == "CA-Stream" else f"{cam}, {head}"
+    return f"| likeness: {said} | {len(each)} | {seeds} | {each.mean():.2f} ({low:.2f} to {high:.2f}) |"
 
 
-def tables(runs: Sequence[Path], curves: int) -> str:
+def tables(runs: Sequence[Path], curves: int, heads: Sequence[str]) -> str:
     """The section."""
-    names = [f"{cam}, {head}" for cam in CAMS for head in HEADS]
+    names = [f"{cam}, {head}" for cam in CAMS for head in (GAP, *heads)]
     parts = [PREFACE.format(curves=curves), "", *means_table(runs, names, partly=True), ""]
     parts += ["| difference | people | seeds | mean (95 %) |", "|---|---|---|---|"]
     for cam in CAMS:
-        first, second = (f"{cam}, {head}" for head in reversed(HEADS))
-        parts += differences(runs, first, second, partly=True)
-    return "\n".join([*parts, *(likeness(runs, cam) for cam in CAMS)])
+        for head in heads:
+            parts += differences(runs, f"{cam}, {head}", f"{cam}, {GAP}", partly=True)
+        for head in heads[1:] if heads[0] == "CA-Stream" else ():
+            parts += differences(runs, f"{cam}, {head}", f"{cam}, CA-Stream", partly=True)
+    return "\n".join([*parts, *(likeness(runs, cam, head) for cam in CAMS for head in heads)])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--curves", type=int, default=4, help="first of each fold, with insertion and deletion")
+    parser.add_argument("--heads", nargs="+", choices=list(HEADS)[1:], default=["CA-Stream"], help="beside GAP")
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     for run in options.runs:
-        asked(run, options.curves)
-    text = tables(options.runs, options.curves)
+        asked(run, options.curves, options.heads)
+    text = tables(options.runs, options.curves, options.heads)
     print(text)
     if options.page:
         write_section(options.page, TITLE, text, HEADING)

@@ -11,6 +11,7 @@ from torch import nn
 from heatlas.atlases.brain_box import Box
 from heatlas.pipeline.attribution.method_settings import Setting, build_record
 from heatlas.pipeline.attribution.methods import Method
+from heatlas.pipeline.attribution.network_view import open_parts
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.models.attention import PoolsByAttention, attention_layers
 from heatlas.pipeline.models.contract import StagedModel
@@ -54,7 +55,7 @@ class Entry:
     help : str
         What it shows, in one line.
     usual_stage : {"input", "last", "tokens"}
-        Default stage: the input, the last stage with spatial resolution, or the one before the first attention.
+        Default stage: the input, the last stage with spatial resolution, or the tokens before the first attention.
     usual_start : {"run", "logit", "evidence"}
         Value explained by default: the `start_value` of the run, the logit, or the evidence.
     slow : {"", "input", "anywhere"}
@@ -99,12 +100,12 @@ class Entry:
         method: Method = build_record(self.record, settings, given)
         return method
 
-    def is_slow_at(self, stage: int) -> bool:
+    def is_slow_at(self, stage: int | str) -> bool:
         """Whether it is slow at a boundary, of which 0 is the input."""
         return self.slow == "anywhere" or (self.slow == "input" and stage == 0)
 
-    def stage_of(self, model: nn.Module) -> int:
-        """Number of the default boundary."""
+    def stage_of(self, model: nn.Module) -> int | str:
+        """The default boundary: a number, or the name of a layer inside of the first stage."""
         if self.usual_stage == "tokens":
             return token_stage(model)
         return last_spatial_stage(model) if self.usual_stage == "last" else 0
@@ -126,12 +127,23 @@ def last_spatial_stage(model: nn.Module) -> int:
     return places[-1] if places else 0
 
 
-def token_stage(model: nn.Module) -> int:
-    """Boundary before the first stage with attention, or at the features of one that pools by it; 0 without any."""
+def token_stage(model: nn.Module) -> int | str:
+    """Boundary before the first stage with attention, or at the features of one that pools by it; 0 without any.
+
+    Where the first stage holds a whole transformer, as of a probe, the name of its last layer before attention.
+    """
     for number, stage in enumerate(_stages(model)):
-        if attention_layers(stage) or isinstance(stage, PoolsByAttention):
-            return number + isinstance(stage, PoolsByAttention)
+        if isinstance(stage, PoolsByAttention):
+            return number + 1
+        if attention_layers(stage):
+            return number or _layer_before_attention(members_of(model)[0])
     return 0
+
+
+def _layer_before_attention(model: nn.Module) -> int | str:
+    parts = open_parts(model)
+    place = next(number for number, (_, layer) in enumerate(parts) if attention_layers(layer))
+    return parts[place - 1][0] if place else 0
 
 
 def _stages(model: nn.Module) -> list[nn.Module]:

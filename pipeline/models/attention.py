@@ -20,7 +20,7 @@ def attention_layers(network: nn.Module) -> tuple[AttentionWeights, ...]:
 
 @runtime_checkable
 class PoolsByAttention(Protocol):
-    """A module that weights its features by an attention that is the same for every class.
+    """A module that weights its features by an attention, the same for every class or one of each.
 
     The attention depends on the features and, by its query, on the volume. The features before it are explained
     (Torres et al. 2024): the query stays what it is for the volume, and the gradient passes through the attention.
@@ -33,8 +33,8 @@ class PoolsByAttention(Protocol):
         """Features of volumes, and the pooling of these volumes as a function of features."""
         ...
 
-    def pooling_weights(self, volumes: Tensor) -> Tensor:
-        """Weights of the voxels of its features, (B, d, h, w), of volumes (B, 1, D, H, W); they sum to 1."""
+    def pooling_weights(self, volumes: Tensor, target: int = 0) -> Tensor:
+        """Weights of the voxels of its features for a class, (B, d, h, w), of volumes (B, 1, D, H, W); sum to 1."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -19,12 +20,23 @@ from heatlas.pipeline.attribution.network_view import explaining
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.attention import attention_layers
 from heatlas.pipeline.models.families.bcos.records import BcosViTConfig
-from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.families.probes.network import build
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
+from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.run.errors import UsageError
 
 EXACT = {"rtol": 1e-10, "atol": 1e-13}
 LAST = SETTINGS.depth + 2
 """The stage after the last norm."""
+
+
+BODY = json.dumps({"architecture": "vit", **SETTINGS.own})
+TOKENS_OF_PROBE = "stages.0.0.2"
+
+
+def probe(body, head="linear", **settings):
+    """A probe on the stages of a network, which share their weights."""
+    return build(body, SHAPE, ProbeConfig(body=BODY, head=head, **settings), False, 3).eval().double()
 
 
 def tokens_of(model, x):
@@ -232,6 +244,37 @@ def test_networks_without_attention_and_the_input_are_refused(name):
     after = {"vit-cx": 0}.get(name, LAST)
     with pytest.raises(UsageError):
         attribute(model, x, 1, method, after)
+
+
+@pytest.mark.parametrize("name", ["raw-attention", "rollout", "cgw1", "vit-cx"])
+def test_a_probe_with_the_head_of_its_backbone_has_the_maps_of_the_whole_transformer(name):
+    model, x = network(), volume(batch=2)
+    own = probe(model)
+    changed = attribute(own, x, 1, METHODS[name].record(), METHODS[name].stage_of(own))
+    own.stages[-1].load_state_dict(model.stages[-1].state_dict())
+    wanted, found = (attribute(one, x, 1, METHODS[name].record(), METHODS[name].stage_of(one)) for one in (model, own))
+    assert torch.equal(found.values, wanted.values)
+    assert torch.equal(found.start_value, wanted.start_value)
+    assert torch.equal(changed.values, found.values) == (name in ("raw-attention", "rollout"))
+    assert not any(weight.requires_grad for weight in own.stages[0].parameters())
+
+
+def test_attention_of_a_probe_is_read_at_the_tokens_inside_of_its_backbone():
+    model, x = network(), volume()
+    own = probe(model)
+    stages = {"raw-attention": TOKENS_OF_PROBE, "rollout": TOKENS_OF_PROBE, "cgw1": TOKENS_OF_PROBE, "vit-cx": 1,
+              "grad-cam": 1, "gradient": 0}  # fmt: skip
+    assert {name: METHODS[name].stage_of(own) for name in stages} == stages
+    deep = probe(model, "mlp-2", hidden_channels=3)
+    assert METHODS["rollout"].stage_of(deep) == TOKENS_OF_PROBE
+    assert torch.equal(*(on_tokens(Rollout(), one, x, stage=TOKENS_OF_PROBE) for one in (own, deep)))
+    for head in ("mlp-2", "bcos-1", "coda"):
+        assert {"cgw1", "rollout"} & set(family_of(ProbeConfig(body=BODY, head=head)).refused) == {"cgw1"}
+    with pytest.raises(UsageError, match=r"cgw1 has rules .*one linear layer.*Use rollout"):
+        require_defined(deep, SHAPE, Cgw1(), TOKENS_OF_PROBE, "logit")
+    stream = probe(model, "ca-stream")
+    assert METHODS["raw-attention"].stage_of(stream) == 1  # that of its pooling
+    assert {"cgw1", "rollout"} <= set(family_of(ProbeConfig(body=BODY, head="ca-stream")).refused)
 
 
 def test_cgw1_explains_the_logit_only():

@@ -121,7 +121,7 @@ def test_a_row_is_made_again_in_the_folders_that_are_named(monkeypatch, tmp_path
     with pytest.raises(SystemExit, match="D9 takes INPUT=FOLDER RUN=FOLDER OUT=FOLDER"):
         claims.run("D9", ["OUT=/out"])
     with pytest.raises(SystemExit, match="no command"):
-        claims.run("P15", [])
+        claims.run("S6", [])
     with pytest.raises(SystemExit, match="no row X1"):
         claims.run("X1", [])
     assert len(called) == 2

@@ -47,6 +47,10 @@ from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.dynamic.logits import bias_of_chance
 from heatlas.pipeline.models.families.coda.network import build
 from heatlas.pipeline.models.families.coda.records import CodaConfig
+from heatlas.pipeline.models.families.monai import ViTConfig
+from heatlas.pipeline.models.families.probes.network import build as build_probe
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
+from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.grids import GridsConfig
 from heatlas.pipeline.run.errors import BadInputError
@@ -265,6 +269,7 @@ CONFIG = load_config(overrides={"attribution": {"methods": [
     "expected-gradients", "integrated-gradients-from-mean",
 ]}})  # fmt: skip
 EXPLANATIONS = explanations_of_run(CONFIG)
+ATTENTION = load_config(overrides={"model": {"architecture": "vit"}, "attribution": {"methods": ["cgw1"]}})
 USABLE = [one for one in EXPLANATIONS if not regional(one)]
 CONTROLS = RunContext(None, None, Reference(scans(2, seed=8), ("a", "b")))  # type: ignore[arg-type]
 
@@ -325,6 +330,28 @@ def test_settings_of_the_literature_come_first_and_ours_name_themselves() -> Non
     assert asked["rise", 2].masking.inner == asked["occlusion", 2].masking.inner == "zero"  # type: ignore[union-attr]
     assert asked["lrp focus", 0].bias  # type: ignore[union-attr]
     assert not asked["lrp focus bias=false", 0].bias  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_attention_is_asked_at_the_tokens_of_a_transformer_and_of_a_probe_on_one(every: bool) -> None:
+    torch.manual_seed(0)
+    body = ViTConfig(patch=4, dim=6, depth=2, heads=2)
+    model = build_network(body, CELL, 3).double().eval()
+    model.stages[0][1].values.data.normal_()
+    probe = build_probe(model, CELL, ProbeConfig(), False, 3).double().eval()
+    probe.stages[-1].load_state_dict(model.stages[-1].state_dict())
+    explanations = [one for one in explanations_of_run(ATTENTION) if one.entry.name == "cgw1"]
+    assert len(explanations) == 1
+    shares = {}
+    for network, usual, relative in ((model, 1, 0.25), (probe, "stages.0.0.2", 0.0)):
+        asked = asked_in_grids(explanations, CONTROLS, network, CELL, "needle", every)
+        assert [one.depth for one in asked if one.stage == usual] == [relative]
+        table = grid_scores(network, read, LAYOUT, GRIDS[:2], asked, ["GridPG"])
+        assert table.loc[table["depth"] == 1, "note"].str.contains("no attention").all()
+        shares[usual] = table.loc[table["depth"] == relative, "share"].tolist()
+    assert len(shares[1]) == 2
+    assert shares[1] == shares["stages.0.0.2"]
+    assert all(0 < one < 1 for one in shares[1])
 
 
 def test_a_share_of_1_by_construction_says_so() -> None:

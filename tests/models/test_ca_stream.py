@@ -27,6 +27,7 @@ from heatlas.pipeline.models.families.probes.ca_stream import attended, attentio
 from heatlas.pipeline.models.families.probes.network import backbone_of
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
+from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
 
@@ -34,6 +35,9 @@ SHAPE = (16, 14, 20)
 BODY = json.dumps({"architecture": "founding", "channels": [3, 4, 5], "pools": [1, 2, 1], "hidden_units": 4})
 WIDTHS = (3, 4, 5)
 OF_GRADIENT = ("grad-cam", "xgrad-cam", "hires-cam")
+
+
+VARIANTS = [{"projections": True}, {"class_queries": True}, {"projections": True, "class_queries": True}]
 
 
 def built(head: str = "ca-stream", **settings: int) -> StagedModel:
@@ -86,9 +90,18 @@ def test_the_gradient_of_a_logit_is_the_closed_form() -> None:
     np.testing.assert_allclose(found[0].flatten(1), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 3 + 3 * 4 + 4 * 5), (1, 4 + 4 * 5), (2, 5)])
-def test_only_the_stream_and_the_head_learn(first: int, count: int) -> None:
-    model = built(first_attended=first).train()
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"first_attended": 0}, 3 + 3 * 4 + 4 * 5),
+        ({"first_attended": 1}, 4 + 4 * 5),
+        ({"first_attended": 2}, 5),
+        ({"first_attended": 1, "projections": True}, 4 + 4 * 5 + 2 * (4 * 4 + 5 * 5)),
+        ({"class_queries": True}, 2 * 3 + 3 * 4 + 4 * 5),
+    ],
+)
+def test_only_the_stream_and_the_head_learn(settings: dict[str, int], count: int) -> None:
+    model = built(**settings).train()
     before = copy.deepcopy(model.state_dict())
     learning = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     assert sum(weight.numel() for weight in learning.values()) == count + 2 * 5 + 2
@@ -120,27 +133,46 @@ def test_each_query_is_what_the_stage_before_pooled() -> None:
         np.testing.assert_allclose(stream.pooling_weights(scans), weights, atol=1e-6)
 
 
-def last_attention(model: StagedModel, scan: torch.Tensor, first: int = 0) -> tuple[torch.Tensor, ...]:
-    """Last features phi (d, p), attention a (p,) and query q (d,) of one scan, from the formulas of the source."""
+def last_attention(model: StagedModel, scan: torch.Tensor, first: int = 0, target: int = 0) -> tuple[torch.Tensor, ...]:
+    """Last features phi (d, p), attention a (p,) and query q (d,) of one scan, from the formulas of the source.
+
+    With projections phi_i' K q is written voxel by voxel, and q is K q.
+    """
     stream = model.stages[0]
-    query, features = stream.query.detach(), scan
+    query = stream.query.detach() if stream.query.dim() == 1 else stream.query.detach()[target]
+    features = scan
     for number, stage in enumerate(stream.body):
         features = stage(features).detach()
         if number < first:
             continue
         phi = features[0].flatten(1)
+        keys, values = (
+            one[number - first].detach() if one else torch.eye(len(phi)).to(phi) for one in (stream.keys, stream.values)
+        )
         brain = nn.functional.adaptive_max_pool3d(scan, features.shape[2:])[0, 0].flatten() > 0
-        a = torch.where(brain, (query @ phi / math.sqrt(len(phi))).exp(), 0)
+        scores = torch.stack([(keys @ phi[:, voxel]) @ query for voxel in range(phi.shape[1])])
+        a = torch.where(brain, (scores / math.sqrt(len(phi))).exp(), 0)
         a = a / a.sum()
         if number < len(stream.body) - 1:
-            query = stream.projections[number - first].weight.detach() @ (phi @ a)
-    return phi, a, query
+            query = stream.projections[number - first].weight.detach() @ (values @ phi @ a)
+    return phi, a, keys.T @ query
 
 
-def closed_gradient(model: StagedModel, scan: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """phi (d, p) and, of y_1, dy/dphi_i = a_i [w + (s_i - sum_j a_j s_j) q / sqrt(d)], with s_i = w' phi_i."""
-    phi, a, query = last_attention(model, scan, first)
-    w = model.stages[1][2].weight[1].detach()
+def row_of(model: StagedModel, target: int) -> torch.Tensor:
+    """The weights (d,) by which a logit reads the last features that are pooled for it."""
+    pool, *layers = model.stages[1][:3]
+    assert isinstance(pool, nn.AdaptiveAvgPool3d)
+    weight = next(one for one in layers if not isinstance(one, nn.Flatten)).weight.detach()[target].flatten()
+    values = model.stages[0].values
+    return values[-1].detach().T @ weight if values else weight
+
+
+def closed_gradient(
+    model: StagedModel, scan: torch.Tensor, first: int, target: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """phi (d, p) and dy/dphi_i = a_i [w + (s_i - sum_j a_j s_j) q / sqrt(d)], with s_i = w' phi_i."""
+    phi, a, query = last_attention(model, scan, first, target)
+    w = row_of(model, target)
     s = w @ phi
     return phi, a * (w[:, None] + (s - (a * s).sum()) * query[:, None] / math.sqrt(len(phi)))
 
@@ -166,6 +198,42 @@ def test_cam_methods_explain_the_features_before_the_attention(first: int) -> No
     for one, other in combinations(OF_GRADIENT, 2):
         share = [maps[name] / maps[name].max() for name in (one, other)]
         assert (share[0] - share[1]).abs().max() > 0.01, (one, other)
+
+
+@pytest.mark.parametrize("settings", VARIANTS)
+def test_variants_are_the_formulas_of_the_source(settings: dict[str, int]) -> None:
+    """Logits, attention and gradients of both classes, from loops over voxels."""
+    model, scan = built(**settings).double(), volumes()[:1].double()
+    biases = next(one.bias for one in model.stages[1] if hasattr(one, "bias")).detach()
+    logits, raw = model(scan)[0].detach(), []
+    for target in (0, 1):
+        phi, a, _ = last_attention(model, scan, target=target)
+        np.testing.assert_allclose(logits[target], row_of(model, target) @ phi @ a + biases[target], atol=1e-13)
+        with explaining(model, scan, target, 1) as view:
+            raw.append(RawAttention().maps(view))
+            gradient = feature_gradient(view)[0].flatten(1)
+            np.testing.assert_allclose(view.own_score[0], logits[target], atol=1e-14)
+        np.testing.assert_allclose(raw[-1].flatten(), a, atol=1e-14)
+        np.testing.assert_allclose(gradient, closed_gradient(model, scan, 0, target)[1], atol=1e-13)
+    assert torch.equal(*raw) != ("class_queries" in settings)
+
+
+def test_projections_that_are_the_identity_and_queries_that_are_alike_change_nothing() -> None:
+    plain, scans = built().double(), volumes().double()
+    linear = plain.stages[1][2]
+    for settings in VARIANTS:
+        model = built(**settings).double()
+        state, head = dict(plain.state_dict()), {"weight": linear.weight, "bias": linear.bias}
+        if "class_queries" in settings:
+            state["_stages.0.query"] = torch.stack(2 * [state["_stages.0.query"]])
+            head = {"weight": linear.weight[..., None, None, None], "bias": linear.bias}
+        model.load_state_dict({**model.state_dict(), **{k: v for k, v in state.items() if "_stages.1" not in k}})
+        next(one for one in model.stages[1] if hasattr(one, "bias")).load_state_dict(head)
+        with torch.no_grad():
+            for one in (*model.stages[0].keys, *model.stages[0].values):
+                assert not torch.equal(one, torch.eye(len(one)).double())
+                one.copy_(torch.eye(len(one)))
+            np.testing.assert_allclose(model(scans), plain(scans), atol=1e-14)
 
 
 def test_behind_a_query_of_zero_the_same_maps_are_one() -> None:
@@ -275,3 +343,9 @@ def test_methods_and_stages_that_are_not_there_are_refused() -> None:
         pass
     with pytest.raises(UsageError, match=r"first_attended = 3: stages 0 to 2 of the backbone"):
         built(first_attended=3)
+    for name in ("projections", "class_queries"):
+        model = ProbeConfig(body=BODY, head="linear", **{name: True})
+        with pytest.raises(UsageError, match=rf'model\.{name} is of a CA-Stream: set model\.head = "ca-stream"'):
+            Config(model=model)
+    with pytest.raises(UsageError, match=r"model\.class_queries is not defined for a number \(cohort\.target\)"):
+        Config(cohort=CohortConfig(target="age"), model=ProbeConfig(body=BODY, head="ca-stream", class_queries=True))

@@ -1,4 +1,4 @@
-"""Maps from attention weights alone, which are the same for every class.
+"""Maps from attention weights alone: the same for every class, unless a pooling has a query for each.
 
 A token that answers, the *query*, gives weight to others, the *keys*. A network that classifies the mean of its tokens
 asks every query equally, so a map is the mean over queries; with a class token it would be the row of that token.
@@ -84,7 +84,7 @@ def mean_token(matrix: Tensor, view: NetworkView) -> Tensor:
 class RawAttention:
     """Attention that each token receives in the last layer, mean over heads and queries; sums to 1.
 
-    Of a network that pools by attention, right before that: its weights.
+    Of a network that pools by attention, right before that: its weights, for the target where classes have their own.
     """
 
     name: ClassVar[str] = "raw-attention"
@@ -96,7 +96,7 @@ class RawAttention:
     def maps(self, view: NetworkView) -> Tensor:
         if view.pooling is not None:
             with torch.no_grad():
-                return view.pooling.pooling_weights(view.volumes)[:, None]
+                return view.pooling.pooling_weights(view.volumes, view.target)[:, None]
         return mean_token(attention_after(view, self.name)[-1].mean(1), view)
 
 

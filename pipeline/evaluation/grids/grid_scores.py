@@ -27,7 +27,7 @@ LARGEST = 0.025
 GRID_COLUMNS: Mapping[str, str] = {
     "setting": "GridPG, DiFull or DiPart",
     "method": "Name of the method, with its settings",
-    "stage": "Stage of the network at which it was asked; 0 is the input",
+    "stage": "Stage of the network at which it was asked; 0 is the input, or the tokens inside of the first stage",
     "depth": "How deep the stage lies, from 0 (the input) to 1 (the last stage with places)",
     "kind": "needle, pair or corner",
     "grid": "Number of the grid; n/a in the row of a method that is not defined",
@@ -80,8 +80,13 @@ class GridMethod:
     def names(self) -> tuple[str, ...]:
         return (self.name, *self.more)
 
+    @property
+    def number(self) -> int:
+        """Its stage in tables: 0 for a layer inside of the first."""
+        return self.stage if isinstance(self.stage, int) else 0
 
-Keep = Callable[[Setting, str, int | str, int, Tensor], None]
+
+Keep = Callable[[Setting, str, int, int, Tensor], None]
 """Called with setting, name and stage, the number of the grid, and the map (D, H, W)."""
 
 
@@ -127,7 +132,8 @@ def _rows(
     setting: Setting, keep: Keep | None,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     for number, grid in enumerate(grids):
-        row = {"setting": setting, "stage": asked.stage, "depth": asked.depth, "kind": grid.kind, "cells": layout.cells}
+        row: dict[str, Any] = {"setting": setting, "stage": asked.number, "depth": asked.depth}
+        row |= {"kind": grid.kind, "cells": layout.cells}
         if asked.note:
             yield from ({**row, "method": name, "note": asked.note} for name in asked.names)
             return
@@ -142,7 +148,7 @@ def _rows(
             maps, note = [None] * len(asked.names), str(error)
         for name, values in zip(asked.names, maps, strict=True):
             if keep is not None and values is not None:
-                keep(setting, name, asked.stage, number, values)
+                keep(setting, name, asked.number, number, values)
             scores = _scores(grid, number, layout, values)
             yield {**row, "method": name, **scores, "note": (scores["note"] or note) if values is not None else note}
 

@@ -111,7 +111,7 @@ def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, A
     wanted = _pictured(usable, loaded.model)
     pictures: dict[str, NDArray[np.float32]] = {}
 
-    def keep(setting: Setting, name: str, stage: int | str, _: int, values: Tensor) -> None:
+    def keep(setting: Setting, name: str, stage: int, _: int, values: Tensor) -> None:
         if KIND_OF[setting] == grid.kind and wanted.get(name) == stage:
             pictures[f"{setting}|{name}|{stage}"] = picture(values, layout, grid.cell)
 
@@ -149,7 +149,8 @@ def _kept_promise(
 
 def _pictured(explanations: Sequence[Explanation], model: StagedModel) -> dict[str, int]:
     """Maps that are drawn, and at which stage: each method where it is usually asked."""
-    found = {one.entry.name: one.entry.stage_of(model) for one in explanations}
+    usual = {one.entry.name: one.entry.stage_of(model) for one in explanations}
+    found = {name: stage if isinstance(stage, int) else 0 for name, stage in usual.items()}
     if found.pop("lrp", None) is not None:
         found |= {"lrp beta=0": 0, FOCUS: 0}
     return found

@@ -18,6 +18,7 @@ from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.methods import Method
+from heatlas.pipeline.attribution.network_view import split_layers
 from heatlas.pipeline.attribution.perturbation.masking import Masking
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
@@ -48,7 +49,7 @@ SMOOTHED = ("input-x-gradient", "integrated-gradients")
 class Depth:
     """A stage of a network, and how deep it lies: 0 is the input, 1 the last stage with places."""
 
-    stage: int
+    stage: int | str
     relative: float
 
 
@@ -64,6 +65,19 @@ def depths(model: nn.Module, every: bool = True) -> tuple[Depth, ...]:
     last = last_spatial_stage(model)
     stages = range(last + 1) if every else sorted({0, last})
     return tuple(Depth(stage, stage / last if last else 0.0) for stage in stages)
+
+
+def asked_at(one: Explanation, model: nn.Module, every: bool) -> tuple[Depth, ...]:
+    """`depths`, and where a method is usually asked, if that is none of them: at the tokens of a transformer.
+
+    Those of a probe lie inside of its first stage, and stand in place of the input.
+    """
+    found, usual = depths(model, every), one.entry.stage_of(model)
+    if isinstance(usual, str):
+        return (Depth(usual, 0.0), *found[1:])
+    if any(usual == depth.stage for depth in found):
+        return found
+    return (found[0], Depth(usual, usual / last_spatial_stage(model)), *found[1:])
 
 
 def regional(asked: Explanation) -> bool:
@@ -100,7 +114,7 @@ def asked_in_grids(
     gammas = GAMMAS if every else FEW_GAMMAS
     for one in explanations:
         name = one.entry.name
-        for depth in depths(model, every):
+        for depth in asked_at(one, model, every):
             if kind == "needle" and not every and one.entry.is_slow_at(depth.stage):
                 method = one.build(surroundings)
                 found.append(GridMethod(name, method, depth.stage, one.start, depth=depth.relative, note=LEFT_OUT))
@@ -122,7 +136,7 @@ def asked_in_grids(
     return tuple(found)
 
 
-def fitted(method: Method, sides: Sequence[int], stage: int = 0, settings: GridsConfig = DEFAULTS) -> Method:
+def fitted(method: Method, sides: Sequence[int], stage: int | str = 0, settings: GridsConfig = DEFAULTS) -> Method:
     """A method with the settings of the literature, for cells of some voxels.
 
     Boxes of occlusion, masks of RISE, points on a path (shares need no completeness); hidden features of a later stage
@@ -144,12 +158,12 @@ def fitted(method: Method, sides: Sequence[int], stage: int = 0, settings: Grids
     return method
 
 
-def _sides(model: StagedModel, cell: Shape, stage: int) -> tuple[int, ...]:
+def _sides(model: StagedModel, cell: Shape, stage: int | str) -> tuple[int, ...]:
     """Voxels of the features of one cell at a stage."""
     weight = next(model.parameters())
     features = torch.zeros((1, 1, *cell), dtype=weight.dtype, device=weight.device)
     with torch.no_grad():
-        for one in model.stages[:stage]:
+        for _, one in split_layers(model, stage)[0]:
             features = one(features)
     return tuple(features.shape[-3:])
 

@@ -49,6 +49,11 @@ class ModelConfig:
         return True
 
     @property
+    def needs_classes(self) -> str:
+        """The setting that is not defined where a number is predicted; empty without one."""
+        return ""
+
+    @property
     def usual(self) -> Mapping[str, Mapping[str, Any]]:
         """Settings of other sections that suit the family better than their defaults, by section."""
         return {}

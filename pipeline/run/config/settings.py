@@ -489,6 +489,11 @@ class Config:
                 'attribution.start_value = "probability" is not defined for a number (cohort.target); set "logit"',
             ),
             (
+                not (cohort.target and self.model.needs_classes),
+                f"{self.model.needs_classes} is not defined for a number (cohort.target), which has no classes: "
+                "take it out",
+            ),
+            (
                 self.model.maps_voxels or "inherent" not in attribution.methods,
                 'with model.embedding, "inherent" has no map of voxels: leave it out of attribution.methods',
             ),

@@ -10,6 +10,9 @@ counts by its own part of the logit, and by how much more attention it draws tha
 The source keeps the classifier of the backbone and learns a linear map before it. A probe learns its classifier anyway,
 and two linear layers in a row are one, so the linear head is what both are together.
 
+Two variants of the source: the features phi of a voxel have a key ``K phi`` and a value ``V phi``, linear maps of each
+stage; and a query for each class, so that each has an attention and pooled features of its own, which its logit reads.
+
 Source: Torres Figueroa 2024 (thesis), ch. 3.
 """
 
@@ -27,19 +30,19 @@ from heatlas.pipeline.run.errors import UsageError
 
 
 def attention_scores(features: Tensor, query: Tensor) -> Tensor:
-    """``sum_k q_k F^k / sqrt(d)`` of features (B, d, D, H, W) and a query (B, d), (B, D, H, W)."""
-    return torch.einsum("bkxyz,bk->bxyz", features, query) / math.sqrt(features.shape[1])
+    """``sum_k q_k F^k / sqrt(d)`` of features (B, d, D, H, W) and queries (B, ..., d), (B, ..., D, H, W)."""
+    return torch.einsum("bkxyz,b...k->b...xyz", features, query) / math.sqrt(features.shape[1])
 
 
 def attention(features: Tensor, query: Tensor, keys: Tensor | None = None) -> Tensor:
-    """Softmax of `attention_scores` over voxels, (B, D, H, W); 0 outside `keys`.
+    """Softmax of `attention_scores` over voxels, (B, ..., D, H, W); 0 outside `keys`.
 
     Parameters
     ----------
     features : Tensor
         (B, d, D, H, W).
     query : Tensor
-        (B, d); 0 gives each voxel the same weight.
+        (B, d), or (B, C, d) for several queries of each volume; 0 gives each voxel the same weight.
     keys : Tensor of bool or None
         Voxels that may be attended to, (B, D, H, W); None for all, which is also what a volume without any gets.
 
@@ -51,16 +54,19 @@ def attention(features: Tensor, query: Tensor, keys: Tensor | None = None) -> Te
     """
     scores = attention_scores(features, query)
     if keys is not None:
-        scores = scores.masked_fill(~(keys | ~keys.flatten(1).any(1)[:, None, None, None]), -torch.inf)
-    return scores.flatten(1).softmax(1).view_as(scores)
+        seen = keys | ~keys.flatten(1).any(1)[:, None, None, None]
+        scores = scores.masked_fill(~(seen if query.dim() == 2 else seen[:, None]), -torch.inf)
+    return scores.flatten(-3).softmax(-1).view_as(scores)
 
 
 def attended(features: Tensor, weights: Tensor) -> Tensor:
     """Features (B, d, D, H, W) times their attention (B, D, H, W) and the number of voxels.
 
     Their mean over voxels is the sum of the features weighted by the attention, so global average pooling and a linear
-    layer may follow.
+    layer may follow. With C attentions (B, C, D, H, W) there are C d channels, those of the first attention first.
     """
+    if weights.dim() == 5:
+        return torch.cat([attended(features, one) for one in weights.unbind(1)], 1)
     return features * (weights * weights[0].numel())[:, None]
 
 
@@ -70,22 +76,33 @@ class AttentionPooling(nn.Module):
     Parameters
     ----------
     query : Tensor
-        (B, d), of each volume.
+        (B, d), or (B, C, d), of each volume.
     keys : Tensor of bool
         (B, D, H, W).
+    values : Tensor or None
+        The linear map V (d, d) of the features that are pooled; None for the features themselves.
     """
 
-    def __init__(self, query: Tensor, keys: Tensor) -> None:
+    def __init__(self, query: Tensor, keys: Tensor, values: Tensor | None = None) -> None:
         super().__init__()
-        self._query, self._keys = query, keys
+        self._query, self._keys, self._values = query, keys, values
 
     def weights(self, features: Tensor) -> Tensor:
-        """Attention to the voxels of features, (B, D, H, W), in float32 or better."""
+        """Attention to the voxels of features, (B, D, H, W) or (B, C, D, H, W), in float32 or better."""
         exact = features.to(self._query.dtype)
-        return attention(exact, self._query.expand(len(exact), -1), self._keys.expand(len(exact), -1, -1, -1))
+        query = self._query.expand(len(exact), *self._query.shape[1:])
+        return attention(exact, query, self._keys.expand(len(exact), -1, -1, -1))
+
+    def pooled(self, features: Tensor) -> Tensor:
+        """What the queries pool, (B, d) or (B, C, d), in float32 or better."""
+        weights = self.weights(features)
+        return torch.einsum("bkxyz,b...xyz->b...k", self._valued(features.to(weights.dtype)), weights)
 
     def forward(self, features: Tensor) -> Tensor:
-        return attended(features, self.weights(features))
+        return attended(self._valued(features), self.weights(features))
+
+    def _valued(self, features: Tensor) -> Tensor:
+        return features if self._values is None else torch.einsum("jk,bkxyz->bjxyz", self._values, features)
 
 
 class AttentionStream(nn.Module):
@@ -98,6 +115,10 @@ class AttentionStream(nn.Module):
         Channels after each of its stages.
     first : int
         Stage at which the stream begins.
+    projected : bool
+        Whether keys and values of each stage are linear maps of its features.
+    classes : int
+        Queries, one of each class; 0 for one of all.
 
     Raises
     ------
@@ -105,7 +126,9 @@ class AttentionStream(nn.Module):
         For a stage that is not there.
     """
 
-    def __init__(self, body: Backbone, widths: Sequence[int], first: int = 0) -> None:
+    def __init__(
+        self, body: Backbone, widths: Sequence[int], first: int = 0, projected: bool = False, classes: int = 0
+    ) -> None:
         super().__init__()
         if first >= len(widths):
             raise UsageError(
@@ -113,35 +136,47 @@ class AttentionStream(nn.Module):
                 "one of them."
             )
         self.body, self._first = body, first
-        self.query = nn.Parameter(1 + torch.randn(widths[first]))
+        self.query = nn.Parameter(1 + torch.randn(*([classes] if classes else []), widths[first]))
         self.projections = nn.ModuleList(
             nn.Linear(before, after, bias=False)
             for before, after in zip(widths[first:-1], widths[first + 1 :], strict=True)
         )
-        for one in self.projections:
-            nn.init.xavier_uniform_(one.weight)  # type: ignore[arg-type]
+        own = widths[first:] if projected else ()
+        self.keys, self.values = (nn.ParameterList(torch.empty(d, d) for d in own) for _ in range(2))
+        for weight in (*(one.weight for one in self.projections), *self.keys, *self.values):
+            nn.init.xavier_uniform_(weight)
 
     def forward(self, volumes: Tensor) -> Tensor:
         features, pooling = self.before_pooling(volumes)
         return pooling(features)  # type: ignore[no-any-return]
 
     def before_pooling(self, volumes: Tensor) -> tuple[Tensor, AttentionPooling]:
-        """Last features (B, d, D, H, W), and their pooling. The background, where a scan is 0, is not attended to."""
+        """Last features (B, d, D, H, W), and their pooling. The background, where a scan is 0, is not attended to.
+
+        The map of the keys is taken of the query, which gives the same scores as that of every voxel.
+        """
         brain, features = (volumes != 0).float(), volumes
         wide = torch.promote_types(volumes.dtype, torch.float32)
-        query = self.query.to(wide).expand(len(volumes), -1)
+        query = self.query.to(wide).expand(len(volumes), *self.query.shape)
         last = len(self.body) - 1
         for number, stage in enumerate(self.body):
             features = stage(features)
             if number < self._first:
                 continue
-            pooling = AttentionPooling(query, functional.adaptive_max_pool3d(brain, features.shape[2:])[:, 0] > 0)
+            place, seen = number - self._first, functional.adaptive_max_pool3d(brain, features.shape[2:])[:, 0] > 0
+            values = None
+            if self.keys:
+                query, values = (query @ self.keys[place]).to(wide), self.values[place]
+            pooling = AttentionPooling(query, seen, values)
             if number < last:
-                pooled = torch.einsum("bkxyz,bxyz->bk", features.to(wide), pooling.weights(features))
-                query = self.projections[number - self._first](pooled).to(wide)
+                query = self.projections[place](pooling.pooled(features)).to(wide)
         return features, pooling
 
-    def pooling_weights(self, volumes: Tensor) -> Tensor:
-        """Attention to the voxels of the last features, (B, d, h, w); the same for every class, and sums to 1."""
+    def pooling_weights(self, volumes: Tensor, target: int = 0) -> Tensor:
+        """Attention to the voxels of the last features, (B, d, h, w), which sums to 1.
+
+        The same for every class, unless each has a query.
+        """
         features, pooling = self.before_pooling(volumes)
-        return pooling.weights(features)
+        weights = pooling.weights(features)
+        return weights if weights.dim() == 4 else weights[:, target]

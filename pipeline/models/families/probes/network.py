@@ -65,6 +65,14 @@ def linear_head(channels: int, outputs: int, constants: bool, bias: float) -> li
     return [nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), layer, *_constant(bias, constants))]
 
 
+def class_head(channels: int, outputs: int, constants: bool, bias: float) -> list[nn.Module]:
+    """Average over voxels, then for each class a linear layer of its own channels alone, of (B, C d, D, H, W)."""
+    layer = nn.Conv3d(outputs * channels, outputs, 1, groups=outputs, bias=constants)
+    if layer.bias is not None:
+        nn.init.constant_(layer.bias, bias)
+    return [nn.Sequential(nn.AdaptiveAvgPool3d(1), layer, nn.Flatten(), *_constant(bias, constants))]
+
+
 def mlp_head(channels: int, hidden: int, outputs: int, layers: int, constants: bool, bias: float) -> list[nn.Module]:
     """1×1×1 convolutions with batch normalisation and ReLU between them, then the average over voxels."""
     made: list[nn.Module] = []
@@ -112,7 +120,10 @@ def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bo
     """
     stages, widths = kept_stages(network, shape, settings.stages)
     body = Backbone(stages, frozen=not settings.train_backbone)
-    first = AttentionStream(body, widths, settings.first_attended) if settings.head == "ca-stream" else body
+    first: nn.Module = body
+    if settings.head == "ca-stream":
+        classes = outputs if settings.class_queries else 0
+        first = AttentionStream(body, widths, settings.first_attended, settings.projections, classes)
     model = StagedModel([first, *_head(settings, widths[-1], outputs, dynamic)])
     model.architecture = Architecture(settings, shape)
     return model
@@ -129,6 +140,8 @@ def backbone_of(probe: StagedModel) -> Backbone:
 def _head(settings: ProbeConfig, channels: int, outputs: int, dynamic: bool) -> Sequence[nn.Module]:
     hidden = settings.hidden_channels or channels
     bias = bias_of_chance(outputs) if settings.logit_bias and outputs > 1 else 0.0
+    if settings.class_queries:
+        return class_head(channels, outputs, not dynamic, bias)
     if settings.head in ("linear", "ca-stream"):
         return linear_head(channels, outputs, not dynamic, bias)
     if settings.head == "coda":

@@ -26,10 +26,7 @@ DEEP_HEAD = (
     "CAM needs global average pooling and one linear layer after the backbone, and this head is another. Use grad-cam"
 )
 SIGNED = "the hidden features of this head may be negative, and the formula needs amounts. Use grad-cam"
-ONE_STAGE = (
-    "it reads attention between the stages of a transformer, and the backbone of a probe is one stage. Use vit-cx or "
-    "grad-cam"
-)
+ONE_LINEAR = "its rules begin with the mean of tokens and one linear layer, and this head is another. Use rollout"
 NOT_AVERAGED = (
     "CAM needs global average pooling and one linear layer after the backbone, and this head pools by attention. Use "
     "grad-cam"
@@ -51,13 +48,15 @@ Find = Callable[[ModelConfig], Family]
 
 def refused_by(settings: ProbeConfig, body: Family) -> Mapping[str, str]:
     """Methods that are not defined for a head on a backbone of a family."""
-    found = {**dict.fromkeys(("raw-attention", "rollout", "cgw1"), ONE_STAGE), **body.refused}
+    found = dict(body.refused)
     found.pop("cam", None)  # which depends on the head alone
     if settings.head == "linear":
         return found
     if settings.head == "ca-stream":
-        found.pop("raw-attention")  # which is that of the pooling
-        return {**found, "cam": NOT_AVERAGED, **dict.fromkeys(("lrp", "deeplift", "inherent"), ATTENTION)}
+        found.pop("raw-attention", None)  # which is that of the pooling
+        unruled = dict.fromkeys(("lrp", "deeplift", "inherent"), ATTENTION)
+        return {"rollout": ATTENTION, "cgw1": ATTENTION, **found, "cam": NOT_AVERAGED, **unruled}
+    found = {"cgw1": ONE_LINEAR, **found}
     if settings.head.startswith("mlp"):
         return {**found, "cam": DEEP_HEAD}
     if body.encoding != "pair":  # the head is explained from the features of the backbone on
@@ -95,7 +94,10 @@ def _probes(find: Find) -> Family:
         body = body_of(settings)
         kept = "trained further" if settings.train_backbone else "kept as it was"
         text = find(body).described(body).removeprefix("was ")
-        return f"was a probe [@probing], {HEADS[settings.head]}, on a backbone that was {kept}: {text}"
+        head = HEADS[settings.head]
+        head += ", with linear maps of keys and values" * settings.projections
+        head += ", with a query for each class" * settings.class_queries
+        return f"was a probe [@probing], {head}, on a backbone that was {kept}: {text}"
 
     return Family(
         "probe", ProbeConfig, build,

@@ -27,6 +27,10 @@ class ProbeConfig(ModelConfig):
     B-cos), dynamic alignment units (CoDA), or one linear layer after pooling by attention (CA-Stream)."""
     first_attended: Annotated[int, between(0, 63)] = 0
     """Stage of the backbone, from 0, at which the query of a CA-Stream begins."""
+    projections: bool = False
+    """Of a CA-Stream: linear maps of the keys and the values of each stage."""
+    class_queries: bool = False
+    """Of a CA-Stream: a query for each class, whose logit reads what it pools; its maps differ from class to class."""
     b: Annotated[float, between(1, 8)] = 2.0
     """Exponent of B-cos heads."""
     hidden_channels: Annotated[int, between(0, 4096)] = 0
@@ -41,7 +45,18 @@ class ProbeConfig(ModelConfig):
 
     def checks(self) -> list[tuple[bool, str]]:
         readable = not self.body or _is_object(self.body)
-        return [(readable, "model.body must be the JSON object of a network's settings")]
+        streams = self.head == "ca-stream"
+        return [
+            (readable, "model.body must be the JSON object of a network's settings"),
+            *(
+                (streams or not chosen, f'model.{name} is of a CA-Stream: set model.head = "ca-stream", or take it out')
+                for name, chosen in (("projections", self.projections), ("class_queries", self.class_queries))
+            ),
+        ]
+
+    @property
+    def needs_classes(self) -> str:
+        return "model.class_queries" if self.class_queries else ""
 
 
 def _is_object(text: str) -> bool:
