@@ -9,6 +9,7 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
 from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
+from heatlas.pipeline.evaluation.retraining.weights_table import OBJECTIVE_WEIGHTS_TABLE
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.reports.content.relevance.before_after import applies, build
@@ -39,6 +40,30 @@ def test_changes_whose_interval_excludes_0_are_named() -> None:
     assert cells[0] == ["Accuracy", "0.800", "0.750", "−0.050", "−0.200", "+0.100"]
     assert cells[1][3] == "+0.300"
     assert found.figure is None
+
+
+def test_the_weight_that_is_chosen_is_named() -> None:
+    shown = ("validation_balanced_accuracy", "validation_epg", "validation_iou", "test_epg")
+    values = {0.0: (0.8, 0.2, 0.1, 0.21), 3.0: (0.78, 0.4, 0.12, 0.39), 30.0: (0.6, 0.9, 0.3, 0.88)}
+    rows = [
+        {"weight": weight, "of_run": weight == 30, "in_pareto_set": True, "chosen": weight == 3,
+         "n_validation": 12, "n_participants": 30} | dict(zip(shown, own, strict=True))
+        for weight, own in values.items()
+    ]  # fmt: skip
+    table = OBJECTIVE_WEIGHTS_TABLE.frame(rows)
+    (found,) = build(material(GUIDED, objective_weights=table))["comparisons"]
+    assert found.text.startswith("Chosen is weight 3, not that of this run.")
+    assert "at most 5 points below that of weight 0, the one that is best in “In the mask (EPG)”." in found.text
+    assert [column.title for column in found.table.columns][:4] == [
+        "Weight", "Balanced accuracy, validation", "In the mask (EPG), validation",
+        "Overlap with the mask (IoU), validation",
+    ]  # fmt: skip
+    cells = [[cell.text for cell in row] for row in found.table.rows]
+    assert cells[1][:6] == ["3", "0.780", "0.400", "0.120", "yes", "yes"]
+    assert (cells[2][5], cells[2][7]) == ("no", "0.880")
+    control = OBJECTIVE_WEIGHTS_TABLE.frame([row | {"chosen": row["weight"] == 0} for row in rows])
+    (found,) = build(material(GUIDED, objective_weights=control))["comparisons"]
+    assert found.text.startswith("Chosen is weight 0: no weight")
 
 
 def test_the_worst_group_stands_beside_that_of_the_control() -> None:

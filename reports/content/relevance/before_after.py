@@ -12,6 +12,8 @@ from heatlas.pipeline.evaluation.planting.marked import CONTROL, GUIDED, NAME, r
 from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED
 from heatlas.pipeline.evaluation.retraining.before_after import NAME as OBJECTIVE
 from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE
+from heatlas.pipeline.evaluation.retraining.weights_table import OF_MAPS
+from heatlas.pipeline.evaluation.scores.pareto import LARGEST_DROP
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.template_name import axes_of
 from heatlas.pipeline.training.objectives.explanations import BRAIN
@@ -21,9 +23,9 @@ from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, percent, signed
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent, signed
 
-TABLES = ("before_after", "marker_groups")
+TABLES = ("before_after", "objective_weights", "marker_groups")
 COMMANDS = {"before_after": "heatlas evaluate OUT --parts objective"}
 _KINDS = {
     "guided": "guided into a mask",
@@ -69,6 +71,10 @@ def build(material: Material) -> Mapping[str, Any]:
     elif run.config.objective.uses_maps or "before_after" in run.unreadable:
         asked = f"Not compared with networks trained without maps yet: {COMMANDS['before_after']} does it."
         absent.append(run.why_absent("before_after", otherwise=asked))
+    if run.has("objective_weights"):
+        found.append(_weights(run.config.objective.kind, run.tables["objective_weights"]))
+    elif "objective_weights" in run.unreadable:
+        absent.append(run.why_absent("objective_weights", otherwise=""))
     if run.has("marker_groups"):
         found += [_marker(material, str(task), own) for task, own in run.tables["marker_groups"].groupby("task")]
     elif "marker_groups" in run.unreadable:
@@ -97,6 +103,32 @@ def _objective(material: Material, table: pd.DataFrame) -> Comparison:
     blocks = {BEFORE: "Before: trained without maps", AFTER: "After: trained with maps"}
     figure = _maps(material, OBJECTIVE, blocks, f"Mean maps of {people} before and after training with maps.")
     return Comparison("Before and after", text, page_table(rows, columns, caption), figure)
+
+
+def _weights(kind: str, table: pd.DataFrame) -> Comparison:
+    """Networks by the weight of their maps, and which weight the validation parts choose."""
+    best = table[table["chosen"].astype(bool)].iloc[0]
+    deciding, *_ = OF_MAPS[kind]
+    names = {"balanced_accuracy": "Balanced accuracy"} | {name: _MEASURES[name] for name in OF_MAPS[kind]}
+    columns = [numeric("weight", "Weight")]
+    columns += [numeric(f"validation_{name}", f"{title}, validation", _three) for name, title in names.items()]
+    columns += [Column("in_pareto_set", "In the Pareto set"), Column("chosen", "Chosen")]
+    columns += [numeric(f"test_{name}", f"{title}, test", _three) for name, title in names.items()]
+    of_run = "that of this run" if best["of_run"] else "not that of this run"
+    said = f"Chosen is weight {number(best['weight'])}, {of_run}"
+    if best["weight"] == 0:
+        said = "Chosen is weight 0: no weight has better maps without costing more accuracy than that"
+    text = (
+        f"{said}. The choice is made on the validation parts alone: of the weights that no other one beats in every "
+        f"measure, and whose balanced accuracy is at most {100 * LARGEST_DROP:g} points below that of weight 0, the "
+        f"one that is best in “{_MEASURES[deciding]}”. People tested have no say in it. Validation people look like "
+        "those of training, so where these share a shortcut they cannot show that it is one."
+    )
+    caption = (
+        f"{count(int(best['n_participants']), 'participant')} tested, and in the validation parts of all folds together "
+        f"{int(best['n_validation'])}."
+    )
+    return Comparison("Which weight?", text, page_table(table, columns, caption), None)
 
 
 def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
