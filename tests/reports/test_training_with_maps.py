@@ -104,6 +104,23 @@ def test_the_worst_group_stands_beside_that_of_the_control() -> None:
     assert "and 10 % of the worst group: they follow the marker." in found.text
 
 
+def test_students_stand_beside_students_of_answers_alone() -> None:
+    control = {"task": "diagnosis", "training": "control", "n_participants": 30, "worst_group": 0.1,
+               "worst_group_high": 0.3, "as_in_training": 0.85, "chance": 0.4, "chance_low": 0.2, "chance_high": 0.6,
+               "agreement_as_in_training": 0.9, "agreement_against_training": 0.4}  # fmt: skip
+    taught = control | {
+        "training": "distilled", "against_training_change": 0.1, "mean_accuracy_change": 0.05, "epg_change": 0.25,
+        "agreement_against_training": 0.7, "agreement_against_training_change": 0.3,
+        "agreement_against_training_change_low": 0.1, "agreement_against_training_change_high": 0.5,
+    }  # fmt: skip
+    objective = ObjectiveConfig(kind="distilled", teacher="run")
+    (found,) = build(material(objective, marker_groups=MARKER_TABLE.frame([control, taught])))["comparisons"]
+    assert [row[0].text for row in found.table.rows] == ["Taught answers alone", "Taught answers and maps"]
+    assert [cell.text for cell in found.table.rows[1][-2:]] == ["0.90", "0.70"]
+    assert "The teacher of the run teaches its answers for these copies, and its maps." in found.text
+    assert found.text.endswith("answer as their teacher does changes by +0.30 (95 % interval +0.10 to +0.50).")
+
+
 def test_networks_that_know_every_copy_follow_nothing_else() -> None:
     control = {"task": "marker", "training": "control", "n_participants": 30, "worst_group": 1.0, "as_in_training": 1.0,
                "chance": 0.36, "chance_low": 0.2, "chance_high": 0.47}  # fmt: skip

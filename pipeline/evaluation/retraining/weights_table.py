@@ -34,8 +34,8 @@ OBJECTIVE_WEIGHTS_TABLE = Table(
         **{f"validation_{name}": f"{text}, in the validation parts of all folds" for name, text in _SAID.items()},
         "in_pareto_set": "Whether no other weight is at least as good in every measure of the validation parts, and "
         "better in one",
-        "chosen": "Whether it is the choice: of those in the Pareto set whose balanced accuracy in the validation parts "
-        "is at most .05 below that of weight 0, the one with the highest epg there (teacher_cosine, guided_cosine)",
+        "chosen": "Whether it is the choice: of those in the Pareto set whose balanced accuracy in the validation "
+        "parts is at most .05 below that of weight 0, that with the highest epg (teacher_cosine, guided_cosine)",
         **{f"test_{name}": f"{text}, in the test parts; not used for the choice" for name, text in _SAID.items()},
         "n_validation": "Validation people, each once for every fold",
         "n_participants": "Participants tested, each by a network that has not seen them",
