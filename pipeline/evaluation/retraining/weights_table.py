@@ -38,7 +38,8 @@ OBJECTIVE_WEIGHTS_TABLE = Table(
         "parts is at most .05 below that of weight 0, that with the highest epg (teacher_cosine, guided_cosine)",
         **{f"test_{name}": f"{text}, in the test parts; not used for the choice" for name, text in _SAID.items()},
         "n_validation": "Validation people, each once for every fold",
-        "n_participants": "Participants tested, each by a network that has not seen them",
+        "n_participants": "Participants tested, each by a network that has not seen them; a map without positive "
+        "values, or that is 0, is left out of means of maps",
     },
     "weight", "With which weight should networks be trained with maps?", stage="evaluation",
     filled=("weight", "of_run", "in_pareto_set", "chosen", "n_validation", "n_participants"),
