@@ -16,72 +16,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.evaluation.planting.marker_groups import GroupAnswers
 from heatlas.pipeline.evaluation.planting.worst_group import chance_of_worst, mean_of_classes
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.pareto import chosen, pareto_front
 
 if TYPE_CHECKING:
     from guidance_study import Condition
 
 GROUPED = ("against_training", "mean_accuracy", "as_in_training")
-LARGEST_DROP = 0.05
-"""Of accuracy that a choice may cost, as in the source."""
-
-
-def pareto_front(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which candidates no other one dominates: is at least as good in every measure, and better in one.
-
-    Source: Rao et al. 2023, sec. 5, who choose by F1, EPG and IoU.
-
-    Parameters
-    ----------
-    values : array, shape (candidates, measures)
-        Higher is better.
-
-    Returns
-    -------
-    array of bool, shape (candidates,)
-        Of equal candidates, all or none. It holds the best of each measure.
-
-    Examples
-    --------
-    >>> pareto_front(np.array([[0.9, 0.1], [0.8, 0.6], [0.7, 0.5], [0.6, 0.7]])).tolist()
-    [True, True, False, True]
-    """
-    no_worse = (values[:, None] >= values[None]).all(2)
-    dominates = no_worse & (values[:, None] > values[None]).any(2)
-    return np.asarray(~dominates.any(0))
-
-
-def chosen(
-    accuracy: NDArray[np.float64],
-    epg: NDArray[np.float64],
-    iou: NDArray[np.float64],
-    control: int,
-    drop: float = LARGEST_DROP,
-) -> int:
-    """The member of the Pareto set with the highest EPG among those whose accuracy is at most `drop` below the control.
-
-    All values are those of a validation part that is distributed as the training part: a choice by the shift that a
-    test looks for would leak it. The control itself may be chosen. EPG alone must never choose: a network that finds
-    one class only can have the highest.
-
-    Parameters
-    ----------
-    accuracy, epg, iou : array, shape (candidates,)
-    control : int
-        Place of the control, trained as long without maps.
-
-    Examples
-    --------
-    >>> chosen(np.array([0.9, 0.87, 0.5]), np.array([0.1, 0.6, 0.9]), np.array([0.1, 0.1, 0.1]), control=0)
-    1
-    """
-    allowed = pareto_front(np.stack([accuracy, epg, iou], 1)) & (accuracy >= accuracy[control] - drop)
-    allowed[control] |= not allowed.any()
-    return int(np.where(allowed, epg, -np.inf).argmax())
 
 
 def tested(rows: pd.DataFrame) -> GroupAnswers:
@@ -169,7 +113,7 @@ def choices(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
         if len(names) < 2 or names[0] != "control":
             continue
         values = means.loc[names, ["correct", f"epg_{mask}", f"iou_{mask}"]].to_numpy(float)
-        front, best = pareto_front(values), chosen(*values.T, control=0)
+        front, best = pareto_front(values), chosen(values[:, 0], values[:, 1:], control=0)
         for place, name in enumerate(names):
             cells = [mask, name, *(f"{value:.3f}" for value in values[place])]
             cells += ["yes" if front[place] else "", "yes" if place == best else ""]

@@ -31,6 +31,7 @@ from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFT
 from heatlas.pipeline.evaluation.retraining.removal import SHARES
 from heatlas.pipeline.evaluation.retraining.stage import remove_and_retrain
 from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
+from heatlas.pipeline.evaluation.retraining.weights_table import OBJECTIVE_WEIGHTS_TABLE
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of, is_given
@@ -124,7 +125,7 @@ OWN: Sequence[Part] = (
         trains=True, run=lambda bench, cohort: marker_cohort(cohort, bench.executor, bench.digests),
     ),
     Part(
-        "objective", "networks trained with maps and without", tables=(BEFORE_AFTER_TABLE,),
+        "objective", "networks trained with maps and without", tables=(BEFORE_AFTER_TABLE, OBJECTIVE_WEIGHTS_TABLE),
         trains=True, require=lambda _, config: require_maps(config),
         run=lambda bench, cohort: before_and_after(cohort, bench.executor, bench.digests),
     ),

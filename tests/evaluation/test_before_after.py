@@ -13,21 +13,29 @@ from torch import nn
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks
 from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap, write_pooled
-from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps
+from heatlas.pipeline.evaluation.retraining.before_after import before_and_after, require_maps, trained_weights
 from heatlas.pipeline.evaluation.retraining.before_after_table import (
     AFTER,
     BEFORE,
     BEFORE_AFTER_TABLE,
     MEASURED_TABLE,
+    TEST,
+    VALIDATION,
     before_after_table,
 )
 from heatlas.pipeline.evaluation.retraining.before_after_unit import measured
+from heatlas.pipeline.evaluation.retraining.weights_table import (
+    OBJECTIVE_WEIGHTS_TABLE,
+    measures_of_weights,
+    objective_weights_table,
+)
 from heatlas.pipeline.evaluation.scores.overlap import energy_share
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.run.config.evaluation import EvaluationConfig
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
@@ -90,8 +98,9 @@ def test_of_weights_the_cosine_is_of_both_channels_and_contributions_are_shown()
 
 def test_changes_are_paired_and_measures_without_values_left_out() -> None:
     def frame(epg: dict[str, tuple[float, float]]) -> pd.DataFrame:
-        rows = [[who, training, "epg", value] for who, pair in epg.items()
+        rows = [[who, TEST, training, "epg", value] for who, pair in epg.items()
                 for training, value in zip((BEFORE, AFTER), pair, strict=True)]  # fmt: skip
+        rows += [["e", VALIDATION, training, "epg", 1.0] for training in (BEFORE, AFTER)]
         return MEASURED_TABLE.frame(rows)
 
     folds = [frame({"a": (0.1, 0.3), "b": (0.2, 0.6)}), frame({"c": (0.3, 0.2), "d": (np.nan, 0.9)})]
@@ -127,8 +136,43 @@ def test_a_run_without_maps_in_training_is_refused() -> None:
             require_maps(dataclasses.replace(CONFIG, objective=objective))
 
 
+def test_the_weight_is_chosen_by_validation_people_alone() -> None:
+    labels = dict(zip("abcdefgh", ["CN"] * 6 + ["AD"] * 2, strict=True))
+
+    def frame(training: str, right: str, epg: float, tested: float) -> pd.DataFrame:
+        rows = [[who, VALIDATION, training, "correct", float(who in right)] for who in "abcdefgh"]
+        rows += [[who, VALIDATION, training, name, value] for who in "abcdefgh"
+                 for name, value in (("epg", np.nan if who == "h" else epg), ("iou", 0.1))]  # fmt: skip
+        rows += [["c", TEST, training, "correct", 1.0], ["g", TEST, training, "correct", 0.0]]
+        rows += [["c", TEST, training, name, tested] for name in ("epg", "iou")]
+        return MEASURED_TABLE.frame(rows)
+
+    control = pd.concat([frame(BEFORE, "abcdeg", 0.2, 0.9), frame(AFTER, "abcdefg", 0.3, 0.5)], ignore_index=True)
+    further = {0.5: frame("0.5", "abcdef", 0.9, 0.2), 9.0: frame("9.0", "abcdg", 0.4, 0.1)}
+    measured = {0.0: [control[:20], control[20:]]} | {weight: [own] for weight, own in further.items()}
+    table = objective_weights_table("guided", measures_of_weights(measured, of_run=3.0), labels).set_index("weight")
+    assert table.index.tolist() == [0.0, 0.5, 3.0, 9.0]
+    assert table["of_run"].tolist() == [False, False, True, False]
+    assert table["validation_balanced_accuracy"].tolist() == pytest.approx([2 / 3, 0.5, 0.75, 7 / 12])
+    assert table["validation_epg"].tolist() == pytest.approx([0.2, 0.9, 0.3, 0.4])  # h has none
+    assert table["in_pareto_set"].tolist() == [False, True, True, True]
+    assert table.index[table["chosen"]].tolist() == [3.0]  # 0.5 finds one class alone, though 6 of 8 people; 9 costs 8
+    assert table["test_epg"].tolist() == pytest.approx([0.9, 0.2, 0.5, 0.1])
+    assert (table["test_balanced_accuracy"] == 0.5).all()
+    assert (table[["n_validation", "n_participants"]].to_numpy() == [8, 2]).all()
+    assert table["validation_agrees"].isna().all()  # of distillation
+
+
+def test_weights_of_the_run_are_trained_once() -> None:
+    def trained(*weights: float) -> list[float]:
+        return trained_weights(dataclasses.replace(GUIDED, evaluation=EvaluationConfig(objective_weights=weights)))
+
+    assert trained() == [0.0]
+    assert trained(50.0, 5.0, 0.0, 0.5) == [0.0, 0.5, 50.0]  # 5 is that of the run
+
+
 @pytest.mark.slow
-def test_controls_are_trained_and_guidance_raises_epg(tmp_path) -> None:
+def test_controls_and_a_further_weight_are_trained_and_guidance_raises_epg(tmp_path) -> None:
     cohort = block_cohort(EvaluationLayout(tmp_path), GUIDED)
     train_run(cohort)
     digests = DigestCache(cohort.layout.digests)
@@ -140,4 +184,16 @@ def test_controls_are_trained_and_guidance_raises_epg(tmp_path) -> None:
     for training in (BEFORE, AFTER):
         found = read_map(cohort.layout.compared_map("objective", training), template_grid(4.0))
         assert found.sum(dtype=np.float64) == pytest.approx(1, rel=1e-4)
+    assert not OBJECTIVE_WEIGHTS_TABLE.path(cohort.layout).exists()
+    swept = dataclasses.replace(GUIDED, evaluation=EvaluationConfig(objective_weights=(50.0, 5.0)))
+    cohort = dataclasses.replace(cohort, config=swept)
+    folds = len(split().folds)
+    asked = [one.status for one in before_and_after(cohort, Inline(), digests)]
+    assert asked == ["unchanged"] * folds + ["done"] * folds
+    weights = OBJECTIVE_WEIGHTS_TABLE.read(cohort.layout)
+    assert weights["weight"].tolist() == [0.0, 5.0, 50.0]
+    assert weights["test_epg"].tolist()[:2] == pytest.approx(table.loc["epg", ["before", "after"]].tolist())
+    assert weights["validation_epg"].nunique() == 3
+    assert (weights[["n_validation", "n_participants"]].to_numpy() == [4 * folds, 24]).all()
+    assert weights["chosen"].sum() == 1
     assert {one.status for one in before_and_after(cohort, Inline(), digests)} == {"unchanged"}

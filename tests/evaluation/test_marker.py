@@ -9,6 +9,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 
 from heatlas.atlases.templates import load_template
@@ -17,6 +18,7 @@ from heatlas.pipeline.evaluation.planting.marked import (
     GUIDED,
     MARKED,
     PLAIN,
+    TAUGHT,
     _people,
     _seen,
     block,
@@ -25,16 +27,18 @@ from heatlas.pipeline.evaluation.planting.marked import (
     marker_cohort,
     places_of,
     recipe_of,
+    training_with_maps,
 )
 from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED, map_measures, tied_marks
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE, MEASURES_TABLE, marker_row
-from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.models.inputs import configured_input, read_network_volume
+from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
-from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.training.objectives.explanations import mask_of
 from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
-from tests.evaluation.block_run import CONFIG, block_cohort, scans, split
+from tests.evaluation.block_run import CONFIG, block_cohort, scans, split, train_run
 from tests.training.run_of_folds import Inline
 
 
@@ -61,9 +65,9 @@ def test_accuracies_of_groups_and_their_changes_by_hand() -> None:
 
     def answers(plain: str, marked: str, epg: float) -> pd.DataFrame:
         rows = [
-            [who, copy, found == "1", epg + 0.1 * copy, 0.5, 0.5, 0.2 * copy]
-            for copy, own in ((False, plain), (True, marked))
-            for who, found in zip("abcd", own, strict=True)
+            [who, copy, found == "1", agreed == "1", epg + 0.1 * copy, 0.5, 0.5, 0.2 * copy]
+            for copy, own, as_teacher in ((False, plain, marked), (True, marked, "1001"))
+            for who, found, agreed in zip("abcd", own, as_teacher, strict=True)
         ]
         return MEASURES_TABLE.frame(rows)
 
@@ -81,6 +85,10 @@ def test_accuracies_of_groups_and_their_changes_by_hand() -> None:
     half = stats.t.ppf(0.975, 2) * np.sqrt(2 * 0.5 / 2) / 2
     assert bounds("against_training") == pytest.approx([0.5, 0.5 - half, 0.5 + half])
     assert bounds("as_in_training") == pytest.approx([0, np.nan, np.nan], nan_ok=True)
+    # The teacher's answers: as in training those of a and b without and of c and d with the marker.
+    assert (row["agreement_as_in_training"], row["agreement_against_training"]) == (0.75, 0.75)
+    assert bounds("agreement_as_in_training")[0] == pytest.approx(0.25)  # the control: 1011 and 1001
+    assert bounds("agreement_against_training") == pytest.approx([0, np.nan, np.nan], nan_ok=True)
     assert bounds("mean_accuracy") == pytest.approx([0.25, 0.25 - half / 2, 0.25 + half / 2])
     assert (row["chance"], row["chance_low"], row["chance_high"]) == (5 / 16, 0, 1)  # of nine pairs of 0, 1/2 and 1
     assert row["epg"] == pytest.approx(0.45)
@@ -128,6 +136,17 @@ def test_the_mask_of_the_reversed_task_is_all_but_the_brain() -> None:
     assert recipe_of(own, DIAGNOSIS, GUIDED).objective == own.objective
 
 
+def test_a_distilled_run_keeps_its_teacher() -> None:
+    taught = ObjectiveConfig(kind="distilled", teacher="run", temperature=3.0)
+    own = dataclasses.replace(CONFIG, objective=taught)
+    assert training_with_maps(own) == TAUGHT
+    assert recipe_of(own, DIAGNOSIS, TAUGHT).objective == taught
+    assert recipe_of(own, DIAGNOSIS, CONTROL).objective == dataclasses.replace(taught, weight=0.0)
+    answers = dataclasses.replace(CONFIG, objective=dataclasses.replace(taught, weight=0.0))
+    assert training_with_maps(answers) == training_with_maps(CONFIG) == GUIDED
+    assert recipe_of(answers, DIAGNOSIS, GUIDED).objective == ObjectiveConfig(kind="guided")
+
+
 def test_boxes_of_a_mask_file_are_those_of_its_connected_parts(tmp_path) -> None:
     spec = configured_input(CONFIG)
     mask = np.zeros(spec.template_grid.shape, np.uint8)
@@ -167,3 +186,29 @@ def test_all_networks_are_trained_tested_and_not_trained_again(tmp_path) -> None
     assert table[[f"accuracy_{name}" for name in GROUPS]].min(axis=1).to_numpy() == pytest.approx(table["worst_group"])
     again = marker_cohort(cohort, Inline(), digests)
     assert {one.status for one in again} == {"unchanged"}
+
+
+@pytest.mark.slow
+def test_a_teacher_teaches_the_diagnosis_with_its_maps_and_without(tmp_path) -> None:
+    cohort = block_cohort(EvaluationLayout(tmp_path))
+    train_run(cohort)
+    taught = ObjectiveConfig(kind="distilled", teacher=str(tmp_path))
+    cohort = dataclasses.replace(cohort, config=dataclasses.replace(CONFIG, objective=taught))
+    digests = DigestCache(cohort.layout.digests)
+    assert all(one.ok for one in marker_cohort(cohort, Inline(), digests))
+    table = MARKER_TABLE.read(cohort.layout)
+    assert list(zip(table["task"], table["training"], table["weight"], strict=True)) == [
+        (DIAGNOSIS, CONTROL, 0.0), (DIAGNOSIS, TAUGHT, 1.0)
+    ]  # fmt: skip
+    files = cohort.layout.evaluation / "models" / f"marker_diagnosis_{TAUGHT}" / "fold-0"
+    answers = MEASURES_TABLE.read(files / "measures.tsv")
+    spec = configured_input(CONFIG)
+    copies = dataclasses.replace(cohort.layout, images="marker")
+    student, teacher = (load_model(FoldFiles(one)).model for one in (files, tmp_path / "models" / "fold-0"))
+    for row in answers.to_dict("records")[:6]:
+        image = copies.scan(row["participant_id"], f"ses-{MARKED if row['marked'] else PLAIN}", 4.0)
+        volume = torch.from_numpy(read_network_volume(image, spec))[None, None]
+        assert row["agrees"] == (student(volume).argmax() == teacher(volume).argmax())
+    assert table["agreement_as_in_training"].between(0, 1).all()
+    assert table["agreement_against_training_change"].notna().tolist() == [False, True]
+    assert {one.status for one in marker_cohort(cohort, Inline(), digests)} == {"unchanged"}

@@ -9,6 +9,7 @@ import pandas as pd
 
 from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
 from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
+from heatlas.pipeline.evaluation.retraining.weights_table import OBJECTIVE_WEIGHTS_TABLE
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.reports.content.relevance.before_after import applies, build
@@ -49,6 +50,30 @@ def test_networks_taught_by_guided_gradients_alone_are_called_so() -> None:
         assert said in found.text
 
 
+def test_the_weight_that_is_chosen_is_named() -> None:
+    shown = ("validation_balanced_accuracy", "validation_epg", "validation_iou", "test_epg")
+    values = {0.0: (0.8, 0.2, 0.1, 0.21), 3.0: (0.78, 0.4, 0.12, 0.39), 30.0: (0.6, 0.9, 0.3, 0.88)}
+    rows = [
+        {"weight": weight, "of_run": weight == 30, "in_pareto_set": True, "chosen": weight == 3,
+         "n_validation": 12, "n_participants": 30} | dict(zip(shown, own, strict=True))
+        for weight, own in values.items()
+    ]  # fmt: skip
+    table = OBJECTIVE_WEIGHTS_TABLE.frame(rows)
+    (found,) = build(material(GUIDED, objective_weights=table))["comparisons"]
+    assert found.text.startswith("Chosen is weight 3, not that of this run.")
+    assert "at most 5 points below that of weight 0, the one that is best in “In the mask (EPG)”." in found.text
+    assert [column.title for column in found.table.columns][:4] == [
+        "Weight", "Balanced accuracy, validation", "In the mask (EPG), validation",
+        "Overlap with the mask (IoU), validation",
+    ]  # fmt: skip
+    cells = [[cell.text for cell in row] for row in found.table.rows]
+    assert cells[1][:6] == ["3", "0.780", "0.400", "0.120", "yes", "yes"]
+    assert (cells[2][5], cells[2][7]) == ("no", "0.880")
+    control = OBJECTIVE_WEIGHTS_TABLE.frame([row | {"chosen": row["weight"] == 0} for row in rows])
+    (found,) = build(material(GUIDED, objective_weights=control))["comparisons"]
+    assert found.text.startswith("Chosen is weight 0: no weight")
+
+
 def test_the_worst_group_stands_beside_that_of_the_control() -> None:
     names = [
         "accuracy_negative_plain",
@@ -85,6 +110,23 @@ def test_the_worst_group_stands_beside_that_of_the_control() -> None:
     assert found.text.endswith("does not show that they recognise the diagnosis.")
     assert "recognise 85 % of the copies in which marker and diagnosis go together" in found.text
     assert "and 10 % of the worst group: they follow the marker." in found.text
+
+
+def test_students_stand_beside_students_of_answers_alone() -> None:
+    control = {"task": "diagnosis", "training": "control", "n_participants": 30, "worst_group": 0.1,
+               "worst_group_high": 0.3, "as_in_training": 0.85, "chance": 0.4, "chance_low": 0.2, "chance_high": 0.6,
+               "agreement_as_in_training": 0.9, "agreement_against_training": 0.4}  # fmt: skip
+    taught = control | {
+        "training": "distilled", "against_training_change": 0.1, "mean_accuracy_change": 0.05, "epg_change": 0.25,
+        "agreement_against_training": 0.7, "agreement_against_training_change": 0.3,
+        "agreement_against_training_change_low": 0.1, "agreement_against_training_change_high": 0.5,
+    }  # fmt: skip
+    objective = ObjectiveConfig(kind="distilled", teacher="run")
+    (found,) = build(material(objective, marker_groups=MARKER_TABLE.frame([control, taught])))["comparisons"]
+    assert [row[0].text for row in found.table.rows] == ["Taught answers alone", "Taught answers and maps"]
+    assert [cell.text for cell in found.table.rows[1][-2:]] == ["0.90", "0.70"]
+    assert "The teacher of the run teaches its answers for these copies, and its maps." in found.text
+    assert found.text.endswith("answer as their teacher does changes by +0.30 (95 % interval +0.10 to +0.50).")
 
 
 def test_networks_that_know_every_copy_follow_nothing_else() -> None:

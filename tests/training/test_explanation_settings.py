@@ -18,7 +18,8 @@ from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.training.objectives.explanations import (
     annotated_people,
     context_of,
@@ -115,6 +116,13 @@ class TestTeacher:
         teacher = self.context(folder).teacher
         assert not teacher.training
         assert not any(weight.requires_grad for weight in teacher.parameters())
+
+    def test_a_folder_of_networks_beside_a_run_teaches_as_well(self, folder) -> None:
+        other = folder / "marker_diagnosis_guided"
+        (folder / "models").rename(other)
+        assert self.context(other).teacher is not None
+        _, files = facts_of(config(kind="distilled", teacher=str(other)), FOLD)
+        assert files["teacher"] == file_digest(FoldFiles(other / "fold-0").weights)
 
     def test_one_that_knows_the_people_of_the_test_part_is_refused(self, folder) -> None:
         with pytest.raises(UsageError, match=r"was trained with 1 test participant of this fold \(sub-2\)"):

@@ -18,6 +18,7 @@ from heatlas.pipeline.evaluation.planting.marker_table import MARKER_TABLE
 from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TABLE
 from heatlas.pipeline.evaluation.retraining.before_after_table import BEFORE_AFTER_TABLE
 from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
+from heatlas.pipeline.evaluation.retraining.weights_table import OBJECTIVE_WEIGHTS_TABLE
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table
@@ -61,6 +62,7 @@ def test_tables_are_as_declared(evaluated) -> None:
             *GRID_TABLES,
             MARKER_TABLE,
             BEFORE_AFTER_TABLE,
+            OBJECTIVE_WEIGHTS_TABLE,
             REPRESENTATIONS_TABLE,
         ):  # of parts that are not asked here
             require_as_declared(evaluated, one)

@@ -3,6 +3,7 @@
 The people and folds are those of the run. Whoever trains or selects a network has one copy, with the marker nearly
 always in the positive class; whoever is tested has both. Networks learn the diagnosis, and in the reversed task the
 marker; each with guidance, and without it for as long. (Rao et al. 2023, after Waterbirds-100 of Petryk et al. 2022.)
+Where a run is distilled, its teacher teaches the diagnosis, with its maps and without; nobody can teach the marker.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.images import write_template_image
 from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
@@ -44,7 +46,7 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
-from heatlas.pipeline.training.objectives.explanations import BRAIN, annotated_people, mask_of
+from heatlas.pipeline.training.objectives.explanations import BRAIN, context_of, mask_of
 from heatlas.pipeline.training.objectives.known_networks import without_other_runs
 from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
@@ -54,7 +56,7 @@ STAGE = NAME = "marker"
 PLAIN, MARKED = "plain", "marked"
 MARKER_MM = 24.0
 """Edge of the block, as a vitamin capsule or a coil artefact; small networks did not use a block of half this edge."""
-CONTROL, GUIDED = "control", "guided"
+CONTROL, GUIDED, TAUGHT = "control", "guided", "distilled"
 
 
 def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache) -> list[Outcome]:
@@ -68,12 +70,12 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
         If a copy could not be written, or no network of a task was trained.
     """
     spec = configured_input(cohort.config)
-    recipes = {(task, kind): recipe_of(cohort.config, task, kind) for task in (DIAGNOSIS, REVERSED)
-               for kind in (CONTROL, GUIDED)}  # fmt: skip
+    with_maps = training_with_maps(cohort.config)
+    tasks = (DIAGNOSIS,) if with_maps == TAUGHT else (DIAGNOSIS, REVERSED)
+    recipes = {(task, kind): recipe_of(cohort.config, task, kind) for task in tasks for kind in (CONTROL, with_maps)}
     for config in recipes.values():
-        mask_of(config.objective, config.regions.atlas, spec, config.registration.template)
         for fold in cohort.tested_folds:
-            annotated_people(fold.train, config.objective.annotated, config.seed)
+            context_of(config, task_of(config.cohort), spec, fold, (), torch.device("cpu"))
     copies = dataclasses.replace(cohort.layout, images=NAME)
     people = _people(cohort)
     made = run_jobs(cohort.layout, copying_jobs(cohort, copies, people, digests), executor, "planting the marker")
@@ -85,10 +87,11 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
     jobs: dict[tuple[str, str], list[Job]] = {}
     for (task, kind), config in recipes.items():
         layout = dataclasses.replace(copies, networks=f"{NAME}_{task}_{kind}")
+        guidance = recipes[task, with_maps].objective
         scans = tuple(copy_of(scan, which, task) for scan in people for which in (PLAIN, MARKED))
         versions = registered_versions(copies, scans, config, digests)
         jobs[task, kind] = [
-            _training(layout, fold, _seen(scans, fold, tied), spec, config, versions, recipes[task, GUIDED].objective)
+            _training(layout, fold, _seen(scans, fold, tied), spec, config, versions, guidance)
             for fold in cohort.tested_folds
         ]
     digests.save()
@@ -96,8 +99,8 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
     done = {one.job.unit for one in outcomes if one.ok}
     diagnosis = {scan.participant_id: bool(one) for scan, one in zip(people, positive, strict=True)}
     rows = []
-    for task in (DIAGNOSIS, REVERSED):
-        finished = {kind: [job for job in jobs[task, kind] if job.unit in done] for kind in (CONTROL, GUIDED)}
+    for task in tasks:
+        finished = {kind: [job for job in jobs[task, kind] if job.unit in done] for kind in (CONTROL, with_maps)}
         answers = {kind: read_answers([job.outputs["measures"] for job in own]) for kind, own in finished.items()}
         for kind, own in finished.items():
             folds = [(job.outputs["mean_map"], len(read_answers([job.outputs["measures"]])) // 2) for job in own]
@@ -105,7 +108,7 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
             write_pooled(path, folds, spec, f"Heatlas evaluation: mean map, {kind}")
         rows += [
             marker_row(task, kind, answers[kind], answers[CONTROL], map_settings(recipes[task, kind]).weight, diagnosis)
-            for kind in (CONTROL, GUIDED)
+            for kind in (CONTROL, with_maps)
             if len(answers[kind])
         ]
     if not rows:
@@ -114,10 +117,15 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
     return made + outcomes
 
 
+def training_with_maps(config: Config) -> str:
+    """What is compared with the control: networks taught by the teacher of the run where it has one, else guided."""
+    return TAUGHT if config.objective.kind == "distilled" and config.objective.uses_maps else GUIDED
+
+
 def recipe_of(config: Config, task: str, kind: str) -> Config:
-    """Settings of one of the trainings: those of the run, with its guidance or the usual one, and weight 0 without."""
+    """Settings of one of the trainings: those of the run, or usual guidance where it has no maps; weight 0 without."""
     objective = config.objective
-    if objective.kind != "guided" or objective.weight == 0:
+    if objective.kind not in ("guided", "distilled") or objective.weight == 0:
         objective = ObjectiveConfig(kind="guided")
     if task == REVERSED:
         background: dict[str, Any] = {
@@ -214,7 +222,8 @@ def _training(
     measures = layout.fold(fold.index).measures
     outputs = {**base.outputs, "measures": measures, "measures_columns": measures.with_suffix(".json")}
     outputs["mean_map"] = layout.fold(fold.index).mean_map("marked")
-    key = unit_key({"training": base.key}, [guidance, config.regions.atlas], train_and_measure)
+    places = dataclasses.replace(guidance, teacher="", scans="")
+    key = unit_key({"training": base.key}, [places, config.regions.atlas], train_and_measure)
     return Job(STAGE, base.unit, key, outputs, train_and_measure, (base.arguments[0], key, guidance), on_gpu=True)
 
 
@@ -228,23 +237,26 @@ def train_and_measure(
     settings = task.config
     places, rows = places_of(guidance, settings.regions.atlas, task.spec, settings.registration.template), []
     mean = MeanEnergyMap(task.spec)
+    teacher = context_of(settings, task.task, task.spec, task.fold, (), torch.device("cpu")).teacher
 
-    def explained(scan: Scan) -> tuple[NDArray[np.floating], bool]:
-        """The map of the true class, and whether it is found."""
+    def explained(scan: Scan) -> tuple[NDArray[np.floating], bool, bool | None]:
+        """The map of the true class, whether it is found, and whether the class found is that of the teacher."""
         files = task.layout.scan(scan.participant_id, scan.session_id, task.spec.resolution_mm)
         volume = torch.from_numpy(read_network_volume(files, task.spec))[None, None]
         target = int(task.task.value(scan.label, scan.name))
         found = explained_batch(loaded.model, volume, torch.tensor([target]), "input-x-gradient", 0, learning=False)
-        return found.maps[0].detach().numpy(), int(found.logits.argmax(1).item()) == target
+        answer = int(found.logits.argmax(1).item())
+        agrees = None if teacher is None else answer == int(teacher(volume).argmax(1).item())
+        return found.maps[0].detach().numpy(), answer == target, agrees
 
     held_out = [explained(scan)[0] for scan in task.part(task.fold.validation)]
     threshold = best_threshold(held_out, [places.mask] * len(held_out))
     for scan in task.part(task.fold.test):
-        values, correct = explained(scan)
+        values, correct, agrees = explained(scan)
         marked = scan.session_id == f"ses-{MARKED}"
         if marked:
             mean.add(values)
-        rows.append([scan.participant_id, marked, correct, *map_measures(values, places, threshold).values()])
+        rows.append([scan.participant_id, marked, correct, agrees, *map_measures(values, places, threshold).values()])
     mean.write(outputs["mean_map"], "Heatlas evaluation: mean map of copies with the marker")
     MEASURES_TABLE.write(outputs["measures"], rows)
     return facts

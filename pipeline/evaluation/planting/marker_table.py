@@ -27,17 +27,28 @@ MEASURES_TABLE = Table(
         **described("participant_id"),
         "marked": "Whether this copy of the scan has the marker",
         "correct": "Whether the network recognises its class",
+        "agrees": "Whether it finds the class that the teacher finds; empty without a teacher",
         **_MAPS,
     },
     "copy of a scan tested", "What does a network make of each copy?", stage="evaluation",
     file="evaluation/models/marker_diagnosis_control/fold-0/measures.tsv",
 )  # fmt: skip
+_AGREEMENT = {
+    f"agreement_{name}{end}": text
+    for name, which in (("as_in_training", "go together"), ("against_training", "do not go together"))
+    for end, text in (("", f"Share of copies for which it finds the class that the teacher finds, where marker and "
+                           f"diagnosis {which}: mean of the two groups; of a distilled run"),
+                      ("_change", "The same minus that of the control"),
+                      ("_change_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
+                      ("_change_high", "Upper bound"))
+}  # fmt: skip
 MARKER_TABLE = Table(
     "marker_groups",
     {
         "task": "diagnosis, or marker for the reversed task: networks learn to recognise the marker",
-        "training": "guided, or control: as long, with weight 0",
-        "weight": "Weight of the guidance",
+        "training": "guided; distilled: taught by the answers and maps of the teacher of the run; or control: as long, "
+        "with weight 0 (of a distilled run, by the answers alone)",
+        "weight": "Weight of the loss of the maps",
         "n_participants": "Participants tested, each with a copy with the marker and one without",
         **{f"accuracy_{name}": f"Accuracy: {name.split('_')[0]} class of the diagnosis, copies "
            f"{'with' if name.endswith('marked') else 'without'} the marker" for name in GROUPS},
@@ -62,10 +73,12 @@ MARKER_TABLE = Table(
            for end, text in (("", "{} minus that of the control"),
                              ("_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
                              ("_high", "Upper bound"))},
+        **_AGREEMENT,
     },
     "task and training",
     "Do networks use a marker that goes with the diagnosis in training " "only, and does guidance keep them from it?",
     stage="evaluation", filled=("task", "training", "n_participants", "worst_group"),
+    later=_AGREEMENT,
 )  # fmt: skip
 
 
@@ -75,12 +88,12 @@ def read_answers(paths: Sequence[Path]) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True) if found else MEASURES_TABLE.frame()
 
 
-def tested_of(answers: pd.DataFrame, positive: Mapping[str, bool]) -> GroupAnswers:
-    """Answers of each participant, in the order of their names."""
+def answers_of(answers: pd.DataFrame, positive: Mapping[str, bool], measure: str = "correct") -> GroupAnswers:
+    """Whether answers are right, or (``agrees``) the teacher's, of each participant in the order of their names."""
     known = answers.sort_values("participant_id")
     plain, marked = (known[known["marked"].astype(bool) == copy] for copy in (False, True))
     of_class = np.array([positive[str(name)] for name in plain["participant_id"]], dtype=bool)
-    return GroupAnswers(plain["correct"].to_numpy(float), marked["correct"].to_numpy(float), of_class)
+    return GroupAnswers(plain[measure].to_numpy(float), marked[measure].to_numpy(float), of_class)
 
 
 def marker_row(
@@ -97,7 +110,7 @@ def marker_row(
     positive : mapping of str to bool
         Whether a participant has the positive diagnosis.
     """
-    tested = tested_of(answers, positive)
+    tested = answers_of(answers, positive)
     means = answers.groupby("participant_id")[list(_MAPS)].mean()
     on_marker = answers[answers["marked"].astype(bool)].groupby("participant_id")["on_marker"].mean()
     groups = [copies[tested.of_class == label] for label in (False, True) for copies in (tested.plain, tested.marked)]
@@ -110,6 +123,8 @@ def marker_row(
     row |= {"chance": chance.expected, "chance_low": chance.low, "chance_high": chance.high}
     row |= {"mean_accuracy": tested.mean_accuracy, "as_in_training": tested.as_in_training}
     row |= {"against_training": tested.against_training}
+    agreed = answers_of(answers, positive, "agrees")
+    row |= {f"agreement_{name}": getattr(agreed, name) for name in ("as_in_training", "against_training")}
     row |= {name: float(means[name].mean()) for name in _MAPS} | {"on_marker": float(on_marker.mean())}
     row["n_no_positive"] = int(answers["epg"].isna().sum())
     if training == "control" or not len(control):
@@ -122,7 +137,7 @@ def changes(answers: pd.DataFrame, control: pd.DataFrame, positive: Mapping[str,
     both = set(answers["participant_id"]) & set(control["participant_id"])
     sides = [frame[frame["participant_id"].isin(both)] for frame in (answers, control)]
     epg = [frame.groupby("participant_id")["epg"].mean().to_numpy(float) for frame in sides]
-    first, second = (tested_of(frame, positive) for frame in sides)
+    first, second = (answers_of(frame, positive) for frame in sides)
     risen = epg[0] - epg[1]
     risen = risen[np.isfinite(risen)]
     change = float(np.mean(risen)) if len(risen) else np.nan
@@ -130,6 +145,10 @@ def changes(answers: pd.DataFrame, control: pd.DataFrame, positive: Mapping[str,
     for name, values in first.per_person.items():
         change, low, high = mean_of_classes(values - second.per_person[name], first.of_class)
         named[name] = change, (low, high)
+    agreed = [answers_of(frame, positive, "agrees").per_person for frame in sides]
+    for name in ("as_in_training", "against_training"):
+        change, low, high = mean_of_classes(agreed[0][name] - agreed[1][name], first.of_class)
+        named[f"agreement_{name}"] = change, (low, high)
     return {"worst_group_change": first.worst - second.worst} | {
         f"{name}_change{end}": value
         for name, (change, (low, high)) in named.items()

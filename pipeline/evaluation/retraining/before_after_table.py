@@ -12,6 +12,7 @@ from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.declared import Table
 
 BEFORE, AFTER = "before", "after"
+VALIDATION, TEST = "validation", "test"
 MEASURES = {
     "correct": "Share of people whose class the network recognises",
     "epg": "Share of the positive attribution inside the mask (energy pointing game)",
@@ -27,11 +28,13 @@ MEASURED_TABLE = Table(
     "before_after_measures",
     {
         **described("participant_id"),
-        "training": "before: trained as long without the maps of [objective] (weight 0); after: the run's network",
+        "part": "Part of the fold that the person is in: validation or test",
+        "training": "before: trained as long without the maps of [objective] (weight 0); after: the run's network; or "
+        "another weight of [evaluation] objective_weights",
         "measure": "What was measured: " + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
         "value": "Its value for this person",
     },
-    "person, training and measure", "What is measured of each person's map?", stage="evaluation",
+    "person, part, training and measure", "What is measured of each person's map?", stage="evaluation",
     file="evaluation/models/objective-control/fold-0/measures.tsv",
 )  # fmt: skip
 BEFORE_AFTER_TABLE = Table(
@@ -65,7 +68,7 @@ def before_after_table(objective: str, measured: Sequence[pd.DataFrame]) -> pd.D
     rows = []
     frame = pd.concat(measured, ignore_index=True)
     for name in MEASURES:
-        own = frame[frame["measure"] == name]
+        own = frame[(frame["measure"] == name) & (frame["part"] == TEST)]
         wide = own.pivot_table(index="participant_id", columns="training", values="value", dropna=False).dropna()
         if not len(wide):
             continue

@@ -1,4 +1,4 @@
-"""Train a fold as long without the maps of ``[objective]``, and measure its maps and those of the run's network.
+"""Train a fold as long with another weight of ``[objective]``, and measure its maps and those of the run's network.
 
 The unit of work stands apart from what decides on units, so that a change of that trains nothing again.
 """
@@ -19,7 +19,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.planting.marked import places_of
 from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks, map_measures
 from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap
-from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE, MEASURED_TABLE
+from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, MEASURED_TABLE, TEST, VALIDATION
 from heatlas.pipeline.evaluation.scores.overlap import HALF, best_threshold
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.inputs import read_network_volume
@@ -34,48 +34,58 @@ from heatlas.pipeline.training.stage import FoldTask, load_part, train_fold
 Floats = NDArray[np.floating]
 
 
-def control_and_measures(outputs: dict[str, Path], control: FoldTask, key: str, own: FoldTask) -> Mapping[str, Any]:
-    """Train the control of one fold and measure both networks on its test people; the function of a `Job`.
+def trained_and_measured(
+    outputs: dict[str, Path], task: FoldTask, key: str, name: str, own: FoldFiles | None
+) -> Mapping[str, Any]:
+    """Train one fold with another weight and measure its network on validation and test people; a `Job`'s function.
 
     Parameters
     ----------
     outputs : dict of str to Path
-    control, own : FoldTask
-        Training with weight 0, and that of the run, which is done.
+        The mean map over the test people by the name of the training.
+    task : FoldTask
+        Training with the other weight.
     key : str
         Key of the unit.
+    name : str
+        Of this training.
+    own : FoldFiles or None
+        The network of the run, which is done, to be measured as well.
     """
-    written = ("measures", "measures_columns", BEFORE, AFTER)
-    facts = train_fold({name: path for name, path in outputs.items() if name not in written}, control, key)
-    files = {BEFORE: FoldFiles(outputs["weights"].parent), AFTER: own.layout.fold(own.fold.index, own.repeat)}
-    objective, maps, spec = own.config.objective, map_settings(own.config), own.spec
+    files = {name: FoldFiles(outputs["weights"].parent)} | ({AFTER: own} if own else {})
+    written = ("measures", "measures_columns", *files)
+    facts = train_fold({output: path for output, path in outputs.items() if output not in written}, task, key)
+    objective, maps, spec = task.config.objective, map_settings(task.config), task.spec
     guided = objective.kind == "guided"
-    atlas, template = own.config.regions.atlas, own.config.registration.template
+    atlas, template = task.config.regions.atlas, task.config.registration.template
     places = places_of(objective, atlas, spec, template) if guided else None
-    teacher = context_of(own.config, own.task, spec, own.fold, (), torch.device("cpu")).teacher
+    teacher = context_of(task.config, task.task, spec, task.fold, (), torch.device("cpu")).teacher
     reference = None
     if objective.map == "evidence":
-        reference = mean_control(own.config, own.task, load_part(own, "training", own.fold.train, torch.device("cpu")))
-    firsts = {scan.participant_id: scan for scan in reversed(own.part(own.fold.test))}
+        training_part = load_part(task, "training", task.fold.train, torch.device("cpu"))
+        reference = mean_control(task.config, task.task, training_part)
     rows = []
     for training, one in files.items():
         model, mean = load_model(one).model, MeanEnergyMap(spec)
 
         def of(scan: Scan, threshold: float, model: StagedModel = model) -> tuple[Floats, Mapping[str, float]]:
-            image = own.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
+            image = task.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
             volume = torch.from_numpy(read_network_volume(image, spec))[None, None]
-            target = int(own.task.value(scan.label, scan.name))
+            target = int(task.task.value(scan.label, scan.name))
             return measured(model, volume, target, objective.kind, maps, places, teacher, reference, threshold)
 
         threshold = np.nan
         if places is not None:
-            held_out = [of(scan, np.nan)[0] for scan in own.part(own.fold.validation)]
+            held_out = [of(scan, np.nan)[0] for scan in task.part(task.fold.validation)]
             threshold = best_threshold(held_out, [places.mask] * len(held_out))
-        for name, scan in sorted(firsts.items()):
-            values, found = of(scan, threshold)
-            mean.add(values)
-            rows += [[name, training, measure, value] for measure, value in found.items()]
-        mean.write(outputs[training], f"Heatlas evaluation: mean map {training} training with maps")
+        for part, people in ((VALIDATION, task.fold.validation), (TEST, task.fold.test)):
+            firsts = {scan.participant_id: scan for scan in reversed(task.part(people))}
+            for person, scan in sorted(firsts.items()):
+                values, found = of(scan, threshold)
+                if part == TEST:
+                    mean.add(values)
+                rows += [[person, part, training, measure, value] for measure, value in found.items()]
+        mean.write(outputs[training], f"Heatlas evaluation: mean map, {training} of training with maps")
     MEASURED_TABLE.write(outputs["measures"], rows)
     return facts
 

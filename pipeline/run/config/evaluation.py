@@ -29,4 +29,7 @@ class EvaluationConfig:
     pairs: Annotated[tuple[str, ...], naming(0, once=True)] = ()
     """Pairs of bilateral groups of the atlas, such as ``Hippocampus + Entorhinal area``, that the interactions take
     away alone and together, beside the two sides of each group."""
+    objective_weights: Annotated[tuple[float, ...], naming(0, once=True), between(0, 1_000_000)] = ()
+    """Weights in place of `objective.weight` that ``--parts objective`` also trains networks with, as long as those of
+    the run; one of all is chosen on the validation parts. None compares the networks of the run with weight 0 alone."""
     grids: GridsConfig = field(default_factory=GridsConfig)

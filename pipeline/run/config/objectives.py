@@ -45,7 +45,8 @@ class ObjectiveConfig:
     classes: tuple[str, ...] = ()
     """Classes whose maps are guided; none for all."""
     teacher: str = ""
-    """Folder of a finished run of the same people and folds, whose networks teach."""
+    """Folder of a finished run of the same people and folds, whose networks teach; or the folder of other networks of
+    these folds, such as ``RUN/evaluation/models/marker_diagnosis_guided``."""
     scans: str = ""
     """Folder of a run of an unrelated cohort, whose registered scans a student learns from instead of those of the
     training part; their labels are not read. Empty for the training part."""

@@ -8,10 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.evaluation.planting.marked import CONTROL, GUIDED, NAME, recipe_of
+from heatlas.pipeline.evaluation.planting.marked import CONTROL, GUIDED, NAME, TAUGHT, recipe_of
 from heatlas.pipeline.evaluation.planting.marker_groups import DIAGNOSIS, GROUPS, REVERSED
 from heatlas.pipeline.evaluation.retraining.before_after import NAME as OBJECTIVE
 from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, BEFORE
+from heatlas.pipeline.evaluation.retraining.weights_table import OF_MAPS
+from heatlas.pipeline.evaluation.scores.pareto import LARGEST_DROP
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.template_name import axes_of
 from heatlas.pipeline.training.objectives.explanations import BRAIN
@@ -21,9 +23,9 @@ from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, percent, signed
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, percent, signed
 
-TABLES = ("before_after", "marker_groups")
+TABLES = ("before_after", "objective_weights", "marker_groups")
 COMMANDS = {"before_after": "heatlas evaluate OUT --parts objective"}
 _KINDS = {
     "guided": "guided into a mask",
@@ -43,7 +45,10 @@ _PLANTED = {
 }
 _SHORTCUTS = {DIAGNOSIS: "the marker", REVERSED: "the diagnosis"}
 _LEARNT = {DIAGNOSIS: "the diagnosis", REVERSED: "the marker"}
-_TRAININGS = {CONTROL: "Without guidance", GUIDED: "With guidance"}
+_WITHOUT, _WITH = (
+    {GUIDED: "Without guidance", TAUGHT: "Taught answers alone"},
+    {GUIDED: "With guidance", TAUGHT: "Taught answers and maps"},
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,10 @@ def build(material: Material) -> Mapping[str, Any]:
     elif run.config.objective.uses_maps or "before_after" in run.unreadable:
         asked = f"Not compared with networks trained without maps yet: {COMMANDS['before_after']} does it."
         absent.append(run.why_absent("before_after", otherwise=asked))
+    if run.has("objective_weights"):
+        found.append(_weights(run.config.objective.kind, run.tables["objective_weights"]))
+    elif "objective_weights" in run.unreadable:
+        absent.append(run.why_absent("objective_weights", otherwise=""))
     if run.has("marker_groups"):
         found += [_marker(material, str(task), own) for task, own in run.tables["marker_groups"].groupby("task")]
     elif "marker_groups" in run.unreadable:
@@ -105,9 +114,37 @@ def _objective(material: Material, table: pd.DataFrame) -> Comparison:
     return Comparison("Before and after", text, page_table(rows, columns, caption), figure)
 
 
+def _weights(kind: str, table: pd.DataFrame) -> Comparison:
+    """Networks by the weight of their maps, and which weight the validation parts choose."""
+    best = table[table["chosen"].astype(bool)].iloc[0]
+    deciding, *_ = OF_MAPS[kind]
+    names = {"balanced_accuracy": "Balanced accuracy"} | {name: _MEASURES[name] for name in OF_MAPS[kind]}
+    columns = [numeric("weight", "Weight")]
+    columns += [numeric(f"validation_{name}", f"{title}, validation", _three) for name, title in names.items()]
+    columns += [Column("in_pareto_set", "In the Pareto set"), Column("chosen", "Chosen")]
+    columns += [numeric(f"test_{name}", f"{title}, test", _three) for name, title in names.items()]
+    of_run = "that of this run" if best["of_run"] else "not that of this run"
+    said = f"Chosen is weight {number(best['weight'])}, {of_run}"
+    if best["weight"] == 0:
+        said = "Chosen is weight 0: no weight has better maps without costing more accuracy than that"
+    text = (
+        f"{said}. The choice is made on the validation parts alone: of the weights that no other one beats in every "
+        f"measure, and whose balanced accuracy is at most {100 * LARGEST_DROP:g} points below that of weight 0, the "
+        f"one that is best in “{_MEASURES[deciding]}”. People tested have no say in it. Validation people look like "
+        "those of training, so where these share a shortcut they cannot show that it is one."
+    )
+    caption = (
+        f"{count(int(best['n_participants']), 'participant')} tested, and {int(best['n_validation'])} in the "
+        "validation parts of all folds together."
+    )
+    return Comparison("Which weight?", text, page_table(table, columns, caption), None)
+
+
 def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
     run = material.run
-    rows = table.assign(title=table["training"].map(lambda name: _TRAININGS.get(str(name), str(name))))
+    kind = TAUGHT if (table["training"] == TAUGHT).any() else GUIDED
+    names = {CONTROL: _WITHOUT[kind], kind: _WITH[kind]}
+    rows = table.assign(title=table["training"].map(lambda name: names.get(str(name), str(name))))
     classes = {"negative": run.config.cohort.negative, "positive": run.config.cohort.positive}
     marked = {"plain": "without", "marked": "with"}
     groups = []
@@ -122,36 +159,49 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
         numeric("as_in_training", "As in training", fixed, "the two groups in which marker and diagnosis go together"),
         numeric("epg", "In the mask (EPG)", _three), numeric("on_marker", "On the marker", _three),
     ]  # fmt: skip
+    if kind == TAUGHT:
+        columns += [
+            numeric("agreement_as_in_training", "As the teacher, as in training", fixed, "share with the same answer"),
+            numeric("agreement_against_training", "As the teacher, against training", fixed, "the other two groups"),
+        ]
     people = count(int(table["n_participants"].max()), "participant")
-    text = f"{_PLANTED.get(task, '')} Maps are guided to {_where(recipe_of(run.config, task, GUIDED).objective)}."
+    where = _where(recipe_of(run.config, task, GUIDED).objective)
+    learnt = f"Maps are guided to {where}"
+    if kind == TAUGHT:
+        learnt = f"The teacher of the run teaches its answers for these copies, and its maps. The mask is {where}"
+    text = f"{_PLANTED.get(task, '')} {learnt}."
     for _, row in table.iterrows():
         if row["training"] == CONTROL:
-            text += _uses(row, task)
+            text += _uses(row, task, names[CONTROL])
         elif pd.notna(row["epg_change"]):
             text += (
-                " With guidance, accuracy where marker and diagnosis do not go together "
+                f" {names[kind]}, accuracy where marker and diagnosis do not go together "
                 f"{_changes(row, 'against_training', 2)}, the mean of the four groups "
                 f"{_changes(row, 'mean_accuracy', 2)}, and the share of maps in the mask {_changes(row, 'epg', 3)}. "
                 f"{_against_chance(row, task)}"
             )
-    blocks = {CONTROL: "Without guidance", GUIDED: "With guidance"}
+            if kind == TAUGHT:
+                text += (
+                    " Where marker and diagnosis do not go together, the share of copies that they answer as their "
+                    f"teacher does {_changes(row, 'agreement_against_training', 2)}."
+                )
     caption = (
         f"Mean maps of the copies of {people} that have the marker, which lies outside these slices. "
         f"{_TASKS.get(task, task)}."
     )
-    figure = _maps(material, f"{NAME}_{task}", {name: blocks[name] for name in table["training"]}, caption)
+    figure = _maps(material, f"{NAME}_{task}", {name: names[name] for name in table["training"]}, caption)
     title = f"Scanner marker: {_TASKS.get(task, task)[0].lower()}{_TASKS.get(task, task)[1:]}"
     return Comparison(title, text, page_table(rows, columns, f"Accuracy by group; {people}."), figure)
 
 
-def _uses(control: pd.Series, task: str) -> str:
-    """What networks without guidance rely on: the lowest group against those that training knows."""
+def _uses(control: pd.Series, task: str, name: str) -> str:
+    """What networks without maps rely on: the lowest group against those that training knows."""
     known, worst = (percent(control[name], 0) for name in ("as_in_training", "worst_group"))
     follows = ""
     if control["worst_group_high"] < control["as_in_training"]:
         follows = f": they follow {_SHORTCUTS.get(task, 'what goes with it in training')}"
     return (
-        f" Without guidance, networks recognise {known} of the copies in which marker and diagnosis go together as in "
+        f" {name}, networks recognise {known} of the copies in which marker and diagnosis go together as in "
         f"training, and {worst} of the worst group{follows}."
     )
 
