@@ -126,6 +126,8 @@ def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], t
             f'pretraining.method = "masked" hides patches, and model.architecture = "{config.model.architecture}" has '
             'none. Set it to "vit", or choose simclr, moco, byol or dino.'
         )
+    if training.head_learning_rate_factor != 1:
+        raise UsageError("training.head_learning_rate_factor must be 1: what heatlas pretrain trains has no classes.")
     left = _without(settings.without, scans)
     people = sorted({scan.participant_id for scan in left})
     if len(people) < FEWEST:
