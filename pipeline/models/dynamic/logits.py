@@ -85,7 +85,7 @@ class LogitLayer(nn.Module):
         stored = state_dict.get(f"{prefix}bias")
         if stored is not None and stored.dim() <= 1:
             self.bias = self.bias.new_empty(stored.shape)
-        super()._load_from_state_dict(state_dict, prefix, *others)  # type: ignore[arg-type]
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
         biases = ", ".join(f"{one:g}" for one in self.bias.reshape(-1).tolist())
