@@ -292,8 +292,8 @@ def main() -> None:
         "",
         "Dense: convolutions with batch normalisation and ReLU on the same grids, wider, with as many operations. The "
         "bound for CoDA is 3. In chunks: volumes are computed in slabs, each again in the backward pass, as larger "
-        f"grids and batches do. Explicit weights, which are never made, would take {explicit_size(grid, CodaSConfig()):.1f} "
-        "GiB per volume, and as much again for their gradients.",
+        "grids and batches do. Explicit weights, which are never made, would take "
+        f"{explicit_size(grid, CodaSConfig()):.1f} GiB per volume, and as much again for their gradients.",
         "",
         *tables[1],
         "",

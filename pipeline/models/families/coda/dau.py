@@ -152,8 +152,8 @@ class CodaConv3d(DynamicLinear):
             values = self.out_channels * self.rank * sides[1] * sides[2]  # of one layer of voxels
             if len(x) * sides[0] * values <= self.values_at_once:
                 return self._responses(x, self.padding)
-            answers = [self._in_slabs(one, sides[0], max(1, self.values_at_once // values)) for one in torch.split(x, 1)]
-            return torch.cat(answers)
+            thick = max(1, self.values_at_once // values)
+            return torch.cat([self._in_slabs(one, sides[0], thick) for one in torch.split(x, 1)])
 
     def _in_slabs(self, x: Tensor, side: int, thick: int) -> Tensor:
         """Responses of a volume, so many layers of voxels at a time, each with the border that its patches need."""
