@@ -291,9 +291,9 @@ def main() -> None:
         f"## CoDA networks with their default layers, {size} voxels, one volume",
         "",
         "Dense: convolutions with batch normalisation and ReLU on the same grids, wider, with as many operations. The "
-        "bound for CoDA is 3. In chunks: units are computed in groups and again in the backward pass, as larger grids "
-        f"and batches do. Explicit weights, which are never made, would take {explicit_size(grid, CodaSConfig()):.1f} "
-        "GiB per volume, and as much again for their gradients.",
+        "bound for CoDA is 3. In chunks: volumes are computed in slabs, each again in the backward pass, as larger "
+        "grids and batches do. Explicit weights, which are never made, would take "
+        f"{explicit_size(grid, CodaSConfig()):.1f} GiB per volume, and as much again for their gradients.",
         "",
         *tables[1],
         "",

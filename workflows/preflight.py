@@ -166,7 +166,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     if "regions" in stages:
         notes += _own_region_notes(config, cohort)
     if "pretraining" in stages:
-        from heatlas.pipeline.training.pretraining.stage import parts_of  # torch takes a second
+        from heatlas.pipeline.training.pretraining.people import parts_of  # torch takes a second
 
         parts_of(config, cohort.table.kept)
     if "training" not in stages:  # registration alone needs neither labels nor a split

@@ -37,6 +37,7 @@ from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.age_gap import with_corrected_gaps
+from heatlas.pipeline.training.centring import centre
 from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from heatlas.pipeline.training.control import control_of
 from heatlas.pipeline.training.curve import CurveOnTerminal
@@ -342,6 +343,10 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
             network.load_state_dict(one.weights)
             networks.append(network)
         description = _description(task, members, objective, device)
+        if config.centre_logits != "none":
+            part = training if config.centre_logits == "training" else validation
+            offsets = [centre(network.eval(), part, config.batch_size) for network in networks]
+            description["logit_offsets"] = {"fitted_to": config.centre_logits, "networks": offsets}
         _write_fold(task, files, networks, description, members[0], objective, device)
 
 

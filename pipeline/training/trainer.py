@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -108,6 +109,27 @@ def learning_rate(config: TrainingConfig, epoch: int) -> float:
     return config.learning_rate * (1 + math.cos(math.pi * done / (config.max_epochs - config.warmup_epochs))) / 2
 
 
+def parameter_groups(model: nn.Module, head: float) -> list[dict[str, Any]]:
+    """What is learned, by its factor of the learning rate: `head` for the last stage, 1 for the rest.
+
+    Raises
+    ------
+    UsageError
+        If a factor is asked for and nothing is learned in the last stage.
+    """
+    learning = [weight for weight in model.parameters() if weight.requires_grad]
+    if head == 1:
+        return [{"params": learning, "factor": 1.0}]
+    stages = getattr(model, "stages", ())
+    last = {weight for weight in stages[-1].parameters() if weight.requires_grad} if stages else set()
+    if not last:
+        raise UsageError(
+            "training.head_learning_rate_factor: the last stage of this network has no weights that are learned. Set 1."
+        )
+    parts = {1.0: [weight for weight in learning if weight not in last], head: [w for w in learning if w in last]}
+    return [{"params": weights, "factor": factor} for factor, weights in parts.items() if weights]
+
+
 def train(
     model: nn.Module,
     training: LabelledVolumes,
@@ -146,8 +168,8 @@ def train(
         If the loss is no longer finite.
     """
     channels_last(model)
-    learning = [weight for weight in model.parameters() if weight.requires_grad]
-    optimiser = torch.optim.Adam(learning, config.learning_rate, weight_decay=config.weight_decay)
+    groups = parameter_groups(model, config.head_learning_rate_factor)
+    optimiser = torch.optim.Adam(groups, config.learning_rate, weight_decay=config.weight_decay)
     selection, history, best = BestEpoch(), [], {}
     known = read_checkpoint(resumption.path, resumption.key)
     if known is None:
@@ -226,7 +248,7 @@ def _train_epoch(
     torch.manual_seed(derived_seed(seed, "dropout", epoch, *([ranks.rank] if ranks.rank else [])))
     further = FurtherAugmentation(config.augmentation, seed, epoch)
     for group in optimiser.param_groups:
-        group["lr"] = learning_rate(config, epoch)
+        group["lr"] = learning_rate(config, epoch) * group["factor"]
     network.train()
     logged = []
     for step in batches(random.permutation(len(data)), config.batch_size * config.accumulate):

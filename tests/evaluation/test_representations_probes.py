@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
+from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.pipeline.evaluation.representations.points import FeatureVectors, one_per_person, points_of
 from heatlas.pipeline.evaluation.representations.probes import PROBES, Parts, linear_votes, neighbour_votes, probed
 from heatlas.pipeline.evaluation.representations.recognised import draws_within, scored, shares_recognised

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.pipeline.evaluation.representations.contributions import contributions, effective_negatives, peak
-from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts, long_tailed_parts
 from heatlas.pipeline.evaluation.representations.points import points_of
 from heatlas.pipeline.evaluation.representations.table import MEASURES, REPRESENTATIONS_TABLE, judged
 from heatlas.pipeline.run.errors import BadInputError, UsageError

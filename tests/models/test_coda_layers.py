@@ -209,7 +209,7 @@ def test_no_tensor_of_a_value_per_patch_and_unit_is_made():
         one.values_at_once = 2 * voxels
         one(x)
     assert whole == 8 * 2 * voxels
-    assert max(sizes) == 4 * voxels  # the input
+    assert max(sizes) == 4 * 3 * 7 * 5  # a slab of the input: one layer of voxels and its borders
 
 
 def test_networks_of_the_source_have_as_many_parameters_as_published():

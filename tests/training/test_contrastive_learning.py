@@ -246,6 +246,51 @@ def test_patterns_are_told_apart_after_some_steps(method):
         assert np.mean(right[-10:]) > 0.7
 
 
+def with_two_temperatures(method: str, highest: float = 1.0) -> PretrainingConfig:
+    return PretrainingConfig(
+        method=method, dimensions=6, schedule="by-class", tail_classes=("AD",), highest_temperature=highest
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["simclr", "moco"])
+def test_each_anchor_has_the_temperature_of_its_class(method):
+    """-log of the share of the other view, at .1 for people of rare classes and at 1 for the others (Kukleva 2023)."""
+    people, tail = torch.tensor([2, 0, 1, 2]), [False, True, False]
+    network = learner(method).train()
+    if method == "moco":
+        network.enqueue(unit(3, 6, seed=3).float(), torch.tensor([1, 7, 2]))
+    with torch.no_grad():
+        volumes = torch.rand(8, 1, 5, 4, 6)
+        first, second = copy.deepcopy(network)(volumes)
+        queue = network.queue.clone() if method == "moco" else torch.empty(0, 6)
+        queued = network.queued.tolist() if method == "moco" else []
+    objective = pretraining(with_two_temperatures(method), 10, 1, tail)
+    logged = objective.loss(network, Batch(volumes, people, torch.arange(4), epoch=3), Context())[1]
+    both = people.repeat(2)
+    expected = torch.zeros(8, dtype=torch.float64)
+    for anchor in range(8):
+        tau, other = 0.1 if tail[both[anchor]] else 1.0, (anchor + 4) % 8
+        candidates = [n for n in range(8) if both[n] != both[anchor]]
+        if method == "moco":  # keys of the other views
+            candidates = [n for n in candidates if (n < 4) != (anchor < 4)]
+        scores = [float(first[anchor] @ second[n]) / tau for n in (other, *candidates)]
+        held = [n for n, person in enumerate(queued) if person not in (-1, int(both[anchor]))]
+        scores += [float(first[anchor] @ queue[n]) / tau for n in held]
+        expected[anchor] = torch.tensor(scores, dtype=torch.float64).logsumexp(0) - scores[0]
+    torch.testing.assert_close(logged["loss"].double(), expected.view(2, 4).mean(0), rtol=2e-5, atol=1e-6)
+
+
+def test_two_equal_temperatures_are_one_to_the_last_bit():
+    volumes, people = torch.rand(6, 1, 5, 4, 6), torch.arange(3)
+    batch = Batch(volumes, people, people, epoch=2)
+    fixed = PretrainingConfig(dimensions=6, schedule="fixed", temperature=0.1)
+    same = pretraining(with_two_temperatures("simclr", 0.1), 10, 1, [True, False, True])
+    with torch.no_grad():
+        losses = [one.loss(learner("simclr"), batch, Context())[0] for one in (pretraining(fixed, 10, 1), same)]
+    assert torch.equal(*losses)
+    assert math.isnan(temperature_of(with_two_temperatures("simclr"), 1, 10, 1))
+
+
 def test_in_validation_the_second_view_is_the_mirror_image():
     network, volumes = learner("simclr").eval(), torch.rand(3, 1, 5, 4, 6)
     people = torch.arange(3)

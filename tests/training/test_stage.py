@@ -12,6 +12,7 @@ import torch
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.models.families.bcos.records import BcosSimpleConfig
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
@@ -146,6 +147,26 @@ def test_a_scan_that_cannot_be_read_is_named(copy):
     outcomes = train_all(copy)
     assert all(o.status == "failed" and files.t1w.name in o.message for o in outcomes)
     assert not (copy.group / "predictions.tsv").exists()
+
+
+def test_offsets_of_classes_are_all_that_centred_logits_add_and_they_are_described(copy):
+    tiny = dataclasses.replace(CONFIG, model=BcosSimpleConfig(channels=(2,), strides=(3,)))
+    split, found = Split(SPLIT.folds[:1]), {}
+    for part in ("none", "training", "validation"):
+        train_all(copy, split=split, config=dataclasses.replace(
+            tiny, training=dataclasses.replace(CONFIG.training, max_epochs=1, centre_logits=part)))  # fmt: skip
+        loaded = load_model(copy.fold(0))
+        found[part] = loaded.model.state_dict(), loaded.description.get("logit_offsets")
+    usual, described = found.pop("none")
+    assert described is None
+    for part, (weights, described) in found.items():
+        (offsets,) = described["networks"]
+        assert described["fitted_to"] == part
+        assert sum(offsets) == pytest.approx(0, abs=1e-6)
+        assert abs(offsets[0]) > 1e-4
+        (changed,) = [name for name in usual if not torch.equal(usual[name], weights[name])]
+        torch.testing.assert_close(weights[changed], usual[changed] + torch.tensor(offsets))
+    assert found["training"][1]["networks"] != found["validation"][1]["networks"]
 
 
 def test_a_grid_too_small_is_refused_before_any_work(tmp_path):

@@ -65,6 +65,24 @@ def test_filters_are_those_of_the_same_fold(folder) -> None:
     assert start(config()) is None
 
 
+def test_offsets_of_classes_are_left_behind(tmp_path) -> None:
+    own = load_config(
+        overrides={
+            "registration": {"resolution_mm": 4.0},
+            "model": {"architecture": "bcos-simple", "channels": [2], "strides": [3]},
+            "training": {"from_run": str(tmp_path)},
+        }
+    )
+    network, spec = build_network(own.model, configured_input(own).shape, 2), configured_input(own)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    network.stages[-1][-1].bias = torch.tensor([1.5, -1.5])
+    parts = {"train": list(FOLD.train), "validation": list(FOLD.validation), "test": list(FOLD.test)}
+    save_model(RunLayout(tmp_path).fold(0), network, spec, ("CN", "AD"), {"participants": parts})
+    found = start(own)
+    assert set(found) == set(before)
+    assert all(torch.equal(found[name], value) for name, value in before.items())
+
+
 def _stored(folder, network):
     import safetensors.torch
 

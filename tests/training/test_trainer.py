@@ -15,7 +15,7 @@ from heatlas.pipeline.training.metrics import balanced_accuracy
 from heatlas.pipeline.training.numerics import repeatable
 from heatlas.pipeline.training.objectives.of_task import class_weights, classification
 from heatlas.pipeline.training.objectives.records import Context
-from heatlas.pipeline.training.trainer import Resumption, batches, channels_last, train
+from heatlas.pipeline.training.trainer import Resumption, batches, channels_last, parameter_groups, train
 from tests.training.planted import QUICK, planted_volumes, small_network
 
 
@@ -163,6 +163,54 @@ def test_the_average_of_the_weights_is_kept_and_resumed(tmp_path):
         logits = model(data[1].volumes.float())
     loss = functional.cross_entropy(logits, data[1].targets, class_weights(data[0].targets, balance=True))
     assert trained.history[trained.selection.best_epoch - 1].validation_loss == pytest.approx(loss.item(), rel=1e-4)
+
+
+def test_a_step_of_the_head_is_scaled_by_its_factor_and_no_other_weight_knows(tmp_path):
+    data = planted_volumes(3, 1), planted_volumes(4, 2)
+    once = dataclasses.replace(QUICK, max_epochs=1, min_epochs=1, batch_size=3)
+    before, states = small_network(43).state_dict(), []
+    for factor in (1.0, 0.25):
+        (tmp_path / f"{factor}").mkdir()
+        run(tmp_path / f"{factor}", *data, dataclasses.replace(once, head_learning_rate_factor=factor))
+        states.append(read_checkpoint(tmp_path / f"{factor}" / "c.safetensors", "key").weights)
+    usual, slow = states
+    assert {name for name in usual if not torch.equal(usual[name], slow[name])} == {
+        "_stages.4.1.weight",
+        "_stages.4.1.bias",
+    }
+    for name in ("_stages.4.1.weight", "_stages.4.1.bias"):
+        assert bool((usual[name] != before[name]).any())
+        torch.testing.assert_close(slow[name] - before[name], 0.25 * (usual[name] - before[name]), rtol=0, atol=1e-7)
+
+
+def test_a_factor_of_the_head_needs_a_head():
+    with pytest.raises(UsageError, match="no weights that are learned"):
+        parameter_groups(torch.nn.Linear(2, 2), 0.1)
+    network = small_network()
+    (every,) = parameter_groups(network, 1.0)
+    assert every["params"] == list(network.parameters())
+    rest, head = parameter_groups(network, 0.1)
+    assert [*rest["params"], *head["params"]] == every["params"]
+    assert (rest["factor"], head["factor"], len(head["params"])) == (1.0, 0.1, 2)
+
+
+def test_average_and_factor_of_the_head_survive_an_interruption_bit_for_bit(tmp_path):
+    data = planted_volumes(5, 1), planted_volumes(4, 2)
+    config = dataclasses.replace(QUICK, max_epochs=4, min_epochs=4, weight_average=0.6, head_learning_rate_factor=0.1)
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole, _ = run(tmp_path / "whole", *data, config)
+    run(tmp_path / "parts", *data, dataclasses.replace(config, max_epochs=2, min_epochs=2))
+    parts, _ = run(tmp_path / "parts", *data, config)
+    assert parts.history == whole.history
+    one, other = (read_checkpoint(tmp_path / name / "c.safetensors", "key") for name in ("whole", "parts"))
+    for kept in ("weights", "best_weights", "average"):
+        ours, theirs = getattr(one, kept), getattr(other, kept)
+        assert ours
+        assert set(ours) == set(theirs)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    for place, values in one.moments.items():
+        assert all(torch.equal(value, other.moments[place][name]) for name, value in values.items())
 
 
 def test_a_loss_that_explodes_is_named(tmp_path):

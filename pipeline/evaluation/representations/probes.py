@@ -16,7 +16,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts
+from heatlas.pipeline.cohort.people.long_tail import LongTailedParts
 from heatlas.pipeline.evaluation.representations.points import FeatureVectors, Floats
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.plain_text import counted, listed

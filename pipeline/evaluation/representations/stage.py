@@ -17,10 +17,10 @@ import pandas as pd
 import torch
 from torch import nn
 
+from heatlas.pipeline.cohort.people.long_tail import LongTailedParts, by_class, long_tailed_parts
 from heatlas.pipeline.cohort.people.unseen import people_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.representations.long_tail import LongTailedParts, by_class, long_tailed_parts
 from heatlas.pipeline.evaluation.representations.points import Floats
 from heatlas.pipeline.evaluation.representations.probes import PROBES
 from heatlas.pipeline.evaluation.representations.recognised import ALL

@@ -4,12 +4,15 @@ A dynamic linear network without biases gives 0 to an empty input. The bias says
 ``b = log(1 / (C - 1))`` each of C classes has the probability 1 / C where nothing speaks for or against it. The
 temperature lowers the bound of the logits, so that a network has to align its weights with the input to be sure.
 
-Contributions add up to ``logit - b``.
+Contributions add up to ``logit - b``. After training, b may become one constant for each class, fitted to scans
+(`pipeline.training.centring`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,5 +80,13 @@ class LogitLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x / self.temperature + self.bias
 
+    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *others: Any) -> None:
+        """Take one bias, or one for each class, as it was stored."""
+        stored = state_dict.get(f"{prefix}bias")
+        if stored is not None and stored.dim() <= 1:
+            self.bias = self.bias.new_empty(stored.shape)
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
     def extra_repr(self) -> str:
-        return f"temperature={float(self.temperature):g}, bias={float(self.bias):g}"
+        biases = ", ".join(f"{one:g}" for one in self.bias.reshape(-1).tolist())
+        return f"temperature={float(self.temperature):g}, bias={biases}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from heatlas.pipeline.run.config.ranges import Fraction, above, at_least, between
+from heatlas.pipeline.run.config.ranges import Fraction, above, at_least, between, naming
 
-Schedule = Literal["fixed", "cosine", "linear", "step", "random"]
+Schedule = Literal["fixed", "cosine", "linear", "step", "random", "by-class"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,11 @@ class PretrainingConfig:
     """Highest temperature of a schedule."""
     schedule: Schedule = "cosine"
     """How the temperature changes from epoch to epoch: between its bounds as a cosine, in straight lines or in steps,
-    drawn at random, or not at all."""
+    drawn at random, or not at all. ``by-class``: the lowest for scans of people of `tail_classes`, the highest for all
+    others; a control that reads labels."""
+    tail_classes: Annotated[tuple[str, ...], naming(0, once=True)] = ()
+    """Classes, such as ``AD``, whose people have the lowest temperature with ``by-class``; a person's class is that of
+    the first scan with a label or a diagnosis."""
     period_epochs: Annotated[float, at_least(0)] = 0.0
     """Period of a schedule in epochs; 0 for the one with which the last epoch is at 0.7 of the fifth period, on the way
     up again."""
@@ -39,6 +43,11 @@ class PretrainingConfig:
     byol and dino."""
     masking_ratio: Annotated[float, above(0, below=1)] = 0.75
     """Share of the patches of a scan that masked hides."""
+    long_tail: Annotated[tuple[str, ...], naming(0, once=True)] = ()
+    """Classes from the most frequent to the rarest: only people of these are learned from, drawn so that their number
+    falls exponentially from class to class. Empty for everybody, whatever the class."""
+    long_tail_ratio: Annotated[float, between(1, 100_000)] = 1.0
+    """People of the first class of `long_tail` over those of the last; 1 for as many of each."""
     without: str = ""
     """Folder of a run whose participants are left out, so that its networks can stand on this one."""
 
@@ -48,5 +57,18 @@ class PretrainingConfig:
             (
                 self.temperature <= self.highest_temperature,
                 "pretraining.highest_temperature must lie between pretraining.temperature and 100",
-            )
+            ),
+            (
+                (self.schedule == "by-class") == bool(self.tail_classes),
+                'pretraining.tail_classes and pretraining.schedule = "by-class" go together: set both or neither',
+            ),
+            (
+                self.schedule != "by-class" or self.method in ("simclr", "moco"),
+                'pretraining.schedule = "by-class" needs pretraining.method = "simclr" or "moco": others have no '
+                "temperature",
+            ),
+            (
+                len(self.long_tail) != 1 and (len(self.long_tail) > 1 or self.long_tail_ratio == 1),
+                "pretraining.long_tail must name two classes or more where pretraining.long_tail_ratio is to count",
+            ),
         ]

@@ -288,6 +288,8 @@ class TrainingConfig:
 
     learning_rate: Annotated[float, above(0, up_to=10)] = 1e-4
     """Learning rate of the Adam optimiser."""
+    head_learning_rate_factor: Annotated[float, above(0, up_to=100)] = 1.0
+    """Times the learning rate, for the last stage of the network alone, which makes the logits."""
     learning_rate_schedule: Literal["constant", "cosine"] = "constant"
     """``cosine`` falls to 0 over `max_epochs`."""
     weight_decay: Annotated[float, between(0, 10)] = 1e-4
@@ -323,6 +325,9 @@ class TrainingConfig:
     weight_average: Fraction = 0.0
     """Share of a moving average of the weights that stays at each step, such as 0.99; the average is what is validated
     and stored. 0 for none."""
+    centre_logits: Literal["none", "training", "validation"] = "none"
+    """The part whose scans decide on a constant for each class, which is fitted after training and added to its logit:
+    a B-cos or CoDA network that ranks well may give all scans the same class."""
     warmup_epochs: Annotated[int, at_least(0)] = 0
     """First epochs, over which the learning rate rises from 0 in equal steps."""
     control: Literal["none", "binarised"] = "none"
@@ -496,6 +501,10 @@ class Config:
             (
                 self.model.maps_voxels or "inherent" not in attribution.methods,
                 'with model.embedding, "inherent" has no map of voxels: leave it out of attribution.methods',
+            ),
+            (
+                training.centre_logits == "none" or (self.model.dynamic_linear and not cohort.target),
+                "training.centre_logits needs classes and a B-cos or CoDA network (model.architecture, cohort.target)",
             ),
             (
                 not training.weight_penalty or self.model.dynamic_linear,

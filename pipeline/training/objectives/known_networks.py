@@ -18,6 +18,7 @@ from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.people.unseen import known_to_network
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.logits import LogitLayer
 from heatlas.pipeline.models.ensembles import members_of
 from heatlas.pipeline.models.families.bcos.conversion import converted
 from heatlas.pipeline.models.families.bcos.records import BcosConfig
@@ -204,6 +205,9 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
             start = converted(start, settings, spec.shape)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
+    for layer in start.modules():
+        if isinstance(layer, LogitLayer):  # offsets of the classes were fitted after training, and have a mean of 0
+            layer.bias = layer.bias.mean()
     found = _without_stage(start.state_dict(), last)
     sizes, other = ({name: tuple(value.shape) for name, value in one.items()} for one in (wanted, found))
     if sizes != other:

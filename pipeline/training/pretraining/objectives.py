@@ -7,7 +7,7 @@ the mirror image.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,9 +28,11 @@ CENTRE = 0.1
 
 Answer = tuple[Tensor, Tensor]
 """Losses of single scans, (B,), and whether their views were found, (B,)."""
+Temperature = float | Tensor
+"""One, or one of each scan, (B,)."""
 
 
-def pretraining(settings: PretrainingConfig, epochs: int, seed: int) -> Objective:
+def pretraining(settings: PretrainingConfig, epochs: int, seed: int, tail: Sequence[bool] = ()) -> Objective:
     """The objective of a method.
 
     Parameters
@@ -40,8 +42,12 @@ def pretraining(settings: PretrainingConfig, epochs: int, seed: int) -> Objectiv
         Of the whole training, which schedules are spread over.
     seed : int
         Of a random schedule.
+    tail : sequence of bool
+        Of each participant, by number: whether the temperature is the lowest, or else the highest; for a schedule by
+        class.
     """
     method = _METHODS[settings.method]
+    of_people = torch.tensor([settings.temperature if rare else settings.highest_temperature for rare in tail])
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
         network = model if isinstance(model, Pretraining) else model.module
@@ -54,10 +60,12 @@ def pretraining(settings: PretrainingConfig, epochs: int, seed: int) -> Objectiv
         if settings.momentum_schedule != "fixed":
             network.momentum = momentum_of(settings, epoch, epochs)
         learning, copied = model(volumes)
-        temperature = temperature_of(settings, epoch, epochs, seed)
         together = network.training and torch.distributed.is_initialized()  # validation parts are whole everywhere
         of_batch = torch.stack([learning, copied]), batch.targets
         everyone, people, mine = gathered(*of_batch) if together else (*of_batch, slice(0, count))
+        temperature: Temperature = temperature_of(settings, epoch, epochs, seed)
+        if tail:
+            temperature = of_people.to(people.device)[people]
         losses, right = method(network, everyone[0], everyone[1].detach(), people, temperature)
         share = len(people) / count  # gradients of the shares are averaged, and weighted by their sizes
         return losses.mean() * share, {"loss": losses.detach()[mine], "right": right[mine]}
@@ -94,11 +102,12 @@ def gathered(embeddings: Tensor, people: Tensor) -> tuple[Tensor, Tensor, slice]
     return together.flatten(1, 2), names, slice(rank, None, ranks)
 
 
-def _simclr(_: Pretraining, learning: Tensor, __: Tensor, people: Tensor, temperature: float) -> Answer:
-    return _of_scans(*nt_xent(learning, people, temperature))
+def _simclr(_: Pretraining, learning: Tensor, __: Tensor, people: Tensor, temperature: Temperature) -> Answer:
+    both = temperature.repeat(2) if isinstance(temperature, Tensor) else temperature
+    return _of_scans(*nt_xent(learning, people, both))
 
 
-def _moco(network: Pretraining, learning: Tensor, keys: Tensor, people: Tensor, temperature: float) -> Answer:
+def _moco(network: Pretraining, learning: Tensor, keys: Tensor, people: Tensor, temperature: Temperature) -> Answer:
     """Each view asks for the key of the other; the keys of the second views are then queued."""
     (one, two), (key_one, key_two) = learning.chunk(2), keys.chunk(2)
     queue = network.queue.clone(), network.queued.clone()
@@ -109,13 +118,13 @@ def _moco(network: Pretraining, learning: Tensor, keys: Tensor, people: Tensor, 
     return _of_scans(torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]]))
 
 
-def _byol(_: Pretraining, learning: Tensor, copied: Tensor, people: Tensor, __: float) -> Answer:
+def _byol(_: Pretraining, learning: Tensor, copied: Tensor, people: Tensor, __: Temperature) -> Answer:
     """``2 - 2 cos`` of the prediction from one view and the copy's embedding of the other (Grill et al. 2020)."""
     places, excluded = views_of_scans(len(people), people)
     return _of_scans(2 - 2 * (learning * copied[places]).sum(1), found(learning @ copied.T, places, excluded))
 
 
-def _dino(network: Pretraining, learning: Tensor, copied: Tensor, people: Tensor, _: float) -> Answer:
+def _dino(network: Pretraining, learning: Tensor, copied: Tensor, people: Tensor, _: Temperature) -> Answer:
     """Cross-entropy of the student's answer to one view with the centred and sharpened answer of the copy to the other.
 
     Source: Caron et al. 2021.
@@ -133,6 +142,6 @@ def _of_scans(losses: Tensor, right: Tensor) -> Answer:
     return losses.unflatten(0, (2, -1)).mean(0), right.unflatten(0, (2, -1)).mean(0)  # type: ignore[no-untyped-call]
 
 
-_METHODS: dict[str, Callable[[Pretraining, Tensor, Tensor, Tensor, float], Answer]] = {
+_METHODS: dict[str, Callable[[Pretraining, Tensor, Tensor, Tensor, Temperature], Answer]] = {
     "simclr": _simclr, "moco": _moco, "byol": _byol, "dino": _dino,
 }  # fmt: skip

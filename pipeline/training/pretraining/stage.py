@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -14,26 +13,22 @@ from typing import Any
 import pandas as pd
 import torch
 
-from heatlas.pipeline.cohort.people.persons import known_among
-from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
+from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.probes.backbone import kept_stages
-from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
-from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
-from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.memory import kept_memory
-from heatlas.pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.checkpoints import checkpoint_path, remove_checkpoint
 from heatlas.pipeline.training.curve import CurveOnTerminal
 from heatlas.pipeline.training.events import TensorBoardEvents
@@ -43,21 +38,19 @@ from heatlas.pipeline.training.parallel import ALONE, Ranks, device_of_rank, in_
 from heatlas.pipeline.training.pretraining.masked import MaskedAutoencoder, masked_autoencoding
 from heatlas.pipeline.training.pretraining.networks import Pretraining
 from heatlas.pipeline.training.pretraining.objectives import pretraining
+from heatlas.pipeline.training.pretraining.people import parts_of, tail_people
 from heatlas.pipeline.training.pretraining.temperatures import temperature_of
 from heatlas.pipeline.training.stage import registered_versions
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 
-log = logging.getLogger("heatlas")
 STAGE = "pretraining"
 FEATURES = ("features",)
 """Name of the output that the stored network has in place of classes; its last stage was not trained."""
-FEWEST = 8
-"""Participants."""
 
 COLUMNS = {
     "epoch": "Number of the epoch, from 1",
-    "temperature": "Temperature of the epoch; used by simclr and moco",
+    "temperature": "Temperature of the epoch; used by simclr and moco; n/a where it depends on the class",
     "train_loss": "Mean loss over the training part during the epoch",
     "train_retrieval": "Share of views whose most similar candidate is the other view of the same scan; of masked, the "
     "share of the variance of hidden patches that is restored",
@@ -85,6 +78,8 @@ class PretrainingTask:
     spec : NetworkInput
     config : Config
     seed : int
+    tail : tuple of str
+        Participants with the lowest temperature.
     """
 
     layout: RunLayout
@@ -93,6 +88,7 @@ class PretrainingTask:
     spec: NetworkInput
     config: Config
     seed: int
+    tail: tuple[str, ...] = ()
 
     @property
     def checkpoint(self) -> Path:
@@ -106,62 +102,6 @@ class PretrainingTask:
     def part(self, held_out: bool) -> tuple[Scan, ...]:
         """Scans of the validation part, or of the others."""
         return tuple(scan for scan in self.scans if (scan.participant_id in self.validation) == held_out)
-
-
-def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
-    """The scans to learn from, and the participants of the validation part, drawn by the seed.
-
-    Raises
-    ------
-    UsageError
-        For a probe, batches without negatives, or a queue as long as there are scans.
-    BadInputError
-        For fewer than `FEWEST` participants, or no split in the folder whose participants are left out.
-    """
-    settings, training = config.pretraining, config.training
-    if isinstance(config.model, ProbeConfig):
-        raise UsageError('heatlas pretrain makes backbones, and model.architecture = "probe" stands on one.')
-    if settings.method == "masked" and not isinstance(config.model, ViTConfig):
-        raise UsageError(
-            f'pretraining.method = "masked" hides patches, and model.architecture = "{config.model.architecture}" has '
-            'none. Set it to "vit", or choose simclr, moco, byol or dino.'
-        )
-    left = _without(settings.without, scans)
-    people = sorted({scan.participant_id for scan in left})
-    if len(people) < FEWEST:
-        named = f" but those of {settings.without}" if settings.without else ""
-        raise BadInputError(f"pretraining: the input has {len(people)} participants{named}, and {FEWEST} are needed.")
-    if training.batch_size < 2 and settings.method != "masked":
-        raise UsageError("training.batch_size must be 2 or more: a scan is compared with the others of its batch.")
-    count = validation_count(len(people), config.cohort.validation_fraction)
-    drawn = generator(config.seed, STAGE, "validation").permutation(len(people))[:count]
-    validation = tuple(sorted(people[place] for place in drawn))
-    kept = sum(scan.participant_id not in validation for scan in left)
-    if settings.method == "moco" and settings.queue >= kept:
-        raise UsageError(
-            f"pretraining.queue = {settings.queue}: {kept} scans are learned from, and a queue as long would hold "
-            f"every one of them. Set at most {kept - 1}, or 0 for half of them."
-        )
-    return left, validation
-
-
-def _without(folder: str, scans: Sequence[Scan]) -> tuple[Scan, ...]:
-    if not folder:
-        return tuple(scans)
-    path = SCANS_TABLE.path(RunLayout(Path(folder)))
-    if not path.is_file():
-        raise BadInputError(f"pretraining.without: {folder}: no run there ({path.name}).")
-    theirs = [  # all who are kept: those outside the contrast are predicted, too
-        scan.participant_id for scan in ScanTable.read(path).kept
-    ]
-    known = set(known_among([scan.participant_id for scan in scans], theirs))
-    log.info("Pre-training leaves out %s of %s.", counted(len(known), "participant"), folder)
-    return tuple(scan for scan in scans if scan.participant_id not in known)
-
-
-def validation_count(people: int, fraction: float) -> int:
-    """Participants of the validation part: a share, at least two, so that there is something to compare."""
-    return max(2, round(people * fraction))
 
 
 def pretrain(
@@ -186,7 +126,9 @@ def pretrain(
     spec = configured_input(config)
     family_of(config.model).require_fits(spec.shape, config.model)
     scans, validation = parts_of(config, scans)
-    task = PretrainingTask(layout, scans, validation, spec, config, derived_seed(config.seed, STAGE))
+    task = PretrainingTask(
+        layout, scans, validation, spec, config, derived_seed(config.seed, STAGE), tail_people(config, scans)
+    )
     versions = registered_versions(layout, scans, config, digests)
     settings = dataclasses.replace(config.pretraining, without="")
     parameters = [
@@ -196,6 +138,7 @@ def pretrain(
         config.registration.resolution_mm,
         task.validation,
         task.seed,
+        task.tail,
     ]
     key = unit_key({scan.name: versions[scan.name] for scan in scans}, parameters, train_backbone)
     outputs = {name: getattr(layout.backbone, name) for name in ("weights", "description", "history")}
@@ -256,7 +199,9 @@ def _objective(task: PretrainingTask) -> Objective:
     settings = task.config.pretraining
     if settings.method == "masked":
         return masked_autoencoding(settings, task.seed)
-    return pretraining(settings, task.config.training.max_epochs, task.seed)
+    people = sorted({scan.participant_id for scan in task.scans})  # as they are numbered
+    tail = [person in task.tail for person in people] if task.tail else []
+    return pretraining(settings, task.config.training.max_epochs, task.seed, tail)
 
 
 def _fresh(task: PretrainingTask) -> tuple[StagedModel, Pretraining | MaskedAutoencoder]:

@@ -46,8 +46,15 @@ def temperature_of(settings: PretrainingConfig, epoch: int, epochs: int, seed: i
         only one, that of phase 0.7.
     seed : int
         For ``random``: even between the bounds.
+
+    Returns
+    -------
+    float
+        NaN for ``by-class``, where an epoch has two.
     """
     lowest, highest = settings.temperature, settings.highest_temperature
+    if settings.schedule == "by-class":
+        return math.nan
     if settings.schedule == "fixed":
         return lowest
     if settings.schedule == "random":

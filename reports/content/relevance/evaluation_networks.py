@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import method_title
+from heatlas.pipeline.cohort.people.long_tail import TAIL
 from heatlas.pipeline.evaluation.consensus.tables import FOLDS, SEVERAL
-from heatlas.pipeline.evaluation.representations.long_tail import TAIL
 from heatlas.pipeline.evaluation.representations.probes import PROBES
 from heatlas.pipeline.evaluation.representations.recognised import ALL
 from heatlas.pipeline.evaluation.representations.stage import BACKBONE

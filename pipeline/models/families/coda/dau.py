@@ -37,7 +37,7 @@ Bound = Literal["l2", "sq", "wb"]
 EPS = 1e-12
 """Added to squared norms, so that the root has a slope at empty patches."""
 VALUES_AT_ONCE = 2**25
-"""Products B x · Aᵀx that are held at a time; of a layer with more, units are computed in chunks."""
+"""Products B x · Aᵀx that are held at a time; a layer with more is computed in slabs of a volume."""
 
 Sides3 = tuple[int, int, int]
 
@@ -148,54 +148,56 @@ class CodaConv3d(DynamicLinear):
         """Responses (B, `out_channels`, ...), in float32 at least: products of three factors leave half precision."""
         with torch.autocast("cuda" if x.is_cuda else "cpu", enabled=False):
             x = x if x.dtype == torch.float64 else x.float()
-            reduced = None if self.bound == "wb" else self.held(self._conv(x, self.reduce_weight))
-            chunk = self._units_at_once(x)
-            if chunk >= self.out_channels:
-                return self._responses(x, reduced, 0, self.out_channels)
-            parts = [(start, start + chunk) for start in range(0, self.out_channels, chunk)]
-            answers = [self._again(partial(self._responses, start=a, end=b), x, reduced) for a, b in parts]
-            return torch.cat(answers, 1)
+            sides = [-(-side // step) for side, step in zip(x.shape[2:], self.stride, strict=True)]
+            values = self.out_channels * self.rank * sides[1] * sides[2]  # of one layer of voxels
+            if len(x) * sides[0] * values <= self.values_at_once:
+                return self._responses(x, self.padding)
+            thick = max(1, self.values_at_once // values)
+            return torch.cat([self._in_slabs(one, sides[0], thick) for one in torch.split(x, 1)])
 
-    def _responses(self, x: Tensor, reduced: Tensor | None, start: int, end: int) -> Tensor:
-        """Responses of some units."""
-        units, rows = slice(start, end), slice(start * self.rank, end * self.rank)
-        expand = self.expand_weight[rows]
-        patterns = expand.reshape(-1, self.rank, expand[0].numel())
-        products = self._by_unit(self._conv(x, expand))
-        if reduced is None:
-            own = self._by_unit(self.held(self._conv(x, self.reduce_weight[rows])))
+    def _in_slabs(self, x: Tensor, side: int, thick: int) -> Tensor:
+        """Responses of a volume, so many layers of voxels at a time, each with the border that its patches need."""
+        (kernel, step, border), (_, *others) = (self.kernel_size[0], self.stride[0], self.padding[0]), self.padding
+        work = partial(self._responses, padding=(0, others[0], others[1]))
+        wide = functional.pad(x, (0, 0, 0, 0, border, border))
+        ends = [(start * step, (min(start + thick, side) - 1) * step + kernel) for start in range(0, side, thick)]
+        return torch.cat([self._again(work, wide[:, :, start:end]) for start, end in ends], 2)
+
+    def _responses(self, x: Tensor, padding: Sides3) -> Tensor:
+        conv = partial(self._conv, x, padding=padding)
+        reduced = self.held(conv(self.reduce_weight))
+        patterns = self.expand_weight.reshape(self.out_channels, self.rank, -1)
+        products = self._by_unit(conv(self.expand_weight))
+        if self.bound == "wb":
+            own = self._by_unit(reduced)
             size = patterns.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
             scale = (own.square().sum(2) + self.eps).rsqrt() / size
             return (own * products).sum(2) * self.held(scale)
         vote = patterns.new_zeros(len(patterns), patterns.shape[2])
         if self.vote_weight is not None:
-            vote = self.vote_weight[units].flatten(1)
+            vote = self.vote_weight.flatten(1)
         bound: Literal["l2", "sq"] = "l2" if self.bound == "l2" else "sq"
         scale = bounding_scale(bound, squared_weight_norm(reduced, patterns, vote), self.eps)
         answer = (reduced[:, None] * products).sum(2)
         if self.vote_weight is not None:
-            answer = answer + self._conv(x, self.vote_weight[units])
+            answer = answer + conv(self.vote_weight)
         return answer * self.held(scale)
 
     def _by_unit(self, values: Tensor) -> Tensor:
         """Channels (B, n r, ...) of n units as (B, n, r, ...)."""
         return values.view(values.shape[0], -1, self.rank, *values.shape[2:])
 
-    def _conv(self, x: Tensor, filters: Tensor) -> Tensor:
-        return functional.conv3d(x, filters, None, self.stride, self.padding)
+    def _conv(self, x: Tensor, filters: Tensor, padding: Sides3) -> Tensor:
+        return functional.conv3d(x, filters, None, self.stride, padding)
 
-    def _units_at_once(self, x: Tensor) -> int:
-        voxels = math.prod(-(-side // step) for side, step in zip(x.shape[2:], self.stride, strict=True))
-        return max(1, self.values_at_once // (x.shape[0] * self.rank * voxels))
-
-    def _again(self, work: Callable[..., Tensor], *given: Tensor | None) -> Tensor:
+    def _again(self, work: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """The work, whose inner values are computed again in the backward pass rather than kept.
 
         Not while factors are recorded or replayed, which must happen once.
         """
         if self.mode in ("record", "replay") or not torch.is_grad_enabled():
-            return work(*given)
-        answer: Tensor = checkpoint(work, *given, use_reentrant=False, preserve_rng_state=False)
+            return work(x)
+        answer: Tensor = checkpoint(work, x, use_reentrant=False, preserve_rng_state=False)
         return answer
 
     def extra_repr(self) -> str:

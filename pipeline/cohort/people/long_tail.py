@@ -135,6 +135,46 @@ def by_class(class_of: Mapping[str, str], classes: Sequence[str] = ()) -> dict[s
     return {name: tuple(members[name]) for name in order}
 
 
+def long_tailed(
+    class_of: Mapping[str, str], ratio: float, classes: Sequence[str], seed: int = 0
+) -> dict[str, tuple[str, ...]]:
+    """Participants of each class whose number falls exponentially, drawn from all who have one of the classes.
+
+    Parameters
+    ----------
+    class_of : mapping of str to str
+        Class of each participant; those of other classes are left out.
+    ratio : float
+        Participants of the first class over those of the last, up to rounding.
+    classes : sequence of str
+        From the most frequent to the rarest.
+    seed : int
+
+    Raises
+    ------
+    UsageError, BadInputError
+        See `by_class` and `long_tailed_counts`.
+
+    Examples
+    --------
+    >>> people = {f"sub-{n}": ("AD", "CN", "MCI")[n % 3] for n in range(60)}
+    >>> {name: len(members) for name, members in long_tailed(people, 10, ["CN", "AD"]).items()}
+    {'CN': 20, 'AD': 2}
+    """
+    members = by_class({person: name for person, name in class_of.items() if name in classes}, classes)
+    counts = long_tailed_counts([len(people) for people in members.values()], ratio)
+    drawn = _drawn(members, seed)
+    return {name: tuple(sorted(people[:count])) for (name, people), count in zip(drawn.items(), counts, strict=True)}
+
+
+def _drawn(members: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
+    """Participants of each class in an order drawn by the seed."""
+    return {
+        name: [people[place] for place in generator(seed, "long tail", name).permutation(len(people))]
+        for name, people in members.items()
+    }
+
+
 def long_tailed_parts(
     class_of: Mapping[str, str], ratio: float, test_share: float = 0.25, classes: Sequence[str] = (), seed: int = 0
 ) -> LongTailedParts:
@@ -174,10 +214,7 @@ def long_tailed_parts(
             "or leave it out."
         )
     tested = min(max(1, round(test_share * len(members[smallest]))), len(members[smallest]) - 1)
-    drawn = {
-        name: [people[place] for place in generator(seed, "long tail", name).permutation(len(people))]
-        for name, people in members.items()
-    }
+    drawn = _drawn(members, seed)
     counts = long_tailed_counts([len(people) - tested for people in drawn.values()], ratio)
     ends = dict(zip(drawn, counts, strict=True))
     return LongTailedParts(

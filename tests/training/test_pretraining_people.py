@@ -1,0 +1,120 @@
+"""Who takes part in pre-training, and who has which temperature."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.training.checkpoints import EpochRecord
+from heatlas.pipeline.training.objectives.records import Batch, Context
+from heatlas.pipeline.training.pretraining.networks import Pretraining
+from heatlas.pipeline.training.pretraining.objectives import pretraining
+from heatlas.pipeline.training.pretraining.people import classes_of, parts_of, tail_people
+from heatlas.pipeline.training.pretraining.stage import PRETRAINING_TABLE, PretrainingTask, _history, _objective
+from heatlas.pipeline.training.selection import BestEpoch
+from heatlas.pipeline.training.trainer import Trained
+
+
+def cohort(**sizes: int) -> list[Scan]:
+    """As many people of each diagnosis, two scans each; the second of AD says MCI."""
+    scans = []
+    for name, size in sizes.items():
+        for number in range(size):
+            later = "MCI" if name == "AD" else name
+            for session, diagnosis in (("ses-1", name), ("ses-2", later)):
+                label = diagnosis if diagnosis != "MCI" else None
+                person = f"sub-{name}{number:02d}"
+                scans.append(Scan(person, session, f"{person}_{session}", None, diagnosis=diagnosis, label=label))
+    return scans
+
+
+def config(**settings):
+    return load_config(overrides={"pretraining": settings, "seed": 3})
+
+
+def drawn(scans: list[Scan], **settings) -> set[str]:
+    return {scan.participant_id for scan in parts_of(config(**settings), scans)[0]}
+
+
+def test_the_number_of_people_falls_from_class_to_class():
+    scans = cohort(AD=30, CN=40, MCI=20)
+    left, validation = parts_of(config(long_tail=["CN", "MCI", "AD"], long_tail_ratio=16.0), scans)
+    people = {scan.participant_id for scan in left}
+    assert Counter(person[4:-2] for person in people) == {"CN": 40, "MCI": 10, "AD": 2}  # 40 / 16 = 2.5
+    assert Counter(scan.participant_id for scan in left) == dict.fromkeys(people, 2)  # with all their scans
+    assert set(validation) < people
+    assert left == parts_of(config(long_tail=["CN", "MCI", "AD"], long_tail_ratio=16.0), scans)[0]
+
+
+def test_draws_are_nested_and_a_ratio_of_one_has_as_many_of_each():
+    scans = cohort(AD=30, CN=40, MCI=20)
+    few, more = (drawn(scans, long_tail=["CN", "AD"], long_tail_ratio=ratio) for ratio in (10.0, 4.0))
+    assert few < more
+    assert Counter(person[4:-2] for person in few) == {"CN": 40, "AD": 4}
+    assert Counter(person[4:-2] for person in drawn(scans, long_tail=["CN", "AD"])) == {"CN": 30, "AD": 30}
+    assert drawn(scans) == {scan.participant_id for scan in scans}
+
+
+def test_a_class_is_that_of_the_first_scan_and_nobody_without_one_is_of_the_tail():
+    scans = [*cohort(AD=2, CN=3), Scan("sub-x", None, "x", None)]
+    assert classes_of(scans) == {
+        "sub-AD00": "AD", "sub-AD01": "AD", "sub-CN00": "CN", "sub-CN01": "CN", "sub-CN02": "CN"
+    }  # fmt: skip
+    assert tail_people(config(schedule="by-class", tail_classes=["AD"]), scans) == ("sub-AD00", "sub-AD01")
+    assert tail_people(config(), scans) == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"schedule": "by-class", "tail_classes": ["ad"]}, BadInputError, r"nobody is of ad. Classes .* are AD, CN\."),
+        ({"schedule": "by-class", "tail_classes": ["AD", "CN"]}, BadInputError, "everybody is of these"),
+        ({"long_tail": ["CN", "FTD"]}, BadInputError, "pretraining.long_tail: class FTD has no participant"),
+        ({"long_tail": ["CN", "AD"], "long_tail_ratio": 90.0}, UsageError, r"the rarest would\s+have none"),
+        ({"tail_classes": ["AD"]}, UsageError, "tail_classes and .* go together"),
+        ({"schedule": "by-class"}, UsageError, "tail_classes and .* go together"),
+        ({"schedule": "by-class", "tail_classes": ["AD"], "method": "byol"}, UsageError, '"simclr" or "moco"'),
+        ({"long_tail_ratio": 10.0}, UsageError, "long_tail must name two classes"),
+        ({"long_tail": ["CN"]}, UsageError, "long_tail must name two classes"),
+        ({"long_tail": ["CN", "CN"]}, UsageError, "name each value once"),
+    ],
+)
+def test_what_cannot_be_drawn_is_named(settings, error, said):
+    with pytest.raises(error, match=said):
+        parts_of(config(**settings), cohort(AD=9, CN=12))
+
+
+def test_a_head_has_no_rate_of_its_own_where_there_are_no_classes():
+    own = load_config(overrides={"training": {"head_learning_rate_factor": 0.1}})
+    with pytest.raises(UsageError, match="must be 1"):
+        parts_of(own, cohort(AD=9, CN=12))
+
+
+def test_the_temperature_of_a_person_is_that_of_the_class_in_the_stage_and_its_history_has_none(tmp_path):
+    """People are numbered by name, so those with AD come first."""
+    settings = {"schedule": "by-class", "tail_classes": ["AD"], "dimensions": 6}
+    own, scans = config(**settings), tuple(cohort(AD=2, CN=2)[::2])
+    task = PretrainingTask(RunLayout(tmp_path), scans, (), configured_input(own), own, 1, tail_people(own, scans))
+    torch.manual_seed(0)
+    network = Pretraining([torch.nn.Conv3d(1, 4, 3)], 4, own.pretraining, 1, False)
+    people = torch.arange(4)
+    batch = Batch(torch.rand(8, 1, 5, 4, 6), people, people, epoch=1)
+    with torch.no_grad():
+        found = _objective(task).loss(network.eval(), batch, Context())[1]["loss"]
+        one = pretraining(replace(own.pretraining, schedule="fixed", tail_classes=()), 1, 1)
+        other = pretraining(replace(own.pretraining, schedule="fixed", tail_classes=(), temperature=1.0), 1, 1)
+        low, high = (each.loss(network, batch, Context())[1]["loss"] for each in (one, other))
+    assert torch.equal(found, torch.cat([low[:2], high[2:]]))
+    assert not torch.allclose(low, high)
+    record = EpochRecord(1, 0.5, 0.5, 0.5, 0.5)
+    PRETRAINING_TABLE.write(tmp_path / "history.tsv", _history(task, Trained(BestEpoch(), (record,), {})))
+    assert read_table(tmp_path / "history.tsv")["temperature"].isna().all()
