@@ -56,9 +56,10 @@ RECIPE = TrainingConfig(
 )  # fmt: skip
 TITLE = "CA-Stream"
 PREFACE = """\
-The networks of the first section, frozen, by `python benchmarks/patients_stream.py`: on each fold's convolutions two
+The networks of the first section, frozen, by `python benchmarks/patients_stream.py`: on each fold's convolutions
 heads are trained alike (10 epochs), a linear one after global average pooling (GAP) and one after CA-Stream from the
-first stage on. As in the source: the true class is explained at the last features, a map becomes a mask by its range,
+first stage on (projections: with linear maps of keys and values; queries: with a query for each class). As in
+the source: the true class is explained at the last features, a map becomes a mask by its range,
 what is hidden is air, insertion starts from the blurred scan; in per cent. Unlike it: founding networks of 64
 channels, two classes. Masked recognition is asked of everybody, curves of the first {curves} of each fold by
 name. Likeness: correlation over the brain of a person's maps with both heads; nearly the same: .9 and
