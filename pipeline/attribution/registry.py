@@ -49,7 +49,7 @@ ENTRIES: Sequence[Entry] = (
         spelling="Input × gradient",
     ),
     Entry(IntegratedGradients, "share of the difference in score to air; signed"),
-    Entry(SmoothGrad, "mean gradient over noisy copies of the volume", spelling="SmoothGrad"),
+    Entry(SmoothGrad, "mean gradient, or another map, over noisy copies of the volume", spelling="SmoothGrad"),
     Entry(SmoothInputTimesGradient, "value times gradient, smoothed", spelling="Input × gradient, smoothed"),
     Entry(SmoothIntegratedGradients, "integrated gradients, smoothed"),
     Entry(Cam, "channels weighted by a linear head after global pooling (refuses other heads)", "last", spelling="CAM"),

@@ -1,4 +1,7 @@
-"""AggAtt: mean maps of the best, the usual and the worst grids of every method, drawn from the arrays of the bench."""
+"""Grids: shares by depth, rank correlations of methods, and AggAtt.
+
+AggAtt shows mean maps of the best, the usual and the worst grids of every method, from the arrays of the bench.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from heatlas.pipeline.evaluation.grids.aggregated import EDGES
 from heatlas.reports.figures.gallery import Gallery
-from heatlas.reports.figures.style import house_style, warm
+from heatlas.reports.figures.style import BLUE, GREY, INK, ORANGE, VERMILION, house_style, new_figure, warm
+from heatlas.reports.words.numbers import fixed
 
 FORMS = ("svg", "png")
 COLUMN, ROW = 1.25, 1.35
@@ -58,4 +63,60 @@ def _figure(own: Mapping[str, NDArray], setting: str) -> Figure:  # type: ignore
     for column in range(bins):
         axes[0, column + 1].set_title(f"{EDGES[column]}-{EDGES[column + 1]} %", fontsize=8)
     figure.suptitle(f"{setting}: mean maps by rank of the grid; below each, its mean share", fontsize=9)
+    return figure
+
+
+LOOKS = {"GridPG": (BLUE, "o"), "DiFull": (VERMILION, "s"), "DiPart": (ORANGE, "^")}
+PER_ROW, CELL = 4, 0.25
+
+
+def draw_depth_curves(curves: pd.DataFrame) -> Figure:
+    """Share by relative depth, with intervals: a panel per method, a curve per setting, dashed what is chance.
+
+    `curves`: columns ``method``, ``title``, ``setting``, ``depth``, ``share``, ``ci_low``, ``ci_high`` and ``chance``;
+    deeper rows of a method later.
+    """
+    panels = list(curves.groupby("method", sort=False))
+    columns, rows = min(len(panels), PER_ROW), -(-len(panels) // PER_ROW)
+    figure = new_figure(2.2 * columns + 0.8, 1.9 * rows + 0.8)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    legend = {}
+    for ax, (_, own) in zip(axes, panels, strict=False):
+        for chance in own["chance"].unique():
+            ax.axhline(chance, color=GREY, lw=1, ls="--")
+        for setting, curve in own.groupby("setting", sort=False):
+            colour, marker = LOOKS[str(setting)]
+            errors = np.vstack([curve["share"] - curve["ci_low"], curve["ci_high"] - curve["share"]]).clip(min=0)
+            legend[setting] = ax.errorbar(
+                curve["depth"], curve["share"], np.nan_to_num(errors), color=colour, marker=marker, ms=4, lw=1.3,
+                elinewidth=1, capsize=2,
+            )  # fmt: skip
+        ax.set_title(own["title"].iloc[0], fontsize=7.5)
+        ax.set(xlim=(-0.06, 1.06), ylim=(-0.03, 1.06), xticks=[0, 0.5, 1])
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    figure.supxlabel("relative depth", fontsize=9)
+    figure.supylabel("share in the scan explained", fontsize=9)
+    figure.legend(list(legend.values()), list(legend), loc="outside upper center", ncols=len(legend))
+    return figure
+
+
+def draw_agreement(matrix: pd.DataFrame) -> Figure:
+    """Rank correlations of shares, -1 to 1, each map by each other one.
+
+    `matrix`: square, rows and columns named alike.
+    """
+    values, names = matrix.to_numpy(float), list(matrix.index)
+    side = CELL * len(names) + 2.2
+    figure = new_figure(side + 0.6, side)
+    ax = figure.subplots()
+    image = ax.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1)
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if abs(value) > 0.6 else INK
+        ax.text(column, row, fixed(value, 1), ha="center", va="center", fontsize=6, color=colour)
+    ax.set_xticks(range(len(names)), names, rotation=90, fontsize=6.5)
+    ax.set_yticks(range(len(names)), names, fontsize=6.5)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    figure.colorbar(image, ax=ax, label="rank correlation of shares", shrink=0.5)
     return figure

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
+
 import pytest
 import torch
 from gradient_toys import LinearScore, network, volumes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from heatlas.pipeline.attribution.gradient.smoothing import (
+    Averaged,
     SmoothGrad,
     SmoothInputTimesGradient,
     SmoothIntegratedGradients,
     gaussian_smooth,
     gaussian_weights,
+    mean_over_noise,
     noise_pattern,
-    smooth_gradient,
 )
-from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.methods import Method, attribute
+from heatlas.pipeline.attribution.perturbation.masking import Masking
 from heatlas.pipeline.run.errors import UsageError
 
 
@@ -126,7 +132,7 @@ def test_smoothgrad_without_noise_is_the_gradient(stage: int) -> None:
 def test_smoothgrad_of_a_square() -> None:
     """Gradient 2 (x + noise): the mean shows the noise, whose deviation is a share of the range of each volume."""
     x = torch.stack([torch.linspace(0, 1, 20_000), torch.linspace(0, 10, 20_000)]).double().view(2, 1, 1, 1, -1)
-    gradient = smooth_gradient(lambda a: (a**2).flatten(1).sum(1), x, samples=4, noise=0.1)
+    gradient = mean_over_noise(lambda copies, _: 2 * copies, x, samples=4, noise=0.1)
     noise = gradient / 2 - x
     deviations = noise.flatten(1).std(1)
     assert float(deviations[0]) == pytest.approx(0.1 / 2, rel=0.03)
@@ -143,6 +149,47 @@ def test_smoothgrad_written_out_is_signed_until_the_end() -> None:
     answer = attribute(model, x, 1, SmoothGrad(samples=5, noise=0.2, seed=7)).values
     torch.testing.assert_close(answer, torch.stack(gradients).mean(0).abs(), rtol=1e-10, atol=1e-14)
     assert not torch.allclose(answer, torch.stack(gradients).abs().mean(0))
+
+
+HIDDEN = Masking(baseline=0.3)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize(
+    ("of", "alone", "alphas"),
+    [
+        ("input-x-gradient", InputTimesGradient(), [1.0]),
+        (
+            "integrated-gradients",
+            IntegratedGradients(HIDDEN, steps=4, tolerance=math.inf),
+            [0.125, 0.375, 0.625, 0.875],
+        ),
+    ],
+)
+def test_smoothgrad_of_another_map_is_the_mean_of_the_signed_maps_of_noisy_copies(
+    of: Averaged, alone: Method, alphas: list[float], stage: int, batch: int
+) -> None:
+    model, x = network(), volumes()
+    before, after = nn.Sequential(*model.stages[:stage]), nn.Sequential(*model.stages[stage:])
+    features = before(x).detach()
+    start = torch.zeros(()) if of == "input-x-gradient" else before(torch.full_like(x[:1], 0.3)).detach()[0]
+    maps = torch.zeros(3, *features.shape, dtype=torch.float64)
+    for sample, one in itertools.product(range(3), range(len(x))):
+        spread = 0.2 * (features[one].max() - features[one].min())
+        copy = features[one] + spread * noise_pattern(features, 7, sample)
+        for alpha in alphas:
+            leaf = (start + alpha * (copy - start))[None].requires_grad_()
+            (slope,) = torch.autograd.grad(after(leaf)[0, 1], leaf)
+            maps[sample, one] += (copy - start) * slope[0] / len(alphas)
+    method = SmoothGrad(samples=3, noise=0.2, seed=7, of=of, steps=4, masking=HIDDEN, batch=batch)
+    answer = attribute(model, x, 1, method, stage, at_input_grid=False).values
+    torch.testing.assert_close(answer, maps.mean(0).sum(1, keepdim=True), rtol=1e-9, atol=1e-13)
+    assert float(answer.min()) < 0 < float(answer.max())
+    plain = attribute(model, x, 1, alone, stage, at_input_grid=False).values
+    assert not torch.allclose(answer, plain, rtol=0.1)
+    quiet = attribute(model, x, 1, dataclasses.replace(method, noise=0), stage, at_input_grid=False).values
+    torch.testing.assert_close(quiet, plain, rtol=1e-9, atol=1e-13)
 
 
 def test_noise_is_the_seed_and_nothing_else() -> None:
@@ -183,8 +230,10 @@ def test_kernel_must_be_odd(kernel: float) -> None:
         ("noise", 2),
         ("seed", -1),
         ("batch", 0),
+        ("steps", 0),
+        ("of", "grad-cam"),
     ],
 )
-def test_wrong_settings(setting: str, value: float) -> None:
+def test_wrong_settings(setting: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"smoothgrad: {setting} = "):
         SmoothGrad(**{setting: value})  # type: ignore[arg-type]

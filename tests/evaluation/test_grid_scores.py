@@ -317,6 +317,24 @@ def test_every_method_has_a_row_at_every_stage_or_says_why_not(kind: str, every:
     assert ("lrp composite gamma=0.25" in {one.name for one in asked}) == (kind == "needle")
 
 
+@pytest.mark.parametrize("every", [True, False])
+def test_smoothgrad_is_asked_of_all_three_maps(every: bool) -> None:
+    explanations = explanations_of_run(load_config(overrides={"attribution": {"methods": ["smoothgrad"]}}))
+    asked = asked_in_grids(explanations, CONTROLS, pooled().float(), CELL, "needle", every, GridsConfig(steps=2))
+    names = ["smoothgrad", "smoothgrad of=input-x-gradient", "smoothgrad of=integrated-gradients"]
+    stages = (0, 1, 2) if every else (0, 2)
+    assert [(one.name, one.stage) for one in asked] == [(name, stage) for stage in stages for name in names]
+    left_out = [(one.name, one.stage) for one in asked if one.note]
+    assert left_out == ([] if every else [(names[2], 0)])  # passes for each copy and each point
+    assert {one.method.steps for one in asked} == {2}  # type: ignore[attr-defined]
+    assert asked[-1].method.masking.inner == "zero"  # type: ignore[attr-defined]
+    table = grid_scores(pooled(), read, LAYOUT, GRIDS[:1], asked, ["GridPG"])
+    shares = table[table["stage"] == 0].set_index("method")["share"].dropna()
+    assert sorted(shares.index) == names[: 3 if every else 2]
+    assert shares.between(0, 1, inclusive="neither").all()
+    assert shares.nunique() == len(shares)
+
+
 def test_settings_of_the_literature_come_first_and_ours_name_themselves() -> None:
     asked = {
         (one.name, one.stage): one.method for one in asked_in_grids(USABLE, CONTROLS, pooled().float(), CELL, "needle")

@@ -8,21 +8,31 @@ parts before smoothing would keep the noise that smoothing cancels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.gradient.gradients import InputTimesGradient, Score, channel_sum, score_gradient
-from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.gradients import (
+    InputTimesGradient,
+    channel_sum,
+    input_times_gradient,
+    score_gradient,
+)
+from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients, path_integral
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.perturbation.masking import Masking
 from heatlas.pipeline.run.config.ranges import ODD, Count, Probability, Seed, at_least
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.seeds import derived_seed
 
 Kernel = Annotated[int, ODD, at_least(1)]
+Averaged = Literal["gradient", "input-x-gradient", "integrated-gradients"]
+Mapped = Callable[[Tensor, slice], Tensor]
+"""Maps, (B, C, d, h, w), of noisy copies of some of the volumes, and which these are."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class SmoothIntegratedGradients(IntegratedGradients):
 
 @dataclass(frozen=True)
 class SmoothGrad(CheckedSettings):
-    """SmoothGrad (Smilkov et al. 2017): the gradient averaged over noisy copies, then absolute and channel-summed.
+    """SmoothGrad (Smilkov et al. 2017): a map averaged over noisy copies.
 
     Noise is added to air and tissue alike, so the network sees volumes unlike any scan.
 
@@ -82,6 +92,14 @@ class SmoothGrad(CheckedSettings):
         which volumes share a batch.
     batch : int
         Volumes evaluated at once; affects memory, not the map.
+    of : {"gradient", "input-x-gradient", "integrated-gradients"}
+        What is averaged. The mean of the gradient is made absolute, then channel-summed; the others are signed. Input
+        times gradient is that of the noisy copy; integrated gradients lead from the volume's own baseline to it, so
+        that their mean sums to the mean score of the copies less that of the baseline.
+    steps : int
+        Points on each path of integrated gradients. That maps are complete is not checked.
+    masking : Masking
+        Baseline of integrated gradients, as in `IntegratedGradients`.
     """
 
     name: ClassVar[str] = "smoothgrad"
@@ -90,16 +108,29 @@ class SmoothGrad(CheckedSettings):
     noise: Probability = 0.15
     seed: Seed = 0
     batch: Count = 1
+    of: Averaged = "gradient"
+    steps: Count = 50
+    masking: Masking = field(default_factory=Masking)
 
     def maps(self, view: NetworkView) -> Tensor:
-        gradient = smooth_gradient(view.score, view.features, self.samples, self.noise, self.seed, batch=self.batch)
-        return gradient.abs()
+        mean = mean_over_noise(self._averaged(view), view.features, self.samples, self.noise, self.seed, self.batch)
+        return mean.abs() if self.of == "gradient" else mean
+
+    def _averaged(self, view: NetworkView) -> Mapped:
+        if self.of == "gradient":
+            return lambda copies, _: score_gradient(view.score, copies)
+        if self.of == "input-x-gradient":
+            return lambda copies, _: input_times_gradient(view.score, copies)
+        baseline = self.masking.hidden_features(view)
+        return lambda copies, volumes: (
+            path_integral(view.score, copies, baseline[volumes], self.steps, self.batch).attributions
+        )
 
 
-def smooth_gradient(
-    score: Score, features: Tensor, samples: int = 15, noise: float = 0.15, seed: int = 0, batch: int = 1
+def mean_over_noise(
+    mapped: Mapped, features: Tensor, samples: int = 15, noise: float = 0.15, seed: int = 0, batch: int = 1
 ) -> Tensor:
-    """Mean gradient over noisy copies of features (B, C, d, h, w); signed. Source: Smilkov et al. 2017, section 3.
+    """Mean map over noisy copies of features (B, C, d, h, w); signed. Source: Smilkov et al. 2017, section 3.
 
     Memory holds the sum and `batch` copies.
     """
@@ -110,7 +141,7 @@ def smooth_gradient(
         for start in range(0, len(features), batch):
             volumes = slice(start, start + batch)
             share = deviation[volumes].view(-1, *[1] * (features.dim() - 1))
-            mean[volumes] += score_gradient(score, features[volumes] + share * pattern) / samples
+            mean[volumes] += mapped(features[volumes] + share * pattern, volumes) / samples
     return mean
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import torch
@@ -16,6 +16,7 @@ from torch import nn
 
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
+from heatlas.pipeline.attribution.gradient.smoothing import Averaged, SmoothGrad
 from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.methods import Method
 from heatlas.pipeline.attribution.network_view import split_layers
@@ -23,6 +24,7 @@ from heatlas.pipeline.attribution.perturbation.masking import Masking
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.expected_gradients import IntegratedGradientsFromMean
+from heatlas.pipeline.attribution.targets import StartValue
 from heatlas.pipeline.evaluation.grids.composition import Kind
 from heatlas.pipeline.evaluation.grids.grid_scores import GridMethod
 from heatlas.pipeline.evaluation.grids.layout import Shape
@@ -125,6 +127,10 @@ def asked_in_grids(
                 continue
             built, sides = one.build(surroundings), _sides(model, cell, depth.stage)
             method = fitted(built, sides, depth.stage, settings)
+            if isinstance(method, SmoothGrad):
+                quick = kind == "needle" and not every
+                found += smoothgrad_study(method, depth, one.start, LEFT_OUT if quick and depth.stage == 0 else "")
+                continue
             kernels: tuple[int, ...] = ()
             if name in SMOOTHED and depth.stage == 0 and kind != "pair":
                 kernels = smoothing_kernels(min(cell))
@@ -153,7 +159,7 @@ def fitted(method: Method, sides: Sequence[int], stage: int | str = 0, settings:
         return dataclasses.replace(method, masks=settings.masks)
     if isinstance(method, IntegratedGradients):
         return dataclasses.replace(method, steps=settings.steps, tolerance=float("inf"))
-    if isinstance(method, IntegratedGradientsFromMean):
+    if isinstance(method, (IntegratedGradientsFromMean, SmoothGrad)):
         return dataclasses.replace(method, steps=settings.steps)
     return method
 
@@ -183,6 +189,17 @@ def smoothing_kernels(edge: int) -> tuple[int, ...]:
 def smoothed_name(name: str, kernel: int) -> str:
     """Name of a smoothed map in tables."""
     return f"smooth-{name} kernel={kernel}"
+
+
+def smoothgrad_study(method: SmoothGrad, depth: Depth, start: StartValue, slow: str = "") -> Iterator[GridMethod]:
+    """SmoothGrad of the gradient, and of the maps that the literature smooths, at one stage.
+
+    `slow`: why that of integrated gradients, with passes for each copy and point, is left out; empty if it is not.
+    """
+    for of in get_args(Averaged):
+        name = method.name if of == "gradient" else f"{method.name} of={of}"
+        note = slow if of == IntegratedGradients.name else ""
+        yield GridMethod(name, dataclasses.replace(method, of=of), depth.stage, start, depth=depth.relative, note=note)
 
 
 def lrp_study(depth: Depth, batch_norm: Any = "fold", gammas: Sequence[float] = GAMMAS) -> Iterator[GridMethod]:

@@ -30,7 +30,7 @@ AGREEMENT_TABLE = Table(
         "n_grids": GRIDS_TABLE.meanings["n_grids"],
     },
     "setting, kind of grid and two methods at their stages", "Do methods find the same grids easy?",
-    stage="evaluation", filled=("cohort", "setting", "method_a", "method_b", "n_grids"), on_pages=False,
+    stage="evaluation", filled=("cohort", "setting", "method_a", "method_b", "n_grids"),
 )  # fmt: skip
 
 INVARIANCE_TABLE = Table(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import method_title
@@ -19,6 +21,8 @@ from heatlas.reports.words.numbers import fixed, listing, mid_sentence, number, 
 
 ROWS = 12
 """Rows shown of each table; the others are in its file."""
+NAMED = 4
+"""Regions or methods named in a sentence."""
 ALPHA = 0.05
 _PAIRS = {
     FOLDS: "Other folds", "seed": "Other seeds", "epochs": "Other numbers of epochs", "family": "Other families",
@@ -29,6 +33,12 @@ _PROBES = {
                strict=True)),
     AGREEMENT: "Nearest other scan", SITE: "Site",
 }  # fmt: skip
+
+
+def named(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - NAMED
+    return listing(list(names)) if more <= 0 else f"{', '.join(names[:NAMED])} and {number(more)} more"
 
 
 def retraining(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:

@@ -5,48 +5,47 @@ A part that was not asked is one line with the command that asks it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.attribution.titles import map_title, method_title
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.evaluation import parts as bench_parts
 from heatlas.pipeline.evaluation.bench import part as bench
 from heatlas.pipeline.evaluation.bench.part import Shown
 from heatlas.pipeline.evaluation.bench.request import BenchRequest
 from heatlas.pipeline.evaluation.bench.table import ALL
-from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, KIND_OF
-from heatlas.pipeline.evaluation.grids.tables import ALL_METHODS
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.reports.analyses.evaluation_verdict import COHORTS, title_of
+from heatlas.reports.content.relevance.evaluation_grids import claims, draw_grids, grids
 from heatlas.reports.content.relevance.evaluation_networks import (
     ROWS,
     consensus,
     invariance,
+    named,
     representations,
     retraining,
 )
+from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.read.written_tables import TABLES
-from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number, signed
-
-NAMED = 4
-"""Regions or methods named in a sentence."""
+from heatlas.reports.words.numbers import count, fixed, mid_sentence, number, signed
 
 
 @dataclass(frozen=True)
 class EvaluationPart:
-    """One part of the evaluation: what was asked and found, in a few sentences, and its tables."""
+    """One part of the evaluation: what was asked and found, in a few sentences, its tables and its figures."""
 
     title: str
     text: str
     tables: tuple[PageTable, ...] = ()
+    figures: tuple[Picture, ...] = ()
 
 
 def shown_of_all() -> Mapping[Shown, bench.Part | None]:
@@ -68,7 +67,12 @@ def build(material: Material) -> Mapping[str, Any]:
         for declared, part in shown_of_all().items()
         if run.has(declared.table) or not _refused(part, run)
     }
-    return {"parts": [_part(run, declared, part) for declared, part in shown.items()]}
+    parts = [_part(run, declared, part) for declared, part in shown.items()]
+    drawn = [
+        _FIGURES[declared.table](material) if declared.table in _FIGURES and run.has(declared.table) else ()
+        for declared in shown
+    ]
+    return {"parts": [replace(part, figures=figures) for part, figures in zip(parts, drawn, strict=True)]}
 
 
 def _refused(part: bench.Part | None, run: RunRecord) -> bool:
@@ -92,12 +96,6 @@ def _part(run: RunRecord, shown: Shown, part: bench.Part | None = None) -> Evalu
     )
 
 
-def _named(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    more = len(names) - NAMED
-    return listing(list(names)) if more <= 0 else f"{', '.join(names[:NAMED])} and {number(more)} more"
-
-
 def _distractors(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
     """Maps by distractors, a table for each cohort."""
     sentences, tables = [], []
@@ -113,7 +111,7 @@ def _distractors(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTa
         tables.append(page_table(rows, [Column("title", "Map"), *columns], caption, ROWS))
         marked = of_cohort[(of_cohort["marked"].astype(str).str.lower() == "true") & (of_cohort["network"] == REAL)]
         by = {name: marked.loc[marked["distractor"] == name, "title"].tolist() for name in limits}
-        sentences.append("; ".join(f"{name}: {_named(titles) if titles else 'no map'}" for name, titles in by.items()))
+        sentences.append("; ".join(f"{name}: {named(titles) if titles else 'no map'}" for name, titles in by.items()))
         sentences[-1] = f"Marked in the {where}: {sentences[-1]}."
     text = (
         "A distractor is in the image but does not tell the classes apart, so no good map marks it. Values are "
@@ -127,7 +125,7 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
     table = table.assign(size=-table["interaction"].abs()).sort_values("size", kind="stable")
     either, both = table[table["ci_low"] > 0], table[table["ci_high"] < 0]
     phrases = [
-        f"{what} {_named([mid_sentence(region) for region in rows['group']])}"
+        f"{what} {named([mid_sentence(region) for region in rows['group']])}"
         for what, rows in (("either side suffices:", either), ("it needs both sides:", both))
         if len(rows)
     ]
@@ -138,9 +136,9 @@ def _interactions(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageT
     )
     people = count(int(table["n_participants"].max()), "participant")
     pairs = table["group"].str.contains(" + ", regex=False).any()
-    named = " Of a pair of regions the first stands under left, the second under right." * bool(pairs)
+    of_pairs = " Of a pair of regions the first stands under left, the second under right." * bool(pairs)
     text = (
-        f"The left side, the right side and both take the tissue of controls.{named} {summary} (intervals over "
+        f"The left side, the right side and both take the tissue of controls.{of_pairs} {summary} (intervals over "
         f"{people}, not corrected for {count(len(table), 'region')})."
     )
     columns = [
@@ -201,64 +199,6 @@ def _first_groups(run: RunRecord, name: str, cohort: str) -> list[str]:
     return str(names[0]).split("; ") if names else []
 
 
-def _grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
-    """Shares of each method at the input and at the last stage, beside chance; then what the literature claims."""
-    of_all = table["method"] == ALL_METHODS
-    known = table[~of_all & (table["kind"] == table["setting"].map(KIND_OF)) & ~_is_study(table["method"])]
-    rows = pd.DataFrame({"method": known["method"].unique()})
-    rows["title"] = rows["method"].map(method_title)
-    columns = [Column("title", "Method")]
-    for setting, of_setting in known[known["share"].notna()].groupby("setting", sort=False):
-        chance = fixed(of_setting["chance"].iloc[0])
-        last = of_setting[of_setting["stage"] > 0].sort_values("stage").groupby("method").last()
-        at_input = of_setting[of_setting["stage"] == 0].set_index("method")
-        for key, title, part in (("input", "at the input", at_input), ("last", "at the last stage", last)):
-            rows[f"{setting}_{key}"] = rows["method"].map(part["share"])
-            columns.append(numeric(f"{setting}_{key}", f"{setting}, {title} (chance {chance})", fixed))
-    columns = [column for column in columns if rows[column.key].notna().any()]
-    by = [column.key for column in columns[1:2]]
-    rows = rows.sort_values(by, ascending=False, kind="stable") if by else rows
-    pointing = known[(known["setting"] == "GridPG") & (known["stage"] == 0) & (known["ci_low"] > known["chance"])]
-    above = [method_title(name) for name in pointing["method"]]
-    refused = [
-        f" {setting}: {str(note).rstrip('.')}."
-        for setting, note in table.loc[of_all, ["setting", "note"]].dropna().drop_duplicates().itertuples(index=False)
-    ]
-    text = (
-        "Several scans stand side by side as one volume; the share is the part of a map that lies in the scan it "
-        "should explain (1 for a perfect map). In GridPG the network sees all scans, in DiFull each cell alone, in "
-        "DiPart all, but its head one. Above chance in GridPG at the input with the whole 95 % interval: "
-        f"{_named(above) if above else 'no method'}.{''.join(refused)}"
-    )
-    caption = "Mean shares over participants. Other stages, studies and intervals are in evaluation/grids.tsv."
-    return text, (page_table(rows, columns, caption, ROWS),)
-
-
-def _is_study(methods: pd.Series) -> pd.Series:
-    """Methods of the studies of smoothing and of LRP's settings, which have many rows."""
-    return methods.str.contains(r"kernel=|gamma=|beta=0\.", regex=True)
-
-
-def _claims(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
-    """Claims of the literature, those with an answer first."""
-    answers = table["holds"]
-    numbers = {name: int((answers == name).sum()) for name in ("yes", "no", "open")}
-    text = (
-        f"Claims of the literature about grids that could be asked here: {sum(numbers.values())}. Hold: "
-        f"{numbers['yes']}; do not hold: {numbers['no']}; open, as the interval is too wide: {numbers['open']}."
-    )
-    if constructed := int((answers == BY_CONSTRUCTION).sum()):
-        text += f" Could not fail, as the map is made so: {constructed}."
-    rows = table[answers.notna()].assign(order=answers.map({"no": 0, "yes": 1, "open": 2, BY_CONSTRUCTION: 3}))
-    rows = rows.sort_values("order", kind="stable")
-    columns = [
-        Column("claim", "Claim"), Column("holds", "Holds"), numeric("difference", "Difference of shares", signed),
-        numeric("ci_low", "From", signed), numeric("ci_high", "To", signed), numeric("n_participants", "Participants"),
-    ]  # fmt: skip
-    caption = "Claims that do not hold here, then those that do, with 95 % intervals over participants."
-    return text, (page_table(rows, columns, caption, ROWS),)
-
-
 def _as_it_is(name: str, run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
     """The first rows of a table without a view of its own."""
     declared = TABLES[name]
@@ -271,8 +211,10 @@ def _as_it_is(name: str, run: RunRecord, table: pd.DataFrame) -> tuple[str, tupl
 
 DISTRACTORS = Shown("Do maps mark what they should not?", "distractors")
 _VIEWS: Mapping[str, Callable[[RunRecord, pd.DataFrame], tuple[str, tuple[PageTable, ...]]]] = {
-    "distractors": _distractors, "interactions_of_sides": _interactions, "evidence_sources": _sources, "grids": _grids,
-    "grid_directions": _claims, "invariance": invariance, "retraining": retraining, "consensus": consensus,
+    "distractors": _distractors, "interactions_of_sides": _interactions, "evidence_sources": _sources, "grids": grids,
+    "grid_directions": claims, "invariance": invariance, "retraining": retraining, "consensus": consensus,
     "representations": representations,
 }  # fmt: skip
 """Tables with a view of their own."""
+_FIGURES: Mapping[str, Callable[[Material], tuple[Picture, ...]]] = {"grids": draw_grids}
+"""Tables with figures."""
