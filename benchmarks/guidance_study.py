@@ -85,9 +85,11 @@ class Condition:
         Map that is guided.
     teacher : str
         Condition whose network teaches; empty for none.
-    taught : {"grad-cam", "dynamic-weights"}
-        What students and teachers compare: Grad-CAM after the last stage, or W(x) at the input. The table has the
-        cosine of their Grad-CAM whatever they compare.
+    taught : {"grad-cam", "dynamic-weights", "attention-transfer"}
+        What students and teachers compare: Grad-CAM or attention after the last stage, or W(x) at the input. The table
+        has the cosine of their Grad-CAM whatever they compare.
+    mixup : float
+        Of scans that teacher and student see, as ``objective.mixup``.
     people : float
         Share of the people of each class to train with, at least one of each.
     others : bool
@@ -110,6 +112,7 @@ class Condition:
     map: str = "input-x-gradient"
     teacher: str = ""
     taught: str = "grad-cam"
+    mixup: float = 0.0
     people: float = 1.0
     others: bool = False
     family: ModelConfig = FOUNDING
@@ -131,6 +134,9 @@ def conditions() -> list[Condition]:
         Condition("kd+maps-25%", teacher="energy-brain", people=0.25, against="kd-25%"),
         Condition("kd-others", teacher="energy-brain", weight=0.0, others=True),
         Condition("kd+maps-others", teacher="energy-brain", others=True, against="kd-others"),
+        Condition("at", teacher="energy-brain", taught="attention-transfer"),
+        Condition("kd-mixup", teacher="energy-brain", weight=0.0, mixup=1.0),
+        Condition("kd+maps-mixup", teacher="energy-brain", mixup=1.0, against="kd-mixup"),
         Condition("l1-brain", "l1", weight=100.0),
         Condition("ppce-brain", "ppce"),
         Condition("rrr-brain", "rrr", weight=1e4),
@@ -178,8 +184,8 @@ def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Mo
         masks = dilated(cohort.masks[one.mask][None].float(), one.dilate)
         context = Context(masks=masks, annotated=annotated, reference=controls)
     elif teacher is not None:
-        stage = -1 if one.taught == "grad-cam" else 0
-        how = Distillation(weight=one.weight, map=one.taught, student_stage=stage, teacher_stage=stage)
+        stage = 0 if one.taught == "dynamic-weights" else -1
+        how = Distillation(weight=one.weight, map=one.taught, student_stage=stage, teacher_stage=stage, mixup=one.mixup)
         objective = distilled(objective, how, usual != "cross-entropy")
         context = Context(teacher=teacher)
         if one.others:

@@ -92,6 +92,13 @@ def test_p_of_change_over_visits_is_not_the_model_s(estimate, said):
      " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the labels "
      "(temperature 1), and its maps of contributions of the network's own linear map with weight 1 [@e2kd]. They saw "
      "scans of an unrelated cohort, not those of the training part."),
+    ({"kind": "distilled", "teacher": "run", "weight": 0.0, "mixup": 0.5},
+     " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the labels "
+     "(temperature 1), and its maps of Grad-CAM with weight 0 [@e2kd]. Both saw each scan mixed with another (MixUp, "
+     "α = 0.5) [@mixup]."),
+    ({"kind": "distilled", "teacher": "run", "map": "attention-transfer", "weight": 10.0},
+     " Networks learned the labels, and the maps of a teacher, the network of the same fold of another run: attention "
+     "(squared features summed over channels) [@attentiontransfer], with weight 10."),
     ({"kind": "guided", "map": "evidence", "regions": ("brain",), "annotated": 0.1},
      " Maps of expected gradients [@expectedgradients] from the mean control were guided into the mask of brain "
      "(energy loss, with weight 30, 10 % of the training participants) [@guidance]."),

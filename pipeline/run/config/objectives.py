@@ -19,14 +19,18 @@ class ObjectiveConfig:
     """Weight of the loss of the maps, relative to that of the task; 0 is the control that trains as long without it.
     Usual is what was studied with the brain as mask, by `loss`: 30 (energy), 100 (l1), 1 (ppce), 10,000 (rrr); 1 for
     other kinds."""
-    map: Literal["usual", "input-x-gradient", "grad-cam", "inherent", "dynamic-weights", "evidence"] = "usual"
+    map: Literal[
+        "usual", "input-x-gradient", "grad-cam", "inherent", "dynamic-weights", "attention-transfer", "evidence"
+    ] = "usual"
     """Map that is guided or compared. ``inherent``: contributions W(x) x of a B-cos or CoDA network.
-    ``dynamic-weights``, of distillation at the input: their weights W(x) of both channels. ``evidence``, of guidance at
-    the input: expected gradients from the mean control of the training part, one point in each step. Usual:
-    input-x-gradient; of distillation, as its source, dynamic-weights for B-cos (and CoDA) students, else grad-cam."""
+    ``dynamic-weights``, of distillation at the input: their weights W(x) of both channels. ``attention-transfer``, of
+    distillation after a stage: squared features summed over channels, beside the labels in place of the teacher's
+    answers. ``evidence``, of guidance at the input: expected gradients from the mean control of the training part, one
+    point in each step. Usual: input-x-gradient; of distillation, as its source, dynamic-weights for B-cos (and CoDA)
+    students, else grad-cam."""
     stage: Annotated[Literal["usual"] | int, at_least(-1)] = "usual"
     """Where it is made: 0 at the input, n after stage n of the network, -1 after the last stage with voxels. Usual: -1
-    for grad-cam, 0 for other maps."""
+    for grad-cam and attention-transfer, 0 for other maps."""
     loss: Literal["energy", "l1", "ppce", "rrr"] = "energy"
     """Loss of guidance: share of positive attribution inside the mask (energy), distance from the mask (l1), more
     inside (ppce), less outside (rrr)."""
@@ -55,6 +59,9 @@ class ObjectiveConfig:
     teacher need not fit in memory beside the student."""
     temperature: Annotated[float, between(0.01, 1000)] = 1.0
     """Softens the answers of teacher and student."""
+    mixup: Annotated[float, between(0, 100)] = 0.0
+    """Teacher and student see each scan mixed with another of its batch, by a share drawn from Beta(mixup, mixup); 0
+    for scans as they are."""
     distance: Literal["cosine", "mae", "mse", "intersection"] = "cosine"
     """Between the input gradient and the guided one."""
     guided_alone: bool = False
@@ -95,6 +102,23 @@ class ObjectiveConfig:
             (
                 not self.guided_alone or self.kind == "readable-gradients",
                 'objective.guided_alone needs objective.kind = "readable-gradients"',
+            ),
+            (
+                self.map != "attention-transfer"
+                or (self.kind == "distilled" and self.stage != 0)
+                or not self.uses_maps,
+                'objective.map = "attention-transfer" is for objective.kind = "distilled" after a stage: leave '
+                "objective.stage out (-1)",
+            ),
+            (
+                self.map != "attention-transfer" or not (self.scans or self.mixup),
+                'objective.map = "attention-transfer" learns the labels of single scans: leave objective.scans and '
+                "objective.mixup out",
+            ),
+            (
+                not self.mixup or (self.kind == "distilled" and not self.frozen),
+                'objective.mixup needs objective.kind = "distilled" and a teacher that sees each mixed scan '
+                "(objective.frozen = false)",
             ),
             (not self.frozen or self.kind == "distilled", 'objective.frozen needs objective.kind = "distilled"'),
             (

@@ -11,8 +11,8 @@ from torch.nn import functional
 from heatlas.pipeline.models.kept_volumes import KeptVolumes
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.training.objectives.guidance import KnownOutput, masks_of
-from heatlas.pipeline.training.objectives.guidance_losses import explanation_distance
-from heatlas.pipeline.training.objectives.maps_in_training import BatchMaps, explained_batch
+from heatlas.pipeline.training.objectives.guidance_losses import attention_distance, explanation_distance
+from heatlas.pipeline.training.objectives.maps_in_training import ATTENTION, BatchMaps, explained_batch
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
 
 
@@ -30,6 +30,8 @@ class Distillation:
         As of `pipeline.training.objectives.maps_in_training.explained_batch`.
     student_stage, teacher_stage : int
         Boundaries at which the maps are made; -1 the last stage with voxels.
+    mixup : float
+        Alpha of the distribution of `mixed`; 0 shows scans as they are.
     """
 
     temperature: float = 1.0
@@ -37,6 +39,19 @@ class Distillation:
     map: str = "grad-cam"
     student_stage: int = -1
     teacher_stage: int = -1
+    mixup: float = 0.0
+
+
+def mixed(volumes: Tensor, alpha: float) -> Tensor:
+    """Each volume (B, C, D, H, W) with the one before it in the batch, by one share for all of Beta(alpha, alpha).
+
+    The larger of share and 1 - share is that of the own volume: in a batch of random order that changes no
+    distribution, and what is logged of a scan is about most of what was seen. Torch's generator draws, which training
+    seeds in every epoch. Source: Zhang et al. 2018.
+    """
+    share = float(torch.distributions.Beta(alpha, alpha).sample())
+    share = max(share, 1 - share)
+    return share * volumes + (1 - share) * volumes.roll(1, 0)
 
 
 def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -69,9 +84,11 @@ def multi_label_distillation_loss(student: Tensor, teacher: Tensor, temperature:
 def distilled(task: Objective, distillation: Distillation, binary: bool = False) -> Objective:
     """Answers and maps of ``context.teacher`` in place of labels, which only validation uses.
 
-    Both networks see the same augmented volumes (maps of a `frozen` teacher move with them), and both are asked for the
-    class that the teacher finds. Maps are compared inside the brain, where the input is not 0: Grad-CAM or, of B-cos
-    networks, W(x) in the source (Parchami-Araghi et al. 2024), which compares them everywhere.
+    Both networks see the same augmented and `mixed` volumes (maps of a `frozen` teacher move with them), and both are
+    asked for the class that the teacher finds. Maps are compared inside the brain, where the input is not 0: Grad-CAM
+    or, of B-cos networks, W(x) in the source (Parchami-Araghi et al. 2024), which compares them everywhere.
+
+    Attention transfer, which the source compares with, has the loss of the task in place of the teacher's answers.
 
     Parameters
     ----------
@@ -87,12 +104,16 @@ def distilled(task: Objective, distillation: Distillation, binary: bool = False)
         When used without a teacher.
     """
     of_answers = multi_label_distillation_loss if binary else distillation_loss
+    of_labels = distillation.map == ATTENTION
+    distance = attention_distance if of_labels else explanation_distance
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
         if not torch.is_grad_enabled():
             return task.loss(model, batch, context)
         if context.teacher is None and context.answers is None:
             raise UsageError("objective: distillation needs a teacher (objective.teacher, the folder of a run).")
+        if distillation.mixup:
+            batch = replace(batch, volumes=mixed(batch.volumes, distillation.mixup))
         teacher = _answered(batch, context, distillation)
         if distillation.weight == 0:
             logits, maps = model(batch.volumes), None
@@ -105,12 +126,14 @@ def distilled(task: Objective, distillation: Distillation, binary: bool = False)
                 f"objective: the teacher has {teacher.logits.shape[1]} outputs and the student {logits.shape[1]}; take "
                 "a teacher of the same task."
             )
-        total = of_answers(logits.float(), teacher.logits.float(), distillation.temperature).mean()
+        total, logged = task.loss(KnownOutput(logits), batch, context)
+        if not of_labels:
+            total = of_answers(logits.float(), teacher.logits.float(), distillation.temperature).mean()
         if maps is not None:
             brain = (batch.volumes != 0).to(maps.dtype)
             brain = brain if maps.dim() == brain.dim() else brain[:, 0]  # W(x) has a channel for v and one for 1 - v
-            total = total + distillation.weight * explanation_distance(maps, teacher.maps, brain).mean()
-        return total, task.loss(KnownOutput(logits), batch, context)[1]
+            total = total + distillation.weight * distance(maps, teacher.maps, brain).mean()
+        return total, logged
 
     facts = {**task.facts, "distillation": vars(distillation)}
     return replace(task, name=f"distilled from a teacher, {task.name}", loss=loss, facts=facts)

@@ -68,7 +68,8 @@ def with_explanations(objective: Objective, config: Config, task: Task) -> Objec
 def distillation_of(config: Config) -> Distillation:
     """How a student is taught, from the settings."""
     maps = map_settings(config)
-    return Distillation(config.objective.temperature, maps.weight, maps.map, maps.stage, maps.stage)
+    wanted = config.objective
+    return Distillation(wanted.temperature, maps.weight, maps.map, maps.stage, maps.stage, wanted.mixup)
 
 
 def context_of(

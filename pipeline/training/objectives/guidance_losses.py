@@ -104,3 +104,17 @@ def explanation_distance(of_student: Tensor, of_teacher: Tensor, within: Tensor 
     known = (student.detach().norm(dim=1) > LEAST) & (teacher.norm(dim=1) > LEAST)
     safe = torch.where(known[:, None], student, torch.ones_like(student))
     return torch.where(known, 1 - functional.cosine_similarity(safe, teacher, dim=1, eps=LEAST), safe.new_zeros(()))
+
+
+def attention_distance(of_student: Tensor, of_teacher: Tensor, within: Tensor | None = None) -> Tensor:
+    """Squared distance of two maps that are divided by their lengths, (B,): twice `explanation_distance`.
+
+    The loss of attention transfer (Zagoruyko & Komodakis 2017, eq. 2, squared as in their code: the distance itself has
+    no gradient where maps agree).
+
+    Examples
+    --------
+    >>> attention_distance(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 2.0]])).tolist()
+    [2.0]
+    """
+    return 2 * explanation_distance(of_student, of_teacher, within)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.training.objectives.maps_in_training import ATTENTION
 
 WEIGHTS: Mapping[str, float] = {"energy": 30.0, "l1": 100.0, "ppce": 1.0, "rrr": 1e4}
 """Weight of guidance by its loss: those of docs/training_with_explanations.md, with the brain as mask."""
@@ -46,7 +47,7 @@ def map_settings(config: Config) -> MapSettings:
         if wanted.kind == "distilled":
             shown = "dynamic-weights" if _is_linear_map(config) else "grad-cam"
     if stage == "usual":
-        stage = -1 if shown == "grad-cam" else 0
+        stage = -1 if shown in ("grad-cam", ATTENTION) else 0
     return MapSettings(weight, shown, stage)
 
 

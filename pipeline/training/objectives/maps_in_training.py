@@ -37,10 +37,23 @@ def grad_cam(features: Tensor, gradient: Tensor) -> Tensor:
     return (weights * features).sum(1, keepdim=True).clamp(min=0)
 
 
+def attention_map(features: Tensor) -> Tensor:
+    """Squares of features (B, C, d, h, w) summed over channels (Zagoruyko & Komodakis 2017); no gradient is needed.
+
+    Examples
+    --------
+    >>> attention_map(torch.tensor([3.0, -4.0]).view(1, 2, 1, 1, 1)).flatten().tolist()
+    [25.0]
+    """
+    return features.pow(2).sum(1, keepdim=True)
+
+
 MAPS: Mapping[str, MapOf] = {"input-x-gradient": input_times_gradient, "grad-cam": grad_cam}
-"""From one gradient, by the name in ``[objective] map``; besides them ``inherent``, `WEIGHTS` and ``evidence``."""
+"""From one gradient, by the name in ``[objective] map``; besides them `WEIGHTS`, `ATTENTION`, inherent, evidence."""
 WEIGHTS = "dynamic-weights"
 """W(x) itself, which distillation compares, where ``inherent`` is W(x) x."""
+ATTENTION = "attention-transfer"
+"""Where features are large, whatever the output: `attention_map`, which distillation may compare."""
 POINTS = 8
 """On the way from the mean control to a scan, where a network is only measured; a training step draws one."""
 
@@ -80,7 +93,8 @@ def explained_batch(
         Output explained, (B,).
     kind : str
         One of `MAPS`; ``inherent``, contributions of a network that is one linear map for each scan; `WEIGHTS`, that
-        linear map itself, at the input; or ``evidence``, expected gradients from a mean control, at the input.
+        linear map itself, at the input; `ATTENTION`, behind a stage; or ``evidence``, expected gradients from a mean
+        control, at the input.
     stage : int
         Boundary: 0 the input, -1 the last stage with voxels.
     learning : bool
@@ -108,6 +122,8 @@ def explained_batch(
         )
     if kind in ("inherent", WEIGHTS):
         return _inherent(model, volumes, targets, place, kind == WEIGHTS, learning)
+    if kind == ATTENTION:
+        return _attention(model, volumes, place, learning)
     if kind == "evidence":
         assert reference is not None
         return _evidence(model, volumes, targets, reference.to(volumes), learning)
@@ -125,10 +141,7 @@ def explained_batch(
             f"the {kind} map at stage {stage} does not depend on the weights in a way that can be differentiated "
             "twice; choose an earlier stage."
         )
-    maps = MAPS[kind](features, gradient)
-    if place:
-        maps = interpolated(maps, placed_layers(split_layers(model, place)[0]), volumes.shape[2:])
-    return BatchMaps(logits, maps[:, 0])
+    return BatchMaps(logits, _at_input(MAPS[kind](features, gradient), model, place, volumes))
 
 
 def _parted(model: StagedModel, volumes: Tensor, place: int) -> tuple[Tensor, Sequence[nn.Module]]:
@@ -140,6 +153,27 @@ def _parted(model: StagedModel, volumes: Tensor, place: int) -> tuple[Tensor, Se
     for one in before:
         volumes = one(volumes)
     return volumes, after
+
+
+def _at_input(maps: Tensor, model: StagedModel, place: int, volumes: Tensor) -> Tensor:
+    """Maps (B, 1, d, h, w) of a boundary on the grid of the volumes, (B, D, H, W)."""
+    if place:
+        maps = interpolated(maps, placed_layers(split_layers(model, place)[0]), volumes.shape[2:])
+    return maps[:, 0]
+
+
+def _attention(model: StagedModel, volumes: Tensor, place: int, learning: bool) -> BatchMaps:
+    """Logits and `attention_map` from one forward pass; on the grid of the input, so that any two networks compare."""
+    features, rest = _parted(model, volumes, place)
+    if learning and not features.requires_grad:
+        raise UsageError(
+            f'objective.map = "{ATTENTION}": features at stage {place} do not depend on weights that learn; choose a '
+            "later stage (-1: the last)."
+        )
+    logits = features
+    for one in rest:
+        logits = one(logits)
+    return BatchMaps(logits, _at_input(attention_map(features), model, place, volumes))
 
 
 def _inherent(

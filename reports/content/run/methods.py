@@ -25,6 +25,7 @@ from heatlas.pipeline.run.plain_text import plain
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.pipeline.training.objectives.map_settings import map_settings
+from heatlas.pipeline.training.objectives.maps_in_training import ATTENTION
 from heatlas.reports.content.run.methods_statistics import analyses_text
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, listing, number, percent
@@ -380,11 +381,20 @@ def _explanations(config: Config) -> str:
         "inherent": "contributions of the network's own linear map",
         "dynamic-weights": "the weights of the network's own linear map",
         "evidence": "expected gradients [@expectedgradients] from the mean control",
+        ATTENTION: "attention (squared features summed over channels) [@attentiontransfer]",
     }[maps.map]
     if objective.kind == "distilled":
+        teacher = "a teacher, the network of the same fold of another run"
+        if maps.map == ATTENTION:
+            return f" Networks learned the labels, and the maps of {teacher}: {named}, {weight}."
         return (
-            " Networks learned the answers of a teacher, the network of the same fold of another run, instead of the "
+            f" Networks learned the answers of {teacher}, instead of the "
             f"labels (temperature {objective.temperature:g}), and its maps of {named} {weight} [@e2kd]."
+            + (
+                f" Both saw each scan mixed with another (MixUp, α = {objective.mixup:g}) [@mixup]."
+                if objective.mixup
+                else ""
+            )
             + (" They saw scans of an unrelated cohort, not those of the training part." if objective.scans else "")
         )
     where = "a given mask" if objective.mask else f"the mask of {listing(list(objective.regions))}"
