@@ -202,7 +202,7 @@ def tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
 
 def _difference(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
     """Mean over people of the difference, its interval, and in how many seeds it is above 0."""
-    change = per_person(own, name) - per_person(other, name)
+    change = (per_person(own, name) - per_person(other, name)).dropna()  # a constant network has no map
     low, high = participant_interval((change.to_numpy(),), np.mean, DRAWS, 0)
     means = [[found[name].mean() for _, found in side.groupby("seed")] for side in (own, other)]
     return f"{change.mean():+.3f}{_within(low, high, 3)}, {_rises(*means)}"

@@ -289,8 +289,8 @@ first, in per cent. {{minutes}}"""
 READABLE = """\
 Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py readable`: trained as in
 the first section, with input gradients that are to be like guided ones. As in the source: distances, and weights over
-four decades; unlike it: two classes, 4 mm. In per cent: masked recognition of the true class as in "CAM methods"; insertion
-and deletion of the first eight by name. Weight 0 is the usual training. {minutes}"""
+four decades; unlike it: two classes, 4 mm. In per cent: masked recognition of the true class as in "CAM methods", and
+insertion and deletion of the first eight by name. Weight 0 is the usual training. {minutes}"""
 STUDIES = {
     "own": Study("Networks that explain themselves", OWN, own_recipes, own_pairs),
     "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
