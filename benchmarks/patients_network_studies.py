@@ -163,7 +163,9 @@ PROBES = f"""\
 On each fold's frozen network, trained from the labels as in the first section (founding) or as `bcos-simple`, by
 `python benchmarks/patients_networks.py probes`: heads of one layer (linear) and three (MLP, B-cos), ten epochs of
 cross-entropy (CE) or binary cross-entropy (BCE), as in the source. Unlike the source: backbones that know the
-labels, two classes. {GRIDS} Of the first four of each fold by name, in the brain: Gini index and entropy (bits) of the
+labels, two classes.
+{GRIDS}
+Of the first four of each fold by name, in the brain: Gini index and entropy (bits) of the
 positive values of a map of the true class, and the mean probability of that class while voxels go, the least important
 first, in per cent."""
 READABLE = """\

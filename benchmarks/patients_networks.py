@@ -149,6 +149,7 @@ def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
 
 def section(rows: pd.DataFrame, study: Study) -> str:
     """Means by recipe and measure and seed, then the differences."""
+    rows = rows[rows["measure"].map(shown)]
     lines = [
         study.preface,
         "",
