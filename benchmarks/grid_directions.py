@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 from sections import write_section
 
-from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, NEAR, directions
+from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, DIRECTIONS_TABLE, NEAR, directions
 from heatlas.pipeline.evaluation.grids.stage import claims_about, read_scores
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 
@@ -69,11 +69,13 @@ def main() -> None:
     print(holds.join(table.rename(columns={"holds": "together"})).round(2).to_csv(sep="\t"))
     if options.page:
         lines = ["| claim | people | seeds | difference (95 %) | |", "|---|---|---|---|---|"]
-        for name, one in pooled[pooled["difference"].notna() & pooled["ci_low"].notna()].iterrows():
+        for name, one in pooled[pooled["difference"].notna() & (pooled["holds"] != BY_CONSTRUCTION)].iterrows():
             each = [float(own.loc[name, "difference"]) for own in answers.values()]
-            said = verdict(each, one["ci_low"], one["ci_high"], one["expected"] == "near")
+            alike = pd.isna(one["ci_low"])  # everybody has the same difference
+            low, high = (one["difference"] if alike else one[side] for side in ("ci_low", "ci_high"))
+            said = verdict(each, low, high, one["expected"] == "near")
             shown = ", ".join(f"{value:.3f}" for value in each)
-            within = f"{one['difference']:.3f} ({one['ci_low']:.3f} to {one['ci_high']:.3f})"
+            within = f"{one['difference']:.3f} ({'of everybody' if alike else f'{low:.3f} to {high:.3f}'})"
             lines.append(f"| {name} | {one['n_participants']} | {shown} | {within} | {said} |")
         write_section(options.page, TITLE, "\n".join([PREFACE, "", *lines]), HEADING)
 

@@ -159,7 +159,9 @@ def conditions() -> list[Condition]:
     ]
 
 
-def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Module | None, work: Path) -> StagedModel:
+def trained(
+    cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Module | None, work: Path, epochs: int
+) -> StagedModel:
     """A network of one condition, fold and seed; the same initial weights and order of scans in every condition."""
     shape = tuple(cohort.volumes.shape[2:])
     learning, selecting, _ = parts_of(cohort.positive, fold, seed)
@@ -171,7 +173,8 @@ def trained(cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Mo
         own = cohort.volumes[torch.from_numpy(people), torch.from_numpy(marks[people].astype(int))]
         return LabelledVolumes(own[:, None].to(STORED), torch.from_numpy(labels[people].astype(np.int64)))
 
-    training, recipe = part(learning), replace(RECIPE, balance_classes=True)
+    training = part(learning)
+    recipe = replace(RECIPE, balance_classes=True, max_epochs=epochs, min_epochs=epochs)
     usual = family_of(one.family).loss
     objective = objective_of(task_of(CohortConfig()), recipe, training.targets, usual)
     context = Context()
@@ -269,12 +272,14 @@ def box_of(mask: torch.Tensor) -> torch.Tensor:
     return filled
 
 
-def study(cohort: Cohort, out: Path, seeds: Sequence[int], wanted: Sequence[Condition]) -> None:
+def study(
+    cohort: Cohort, out: Path, seeds: Sequence[int], wanted: Sequence[Condition], epochs: int, folds: int
+) -> None:
     """Train and measure whatever is not done yet."""
     everything = {one.name: one for one in conditions()}
     for one in wanted:
         for seed in seeds:
-            for fold in range(FOLDS):
+            for fold in range(folds):
                 weights, table = (out / f"{one.name}_seed-{seed}_fold-{fold}{end}" for end in (".pt", ".tsv"))
                 if table.is_file() and weights.is_file():
                     continue
@@ -287,7 +292,7 @@ def study(cohort: Cohort, out: Path, seeds: Sequence[int], wanted: Sequence[Cond
                     )
                     teacher.eval().requires_grad_(False)
                 begun = time.process_time()
-                model = trained(cohort, one, fold, seed, teacher, out / "checkpoint.safetensors")
+                model = trained(cohort, one, fold, seed, teacher, out / "checkpoint.safetensors", epochs)
                 torch.save(model.state_dict(), weights)
                 _, selecting, testing = parts_of(cohort.positive, fold, seed)
                 rows = measured(cohort, model, teacher, one, testing).assign(part="test")
@@ -319,11 +324,13 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
     parser.add_argument("--only", nargs="+", default=[], metavar="CONDITION")
+    parser.add_argument("--epochs", type=int, default=RECIPE.max_epochs)
+    parser.add_argument("--folds", type=int, default=FOLDS, help="the first ones only")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     wanted = [one for one in conditions() if not arguments.only or one.name in arguments.only]
     torch.set_num_threads(1)
-    study(load(arguments.run), arguments.out, arguments.seeds, wanted)
+    study(load(arguments.run), arguments.out, arguments.seeds, wanted, arguments.epochs, arguments.folds)
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
     rows = kept(rows)
     rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.3g")

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from guidance_study import Condition
 
 GROUPED = ("against_training", "mean_accuracy", "as_in_training")
+COMPARED = (
+    ("energy-brain", "l1-brain"), ("energy-brain", "ppce-brain"), ("energy-brain", "rrr-brain"),
+    ("bcos", "energy-brain"), ("energy-10%", "energy-brain"),
+)  # fmt: skip
+"""Conditions that claims compare, beside each with what it is against."""
 
 
 def tested(rows: pd.DataFrame) -> GroupAnswers:
@@ -77,13 +82,23 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "Differences (95 % interval over people, seeds averaged; seeds in which it rises)", ""]
     lines += _head(
-        "condition", "minus", "EPG", "worst group", "against training", "mean of four", "as in training", *students
+        "condition",
+        "minus",
+        "EPG",
+        "worst group",
+        "against training",
+        "mean of four",
+        "as in training",
+        "IoU",
+        *students,
     )
-    for one in wanted:
-        other, own = by_name.get(one.against), by_name.get(one.name)
-        if other is None or own is None or one.name == one.against:
+    named = {one.name: one for one in wanted}
+    pairs = [(one.name, one.against) for one in wanted] + [pair for pair in COMPARED if pair[0] in named]
+    for name, against in pairs:
+        other, own, one = by_name.get(against), by_name.get(name), named[name]
+        if other is None or own is None or name == against:
             continue
-        cells = [one.name, one.against, _difference(own, other, f"epg_{one.mask}"), _worst(own, other)]
+        cells = [name, against, _difference(own, other, f"epg_{one.mask}"), _worst(own, other)]
         cells += [_grouped(own, other, name) for name in GROUPED]
         if one.teacher and other["cosine"].notna().all():
             cells.append(_difference(own, other, "cosine"))
@@ -95,6 +110,8 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
                 )
         else:
             cells += [""] * len(students)
+        iou = f"iou_{one.mask}"
+        cells.append(_difference(own, other, iou) if iou in own else "")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -129,7 +146,7 @@ def tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
 
 def _difference(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
     """Mean over people of the difference, its interval, and in how many seeds it is above 0."""
-    change = per_person(own, name) - per_person(other, name)
+    change = (per_person(own, name) - per_person(other, name)).dropna()  # a constant network has no map
     low, high = participant_interval((change.to_numpy(),), np.mean, DRAWS, 0)
     means = [[found[name].mean() for _, found in side.groupby("seed")] for side in (own, other)]
     return f"{change.mean():+.3f}{_within(low, high, 3)}, {_rises(*means)}"

@@ -42,7 +42,7 @@ from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import run_jobs
-from heatlas.pipeline.training.checkpoints import remove_checkpoint
+from heatlas.pipeline.training.stage import remove_checkpoints
 
 REGISTERED = "registered"
 POSTHOC = ("deeplift", "lrp", "input-x-gradient")
@@ -150,7 +150,7 @@ def trained(work: Workplace, found: Networks, cohort: JudgedCohort) -> float:
     for one in outcomes:
         if not one.ok:
             raise RuntimeError(f"{one.job.unit}: {one.message}")
-        remove_checkpoint(one.job.arguments[0].checkpoint)
+        remove_checkpoints(one.job.arguments[0])
     return (time.perf_counter() - started) / 60
 
 

@@ -55,6 +55,8 @@ def load(run: Path) -> Cohort:
         (firsts if scan.label in task.outputs else unlabelled).setdefault(scan.participant_id, scan)
 
     def read(scans: Mapping[str, Scan]) -> torch.Tensor:
+        if not scans:
+            return torch.zeros(0, *(side // factor for side in spec.shape))
         files = [layout.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in scans.values()]
         volumes = np.stack([read_network_volume(own, spec) for own in files])
         return functional.avg_pool3d(torch.from_numpy(volumes)[:, None], factor)[:, 0]

@@ -1,0 +1,180 @@
+"""Recipes, differences and words of the studies of `patients_networks.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import pandas as pd
+from inherent_runs import Recipe, Workplace
+from inherent_search import BCE, BEST, FOUNDING, GOOD, bcos
+from probes import BACKBONES, backbone_of, probes
+
+Pair = tuple[str, str, str, str, str]
+"""Claim, recipe and measure of the first side, and of the second: empty for chance."""
+POSTHOC = ("gradient", "input-x-gradient", "integrated-gradients", "grad-cam")
+CAMS = ("grad-cam", "score-cam")
+NEEDLES = {"evaluation": {"grids": {"kinds": ["needle"]}}}
+DISTANCES = ("mse", "mae", "intersection")
+"""Of readable gradients, beside the cosine."""
+TEN_EPOCHS = {"max_epochs": 10, "min_epochs": 10}
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """What is asked of the networks of some recipes.
+
+    Parameters
+    ----------
+    title, preface : str
+        Of the section.
+    recipes : callable
+        Those of a seed.
+    pairs : callable
+        From means by (recipe, measure), the differences that the claims are about.
+    grids : bool
+        Whether maps are asked for in grids.
+    whole : int
+        First of each fold, by name, whose maps are judged for sparsity and while places are taken away.
+    cams : tuple of str
+        Methods of masked recognition, asked of everybody.
+    curves : int
+        First of each fold, with insertion and deletion.
+    """
+
+    title: str
+    preface: str
+    recipes: Callable[[Workplace, int], Sequence[Recipe]]
+    pairs: Callable[[pd.DataFrame], Iterator[Pair]]
+    grids: bool = True
+    whole: int = 0
+    cams: tuple[str, ...] = ()
+    curves: int = 0
+
+
+def own_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
+    """B-cos over B, a CoDA network, and conventional networks with and without global pooling and biases."""
+    maps = {"attribution": {"settings": ["inherent:compare=nothing"]}, **NEEDLES}
+    both = {"evaluation": {"grids": {"kinds": ["needle", "corner"]}}}
+    best = dataclasses.replace(
+        BEST, name="B-cos, B 1.5", settings={**BEST.settings, **maps}, methods=("inherent", *POSTHOC)
+    )
+    plain = ("guided-backpropagation", *POSTHOC)
+    return (
+        best,
+        dataclasses.replace(FOUNDING, settings=NEEDLES, methods=(*plain, "lrp")),
+        Recipe("CoDA-S", {"model": {"architecture": "coda-s"}, **maps}, ("inherent", *POSTHOC)),
+        Recipe("ResNet-10", {"model": {"architecture": "resnet10", "width": 0.25}, **both}, plain),
+        *(bcos(f"B-cos, B {b:g}", BCE, b=b, **GOOD) for b in (1.0, 2.0, 2.5)),
+        Recipe(
+            "founding, no biases",
+            {"model": {"bias": False}, "training": {"learning_rate": 1e-3, "max_epochs": 40, "min_epochs": 30}},
+        ),
+    )
+
+
+def own_pairs(means: pd.DataFrame) -> Iterator[Pair]:
+    """Differences of the claims about networks that explain themselves."""
+    measures = means.groupby("recipe")["measure"].unique()
+    first = {"B-cos, B 1.5": ("B8, B11", "B9, B10"), "CoDA-S": ("K4", "K5")}
+    inherent = "share: inherent at 0"
+    for name, (same, other) in first.items():
+        if name not in measures:
+            continue
+        for measure in sorted(one for one in measures[name] if one.startswith("share") and one != inherent):
+            yield same, name, inherent, name, measure
+        for rival in ("founding", "ResNet-10"):
+            for measure in sorted(one for one in measures.get(rival, ()) if one.startswith("share")):
+                yield other, name, inherent, rival, measure
+    for measure in sorted(set(measures.get("B-cos, B 1.5", ())) & set(measures.get("founding", ()))):
+        if measure.startswith("share"):
+            yield "B12", "B-cos, B 1.5", measure, "founding", measure
+    yield "B13", "B-cos, B 1.5", "top: inherent at 0", "B-cos, B 1.5", inherent
+    for method in ("gradient", "guided-backpropagation"):
+        yield "A13", "ResNet-10", f"share: {method} at 1", "", ""
+    ixg = "share: input-x-gradient at"
+    yield "A10", "ResNet-10", f"DiPart {ixg} 1", "ResNet-10", f"DiFull {ixg} 1"
+    yield "A11", "ResNet-10", f"DiPart {ixg} 1", "ResNet-10", f"DiPart {ixg} 0"
+    for b in (1, 2, 2.5):
+        yield "B5", f"B-cos, B {b:g}", "correct", "B-cos, B 1.5", "correct"
+    yield "B6", "B-cos, B 1.5", "correct", "founding", "correct"
+    yield "B7", "B-cos, B 1.5", "correct", "founding, no biases", "correct"
+    for rival in ("founding", "ResNet-10"):
+        yield "K17", "CoDA-S", "correct", rival, "correct"
+
+
+def probe_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
+    """Heads and losses on the frozen networks of the founding family, then on B-cos networks."""
+    found = [one for name in BACKBONES for one in probes(backbone_of(work, BACKBONES[name], seed), name)]
+    return [
+        dataclasses.replace(one, settings={**one.settings, "training": {**one.settings["training"], **TEN_EPOCHS}})
+        for one in found
+    ]
+
+
+def probe_pairs(means: pd.DataFrame) -> Iterator[Pair]:
+    """Binary cross-entropy less cross-entropy for each head; deeper heads less linear ones for each loss."""
+    measures = means.groupby("recipe")["measure"].unique()
+    for name in measures.index:
+        body, head, loss = name.split(", ")
+        other = f"{body}, {head}, CE"
+        if loss == "BCE" and other in measures:
+            for one in sorted(set(measures[name]) & set(measures[other])):
+                yield "BCE less CE", name, one, other, one
+        linear = f"{body}, linear, {loss}"
+        if head != "linear" and linear in measures:
+            for one in sorted(set(measures[name]) & set(measures[linear])):
+                if one.startswith(("share", "correct")):
+                    yield "P10, P11, P12", name, one, linear, one
+
+
+def readable_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
+    """Weight 0, the usual weight, others over four decades, and four distances."""
+
+    def recipe(name: str, **settings: object) -> Recipe:
+        return Recipe(name, {"objective": {"kind": "readable-gradients", **settings}})
+
+    weights = [recipe(f"weight {value:g}", weight=value) for value in (0.0, 1e-3, 1.0, 10.0)]
+    return (weights[0], recipe("cosine"), *(recipe(name, distance=name) for name in DISTANCES), *weights[1:])
+
+
+def readable_pairs(means: pd.DataFrame) -> Iterator[Pair]:
+    """Each recipe less weight 0."""
+    for name in means["recipe"].unique():
+        if name != "weight 0":
+            for measure in means.loc[means["recipe"] == name, "measure"].unique():
+                yield "R1 to R6", name, measure, "weight 0", measure
+
+
+GRIDS = """\
+Grids: 2 × 2 × 1 test scans of a fold side by side, the most confident of those recognised, one grid for each class and
+fold; share of positive attribution in the cell of the class, from the logit, in per cent; chance is 25. `at 0` is the
+input, `at 1` the last stage; `top`: the largest 2.5 % of the values alone. Each network is confident of other people,
+so two networks are compared over those whom both have in a cell. `correct`: per cent of people whom the answer is right
+of, chance 50."""
+OWN = f"""\
+The people and folds of the first section at 4 mm, by `python benchmarks/patients_networks.py own`, one network a fold.
+B-cos: `bcos-simple` by binary cross-entropy; founding, CoDA-S (`coda-s`) and ResNet-10 (`resnet10`, width .25) by the
+recipe `patients`; "no biases": the founding network without biases and normalisation, 40 epochs. ResNet-10 and CoDA-S
+were trained for the first two folds of each seed only. Unlike the sources: two classes, small networks.
+{GRIDS}
+B-cos and founding networks of seed 43 were seen in grids before the rest had run."""
+PROBES = f"""\
+On each fold's frozen network, trained from the labels as in the first section (founding) or as `bcos-simple`, by
+`python benchmarks/patients_networks.py probes`: heads of one layer (linear) and three (MLP, B-cos), ten epochs of
+cross-entropy (CE) or binary cross-entropy (BCE), as in the source. Unlike the source: backbones that know the
+labels, two classes.
+{GRIDS}
+Of the first four of each fold by name, in the brain: Gini index and entropy (bits) of the
+positive values of a map of the true class, and the mean probability of that class while voxels go, the least important
+first, in per cent."""
+READABLE = """\
+Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py readable`: trained as in
+the first section, with input gradients that are to be like guided ones. As in the source: distances, and weights over
+four decades; unlike it: two classes, 4 mm. In per cent: masked recognition of the true class as in "CAM methods", and
+insertion and deletion of the first eight by name. Weight 0 is the usual training."""
+STUDIES = {
+    "own": Study("Networks that explain themselves", OWN, own_recipes, own_pairs),
+    "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
+    "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
+}

@@ -1,0 +1,199 @@
+"""Claims about kinds of networks, their probes and their own maps, asked of patients: one cohort, the same folds.
+
+    python benchmarks/patients_networks.py own RUN OUT --seeds 43 44 45 --page PAGE
+    python benchmarks/patients_networks.py probes RUN OUT --seeds 43 44 45 --page PAGE
+
+RUN is a registered run of `benchmarks/patients.py`; it is only read.
+
+own        B-cos and CoDA networks beside conventional ones: answers, and their own maps in grids beside post-hoc maps
+probes     heads of both losses on frozen networks: answers, grids, sparsity, and what the least important places do
+readable   networks trained with readable gradients beside weight 0: answers and masked recognition of CAM methods
+
+OUT/people.tsv keeps a row per recipe, seed, person and measure; the same command continues. Differences are over
+people, each by the mean of the seeds, with an interval; the page shows every seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from inherent_runs import Recipe, Workplace, networks, trained
+from patients_cams import judged as masked
+from patients_network_studies import STUDIES, Pair, Study
+from sections import write_section
+from torch import Tensor
+
+from heatlas.pipeline.attribution.entry import RunContext
+from heatlas.pipeline.attribution.methods import attribute_all
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.consensus.networks import Networks
+from heatlas.pipeline.evaluation.grids.directions import by_participant
+from heatlas.pipeline.evaluation.grids.stage import evaluate_grids, read_scores
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
+from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
+from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.work.executors import open_executor
+
+HEADING = "Claims asked of patients"
+KEYS = ["recipe", "seed", "person"]
+STEPS = 20
+CHANCE = 0.25
+"""Of the share in a grid of four cells."""
+
+
+def shown(measure: str) -> bool:
+    """Whether a measure is on the page: not each kernel of smoothing, value of β and setting of LRP, nor each `top`."""
+    left_out = re.search(r"smooth|bias=false|from=air|beta=(?!0 )|gamma=0.01|^logit", measure)
+    return not left_out and ("top: " not in measure or "inherent" in measure)
+
+
+def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe) -> Iterator[dict[str, object]]:
+    """Measures of every test person by the network that has not seen them."""
+    explanations = [dataclasses.replace(one, start="logit") for one in recipe.explanations(found.config)]
+    for fold in cohort.tested_folds:
+        loaded = load_model(found.layout.fold(fold.index))
+        context = RunContext(cohort.atlas, loaded.input.box, None)
+        own = sorted((scan for scan in cohort.scans if cohort.fold_of(scan) == fold.index), key=lambda s: s.scan_id)
+        for place, scan in enumerate(own):
+            files = cohort.layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
+            volume, target = (
+                torch.from_numpy(read_network_volume(files, loaded.input))[None, None],
+                int(scan in cohort.positive),
+            )
+            with torch.no_grad():
+                logits = loaded.model(volume)[0]
+            row = {"correct": 100.0 * (int(logits.argmax()) == target), "logit": float(logits[1] - logits[0])}
+            for name in study.cams:
+                rest = ("insertion", "deletion") if place < study.curves else ()
+                scores, _ = masked(loaded, volume, volume[0, 0] != 0, target, name, rest)
+                row |= {f"{score}: {name}": value for score, value in scores.items() if score != "seconds"}
+            for asked in explanations if place < study.whole else ():
+                method = asked.build(context)
+                maps = attribute_all(loaded.model, volume, target, method, asked.stage_in(loaded.model), asked.start)
+                for name, one in zip(asked.names, maps, strict=True):
+                    row |= {
+                        f"{score}: {name}": value
+                        for score, value in shape(loaded.model, volume, target, one.values[0, 0]).items()
+                    }
+            yield {"person": scan.participant_id, **row}
+
+
+def shape(model: torch.nn.Module, volume: Tensor, target: int, values: Tensor) -> dict[str, float]:
+    """Sparsity of a map's positive values in the brain, and the mean probability while the least go first."""
+    brain = volume[0, 0] != 0
+    if values.shape != brain.shape:
+        return {}
+    above = np.where(brain.numpy(), values.clamp(min=0).numpy(), 0).astype(float)
+    found = {"gini": gini(above[brain.numpy()]), "entropy": entropy(above[brain.numpy()])}
+    score = lambda volumes: model(volumes).softmax(1)[:, target]  # noqa: E731
+    curve = removal_curve(score, volume[0, 0], torch.zeros_like(volume[0, 0]), part_numbers(brain), -values, STEPS)
+    return found | {"least first": 100 * curve.area}
+
+
+def shares(cohort: JudgedCohort, found: Networks, recipe: Recipe, work: Workplace) -> pd.DataFrame:
+    """Mean share of a person's grids, and that of the largest values alone; measures named by map and depth."""
+    explaining = found.explaining(cohort)
+    asked = tuple(dataclasses.replace(one, start="logit") for one in recipe.explanations(explaining.config))
+    evaluate_grids(explaining, asked, True, work.executor, work.digests)
+    scores = read_scores(sorted((explaining.layout.evaluation / "grids").glob(f"{explaining.name}_*_scores.tsv")))
+    scores = scores[scores["grid"].notna()]
+    people = {place: scan.participant_id for place, scan in enumerate(explaining.scans)}
+    rows = []
+    for (setting, name, depth), own in scores.groupby(["setting", "method", "depth"]):
+        for column, word in (("share", "share"), ("top_share", "top")):
+            each, where = 100 * by_participant(own, people, column), "" if setting == "GridPG" else f"{setting} "
+            measure = f"{where}{word}: {name} at {depth:g}"
+            rows.append(pd.DataFrame({"person": each.index, "measure": measure, "value": each.to_numpy()}))
+    return pd.concat(rows, ignore_index=True)
+
+
+def made(work: Workplace, study: Study, recipe: Recipe, seed: int) -> pd.DataFrame:
+    """All measures of the networks of a recipe and seed."""
+    cohort = work.cohort(recipe.config(work.run, seed))
+    found = networks(recipe, cohort, seed)
+    trained(work, found, cohort)
+    wide = pd.DataFrame(list(answers(cohort, found, study, recipe)))
+    rows = wide.melt(id_vars="person", var_name="measure").dropna(subset="value")
+    if study.grids and recipe.methods:
+        rows = pd.concat([rows, shares(cohort, found, recipe, work)], ignore_index=True)
+    return rows.assign(recipe=recipe.name, seed=seed)
+
+
+def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
+    """A row of the page: by seed, and over people with an interval; None where one side was not asked."""
+    claim, *sides = pair
+    found = []
+    for recipe, measure in (sides[:2], sides[2:]):
+        own = rows[(rows["recipe"] == recipe) & (rows["measure"] == measure)]
+        found.append(own.set_index(["seed", "person"])["value"])
+    change = (found[0] - (found[1] if sides[2] else 100 * CHANCE)).dropna()
+    if change.empty:
+        return None
+    seeds = ", ".join(f"{one:+.2f}" for one in change.groupby("seed").mean())
+    each = change.groupby("person").mean().to_numpy()
+    low, high = participant_interval((each,), np.mean, DRAWS, 0)
+    against = f"{sides[2]}, {sides[3]}" if sides[2] else "chance"
+    mean = f"{each.mean():+.2f} ({low:+.2f} to {high:+.2f})"
+    return f"| {claim} | {sides[0]}, {sides[1]} less {against} | {len(each)} | {seeds} | {mean} |"
+
+
+def section(rows: pd.DataFrame, study: Study) -> str:
+    """Means by recipe and measure and seed, then the differences."""
+    rows = rows[rows["measure"].map(shown)]
+    lines = [
+        study.preface,
+        "",
+        "| recipe | measure | people | mean by seed |",
+        "|---|---|---|---|",
+    ]
+    for (recipe, measure), own in rows.groupby(["recipe", "measure"], sort=False):
+        seeds = ", ".join(f"{one:.2f}" for one in own.groupby("seed")["value"].mean())
+        lines.append(f"| {recipe} | {measure} | {own['person'].nunique()} | {seeds} |")
+    lines += ["", "| claim | difference | people | seeds | mean (95 %) |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *filter(None, (difference(rows, pair) for pair in study.pairs(rows)))])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
+    parser.add_argument("--only", nargs="+", help="recipes, by name")
+    parser.add_argument("--folds", type=int, default=0, help="the first ones only; 0 for all")
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--n-procs", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    study, kept = STUDIES[options.study], options.out / "people.tsv"
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = pd.read_csv(kept, sep="\t") if kept.is_file() else pd.DataFrame(columns=[*KEYS, "measure", "value"])
+    with open_executor(options.n_procs) as executor:
+        work = Workplace(options.run, options.out, executor, options.folds)
+        for seed in options.seeds:
+            for recipe in study.recipes(work, seed):
+                done = ((rows["recipe"] == recipe.name) & (rows["seed"] == seed)).any()
+                if done or (options.only and not any(re.fullmatch(one, recipe.name) for one in options.only)):
+                    continue
+                rows = pd.concat([rows, made(work, study, recipe, seed)], ignore_index=True)
+                rows.to_csv(kept, sep="\t", index=False)
+                print(f"{recipe.name}, seed {seed}", flush=True)
+    text = section(rows, study)
+    print(text)
+    if options.page:
+        write_section(options.page, study.title, text, HEADING)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
