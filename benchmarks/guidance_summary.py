@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 GROUPED = ("against_training", "mean_accuracy", "as_in_training")
 COMPARED = (
     ("energy-brain", "l1-brain"), ("energy-brain", "ppce-brain"), ("energy-brain", "rrr-brain"),
-    ("bcos", "energy-brain"), ("energy-10%", "energy-brain"),
+    ("l1-brain", "ppce-brain"), ("l1-brain", "rrr-brain"), ("bcos", "energy-brain"), ("energy-10%", "energy-brain"),
 )  # fmt: skip
 """Conditions that claims compare, beside each with what it is against."""
 
@@ -110,8 +110,8 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
                 )
         else:
             cells += [""] * len(students)
-        iou = f"iou_{one.mask}"
-        cells.append(_difference(own, other, iou) if iou in own else "")
+        overlaps = (f"{measure}_{one.mask}" for measure in ("iou", "on_object_epg"))
+        cells += [_difference(own, other, found) if found in own else "" for found in overlaps]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
