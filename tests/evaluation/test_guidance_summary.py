@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from guidance_study import conditions
 from guidance_summary import summary
 
@@ -15,11 +16,35 @@ KEPT = ROOT / "docs" / "benchmarks" / "guidance_study.tsv"
 PAGE = (ROOT / "docs" / "training_with_explanations.md").read_text(encoding="utf-8")
 
 
-def test_the_page_has_the_tables_of_the_kept_answers() -> None:
+@pytest.fixture(scope="module")
+def answers() -> pd.DataFrame:
     rows = pd.read_csv(KEPT, sep="\t")
-    made = summary(rows[rows["part"] == "test"], conditions())
-    for line in made.splitlines():
+    return rows[rows["part"] == "test"]
+
+
+@pytest.fixture(scope="module")
+def made(answers) -> list[str]:
+    return summary(answers, conditions()).splitlines()
+
+
+def test_the_page_has_the_tables_of_the_kept_answers(made) -> None:
+    for line in made:
         assert line in PAGE.splitlines(), line
+
+
+def test_every_difference_stands_under_its_own_name(answers, made) -> None:
+    start = next(place for place, line in enumerate(made) if line.startswith("| condition | minus |"))
+    names, *found = ([cell.strip() for cell in line.split("|")[1:-1]] for line in [made[start], *made[start + 2 :]])
+    assert {len(cells) for cells in found} == {len(names)}
+    means = answers.groupby(["condition", "person"])[["epg_brain", "iou_brain", "cosine"]].mean()
+    for cells in found:
+        row = dict(zip(names, cells, strict=True))
+        if row["condition"] in ("kd+maps", "energy-brain") and row["minus"] in ("kd", "control"):
+            change = (means.loc[row["condition"]] - means.loc[row["minus"]]).mean()
+            shown = {"EPG": "epg_brain", "IoU": "iou_brain"} | ({"cosine": "cosine"} if row["cosine"] else {})
+            assert {name: float(row[name].split()[0]) for name in shown} == pytest.approx(
+                {name: change[column] for name, column in shown.items()}, abs=6e-4
+            )
 
 
 def test_estimates_lie_inside_their_intervals_and_worst_groups_have_none() -> None:
