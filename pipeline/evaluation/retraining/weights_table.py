@@ -36,7 +36,11 @@ OBJECTIVE_WEIGHTS_TABLE = Table(
         "better in one",
         "chosen": "Whether it is the choice: of those in the Pareto set whose balanced accuracy in the validation "
         "parts is at most .05 below that of weight 0, that with the highest epg (teacher_cosine, guided_cosine)",
-        **{f"test_{name}": f"{text}, in the test parts; not used for the choice" for name, text in _SAID.items()},
+        **{
+            f"test_{name}": f"{text}, in the test parts; not used for the choice. With several folds it is a little "
+            "too good for the weight chosen, since who is tested in one fold is a validation person of another"
+            for name, text in _SAID.items()
+        },
         "n_validation": "Validation people, each once for every fold",
         "n_participants": "Participants tested, each by a network that has not seen them; a map without positive "
         "values, or that is 0, is left out of means of maps",
