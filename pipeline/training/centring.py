@@ -3,7 +3,8 @@
 All logits of a dynamic linear network share an offset that one step of training moves by more than the classes differ:
 such a network ranks people well and gives all of them the same class. After training, an offset of each class is fitted
 to people whom the network knows, and added to the constant of its last layer (`pipeline.models.dynamic.logits`), which
-the ledger of inherent maps lists. Ranks, areas and contributions of voxels stay as they are.
+the ledger of inherent maps lists. Contributions of voxels stay as they are; ranks and areas by the probability of a
+class only where there are two: that of one of three depends on the offsets of all.
 """
 
 from __future__ import annotations
