@@ -17,6 +17,7 @@ from heatlas.pipeline.evaluation.scores.pareto import LARGEST_DROP
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.template_name import axes_of
 from heatlas.pipeline.training.objectives.explanations import BRAIN
+from heatlas.pipeline.training.objectives.maps_in_training import ATTENTION
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
@@ -49,6 +50,8 @@ _WITHOUT, _WITH = (
     {GUIDED: "Without guidance", TAUGHT: "Taught answers alone"},
     {GUIDED: "With guidance", TAUGHT: "Taught answers and maps"},
 )
+_OF_LABELS = {CONTROL: "Labels alone", TAUGHT: "Labels and the teacher's maps"}
+"""Of attention transfer, whose students do not learn the answers."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,8 @@ def _weights(kind: str, table: pd.DataFrame) -> Comparison:
 def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
     run = material.run
     kind = TAUGHT if (table["training"] == TAUGHT).any() else GUIDED
-    names = {CONTROL: _WITHOUT[kind], kind: _WITH[kind]}
+    of_labels = kind == TAUGHT and run.config.objective.map == ATTENTION
+    names = _OF_LABELS if of_labels else {CONTROL: _WITHOUT[kind], kind: _WITH[kind]}
     rows = table.assign(title=table["training"].map(lambda name: names.get(str(name), str(name))))
     classes = {"negative": run.config.cohort.negative, "positive": run.config.cohort.positive}
     marked = {"plain": "without", "marked": "with"}
@@ -170,7 +174,12 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
     where = _where(recipe_of(run.config, task, GUIDED).objective)
     learnt = f"Maps are guided to {where}"
     if kind == TAUGHT:
-        learnt = f"The teacher of the run teaches its answers for these copies, and its maps. The mask is {where}"
+        taught = (
+            "its maps for these copies, beside the labels"
+            if of_labels
+            else "its answers for these copies, and its maps"
+        )
+        learnt = f"The teacher of the run teaches {taught}. The mask is {where}"
     text = f"{_PLANTED.get(task, '')} {learnt}."
     for _, row in table.iterrows():
         if row["training"] == CONTROL:
