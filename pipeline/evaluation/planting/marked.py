@@ -127,7 +127,6 @@ def recipe_of(config: Config, task: str, kind: str) -> Config:
     objective = config.objective
     if objective.kind not in ("guided", "distilled") or objective.weight == 0:
         objective = ObjectiveConfig(kind="guided")
-    objective = dataclasses.replace(objective, scans="")  # students learn from the copies: no other scan has the marker
     if task == REVERSED:
         background: dict[str, Any] = {
             "mask": "",
