@@ -23,7 +23,7 @@ def test_the_page_has_the_tables_of_the_kept_answers() -> None:
 
 
 def test_cells_stand_below_their_columns() -> None:
-    """Of a student: agreement with its teacher is the difference of the table above, and the IoU of maps hardly moves."""
+    """Of a student: cosine and agreement are differences of the table above, and the IoU hardly moves."""
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
     means, changes = (next(place for place, line in enumerate(lines) if line[:2] == head) for head in
                       (["condition", "EPG"], ["condition", "minus"]))  # fmt: skip
