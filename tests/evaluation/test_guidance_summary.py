@@ -22,6 +22,22 @@ def test_the_page_has_the_tables_of_the_kept_answers() -> None:
         assert line in PAGE.splitlines(), line
 
 
+def test_cells_stand_below_their_columns() -> None:
+    """Of a student: cosine and agreement are differences of the table above, and the IoU hardly moves."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
+    means, changes = (next(place for place, line in enumerate(lines) if line[:2] == head) for head in
+                      (["condition", "EPG"], ["condition", "minus"]))  # fmt: skip
+    own, other = (dict(zip(lines[means], next(one for one in lines[means:] if one[0] == name), strict=True))
+                  for name in ("kd+maps", "kd"))  # fmt: skip
+    row = next(one for one in lines[changes:] if one[:2] == ["kd+maps", "kd"])
+    change = dict(zip(lines[changes], row, strict=True))
+    for name in ("cosine", "agreement ID", "OOD"):
+        assert abs(float(change[name].split()[0]) - (float(own[name]) - float(other[name]))) < 0.011
+    made = summary(pd.read_csv(KEPT, sep="\t").query("part == 'test'"), conditions()).splitlines()
+    assert next(line for line in made if line.startswith("| condition | minus")) in PAGE.splitlines()
+    assert abs(float(change["IoU"].split()[0])) < 0.001
+
+
 def test_estimates_lie_inside_their_intervals_and_worst_groups_have_none() -> None:
     """L1 lowered the worst group in no seed, by -.02 on average, and had the interval [+.04, +.20]."""
     random, rows = np.random.default_rng(3), []
