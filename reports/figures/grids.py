@@ -87,7 +87,7 @@ def draw_depth_curves(curves: pd.DataFrame) -> Figure:
         for setting, curve in own.groupby("setting", sort=False):
             colour, marker = LOOKS[str(setting)]
             errors = np.vstack([curve["share"] - curve["ci_low"], curve["ci_high"] - curve["share"]]).clip(min=0)
-            legend[setting] = ax.errorbar(
+            legend[str(setting)] = ax.errorbar(
                 curve["depth"], curve["share"], np.nan_to_num(errors), color=colour, marker=marker, ms=4, lw=1.3,
                 elinewidth=1, capsize=2,
             )  # fmt: skip

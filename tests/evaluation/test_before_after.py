@@ -136,6 +136,13 @@ def test_a_run_without_maps_in_training_is_refused() -> None:
             require_maps(dataclasses.replace(CONFIG, objective=objective))
 
 
+def test_weights_of_networks_that_learn_by_guided_gradients_alone_are_refused() -> None:
+    alone = dataclasses.replace(CONFIG, objective=ObjectiveConfig(kind="readable-gradients", guided_alone=True))
+    require_maps(alone)
+    with pytest.raises(UsageError, match=r"objective_weights: .* have no weight of maps"):
+        require_maps(dataclasses.replace(alone, evaluation=EvaluationConfig(objective_weights=(1.0,))))
+
+
 def test_the_weight_is_chosen_by_validation_people_alone() -> None:
     labels = dict(zip("abcdefgh", ["CN"] * 6 + ["AD"] * 2, strict=True))
 
@@ -197,3 +204,5 @@ def test_controls_and_a_further_weight_are_trained_and_guidance_raises_epg(tmp_p
     assert (weights[["n_validation", "n_participants"]].to_numpy() == [4 * folds, 24]).all()
     assert weights["chosen"].sum() == 1
     assert {one.status for one in before_and_after(cohort, Inline(), digests)} == {"unchanged"}
+    before_and_after(dataclasses.replace(cohort, config=GUIDED), Inline(), digests)
+    assert not OBJECTIVE_WEIGHTS_TABLE.path(cohort.layout).exists()  # which is of weights that are no longer asked for

@@ -32,19 +32,20 @@ def test_the_page_has_the_tables_of_the_kept_answers(made) -> None:
         assert line in PAGE.splitlines(), line
 
 
-def test_every_difference_stands_under_its_own_name(answers, made) -> None:
-    start = next(place for place, line in enumerate(made) if line.startswith("| condition | minus |"))
-    names, *found = ([cell.strip() for cell in line.split("|")[1:-1]] for line in [made[start], *made[start + 2 :]])
-    assert {len(cells) for cells in found} == {len(names)}
-    means = answers.groupby(["condition", "person"])[["epg_brain", "iou_brain", "cosine"]].mean()
-    for cells in found:
-        row = dict(zip(names, cells, strict=True))
-        if row["condition"] in ("kd+maps", "energy-brain") and row["minus"] in ("kd", "control"):
-            change = (means.loc[row["condition"]] - means.loc[row["minus"]]).mean()
-            shown = {"EPG": "epg_brain", "IoU": "iou_brain"} | ({"cosine": "cosine"} if row["cosine"] else {})
-            assert {name: float(row[name].split()[0]) for name in shown} == pytest.approx(
-                {name: change[column] for name, column in shown.items()}, abs=6e-4
-            )
+def test_cells_stand_below_their_columns() -> None:
+    """Of a student: cosine and agreement are differences of the table above, and the IoU hardly moves."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
+    means, changes = (next(place for place, line in enumerate(lines) if line[:2] == head) for head in
+                      (["condition", "EPG"], ["condition", "minus"]))  # fmt: skip
+    own, other = (dict(zip(lines[means], next(one for one in lines[means:] if one[0] == name), strict=True))
+                  for name in ("kd+maps", "kd"))  # fmt: skip
+    row = next(one for one in lines[changes:] if one[:2] == ["kd+maps", "kd"])
+    change = dict(zip(lines[changes], row, strict=True))
+    for name in ("cosine", "agreement ID", "OOD"):
+        assert abs(float(change[name].split()[0]) - (float(own[name]) - float(other[name]))) < 0.011
+    made = summary(pd.read_csv(KEPT, sep="\t").query("part == 'test'"), conditions()).splitlines()
+    assert next(line for line in made if line.startswith("| condition | minus")) in PAGE.splitlines()
+    assert abs(float(change["IoU"].split()[0])) < 0.001
 
 
 def test_estimates_lie_inside_their_intervals_and_worst_groups_have_none() -> None:

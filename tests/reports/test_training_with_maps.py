@@ -130,10 +130,13 @@ def test_students_stand_beside_students_of_answers_alone() -> None:
     assert [cell.text for cell in found.table.rows[1][-2:]] == ["0.90", "0.70"]
     assert "The teacher of the run teaches its answers for these copies, and its maps." in found.text
     assert found.text.endswith("answer as their teacher does changes by +0.30 (95 % interval +0.10 to +0.50).")
-    attention = dataclasses.replace(objective, map="attention-transfer")  # whose students learn labels, not answers
-    (found,) = build(material(attention, marker_groups=MARKER_TABLE.frame([control, taught])))["comparisons"]
-    assert [row[0].text for row in found.table.rows] == ["Labels alone", "Labels and the teacher's maps"]
-    assert "The teacher of the run teaches its maps for these copies, beside the labels." in found.text
+    objective = ObjectiveConfig(kind="distilled", teacher="run", map="attention-transfer")  # which teaches no answers
+    (found,) = build(material(objective, marker_groups=MARKER_TABLE.frame([control, taught])))["comparisons"]
+    assert [row[0].text for row in found.table.rows] == ["Labels alone", "Labels and taught maps"]
+    assert "The teacher of the run teaches its maps, beside the labels." in found.text
+    objective = ObjectiveConfig(kind="distilled", teacher="run", scans="other")
+    (found,) = build(material(objective, marker_groups=MARKER_TABLE.frame([control, taught])))["comparisons"]
+    assert "its answers for scans of an unrelated cohort, without the marker, and its maps." in found.text
 
 
 def test_networks_that_know_every_copy_follow_nothing_else() -> None:

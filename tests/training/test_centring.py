@@ -74,6 +74,7 @@ def test_a_network_that_ranks_well_answers_well_afterwards():
 def test_offsets_are_stored_and_are_constants_in_the_ledger(tmp_path):
     config = load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": SMALL})
     spec, files = configured_input(config), RunLayout(tmp_path).fold(0)
+    torch.manual_seed(0)
     network = build_network(config.model, spec.shape, 2).eval()
     x = torch.rand(2, 1, *spec.shape)
     before = network(x).detach()
@@ -99,3 +100,7 @@ def test_where_there_is_no_constant_for_each_class_it_is_refused():
     with pytest.raises(UsageError, match="centre_logits needs classes"):
         load_config(overrides={**own, "model": SMALL, "cohort": {"target": "age"}})
     assert load_config(overrides={**own, "model": SMALL}).training.centre_logits == "training"
+    unlabelled = {"model": SMALL, "objective": {"kind": "distilled", "teacher": "run", "scans": "other"}}
+    with pytest.raises(UsageError, match=r'needs labels, which scans of objective.scans do not have: set "validation"'):
+        load_config(overrides={**own, **unlabelled})
+    load_config(overrides={"training": {"centre_logits": "validation"}, **unlabelled})

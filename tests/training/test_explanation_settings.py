@@ -245,6 +245,12 @@ class TestBeforeAnyWork:
         with pytest.raises(UsageError, match="this network has silu"):
             require_explanations(own, Split((FOLD,)))
 
+    @pytest.mark.parametrize("alone", [False, True])
+    def test_a_network_without_a_relu_has_no_guided_gradient(self, alone) -> None:
+        bcos = {"architecture": "bcos-simple", "channels": [2], "strides": [8]}
+        with pytest.raises(UsageError, match="defined for ReLU only, and this network has none"):
+            self.require(bcos, kind="readable-gradients", guided_alone=alone)
+
 
 def test_the_preset_of_distillation_wants_a_teacher_and_maps_that_can_be_moved() -> None:
     with pytest.raises(UsageError, match=r"objective.teacher must name the folder of a run"):

@@ -9,17 +9,25 @@ import pytest
 import torch
 
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.models.families.probes.body import knows_labels
+from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.tables import read_table, write_json
 from heatlas.pipeline.training.checkpoints import EpochRecord
 from heatlas.pipeline.training.objectives.records import Batch, Context
 from heatlas.pipeline.training.pretraining.networks import Pretraining
 from heatlas.pipeline.training.pretraining.objectives import pretraining
 from heatlas.pipeline.training.pretraining.people import classes_of, parts_of, tail_people
-from heatlas.pipeline.training.pretraining.stage import PRETRAINING_TABLE, PretrainingTask, _history, _objective
+from heatlas.pipeline.training.pretraining.stage import (
+    PRETRAINING_TABLE,
+    PretrainingTask,
+    _description,
+    _history,
+    _objective,
+)
 from heatlas.pipeline.training.selection import BestEpoch
 from heatlas.pipeline.training.trainer import Trained
 
@@ -71,6 +79,22 @@ def test_a_class_is_that_of_the_first_scan_and_nobody_without_one_is_of_the_tail
     }  # fmt: skip
     assert tail_people(config(schedule="by-class", tail_classes=["AD"]), scans) == ("sub-AD00", "sub-AD01")
     assert tail_people(config(), scans) == ()
+
+
+def test_nobody_left_is_said_so_whatever_the_classes():
+    with pytest.raises(BadInputError, match="the input has 0 participants"):
+        parts_of(config(), [])
+
+
+@pytest.mark.parametrize(("schedule", "tail"), [("by-class", ("AD",)), ("cosine", ())])
+def test_a_backbone_with_temperatures_by_class_knows_labels(tmp_path, schedule, tail):
+    """So no network on shuffled labels may stand on it."""
+    own = config(schedule=schedule, tail_classes=list(tail))
+    scans = tuple(cohort(AD=2, CN=2))
+    task = PretrainingTask(RunLayout(tmp_path), scans, ("sub-AD00",), configured_input(own), own, 1, ())
+    description = _description(task, Trained(BestEpoch(), (), {}), torch.device("cpu"))
+    write_json(task.layout.backbone.description, description)
+    assert knows_labels(ProbeConfig(backbone=str(tmp_path))) == (schedule == "by-class")
 
 
 @pytest.mark.parametrize(

@@ -194,8 +194,17 @@ def test_settings_reach_the_student() -> None:
         ({"mixup": 1.0, "frozen": True}, r"objective.mixup needs .* a teacher that sees each mixed scan"),
         ({"kind": "task", "mixup": 1.0}, r'objective.mixup needs objective.kind = "distilled"'),
         ({"mixup": -0.1}, "objective.mixup must lie between 0 and 100"),
+        ({"mixup": 1e-50}, r"objective.mixup must be 0, or lie in 0.01\.\.100"),  # which no Beta distribution takes
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(values, message) -> None:
     with pytest.raises(UsageError, match=message):
         objective(**values)
+
+
+def test_a_batch_of_one_scan_cannot_be_mixed() -> None:
+    taught = {"kind": "distilled", "teacher": "/run", "mixup": 1.0}
+    for training in ({"batch_size": 1}, {"batch_size": 3, "devices": 2}):
+        with pytest.raises(UsageError, match=r"objective.mixup mixes scans of a batch: training.batch_size must be 2"):
+            load_config(overrides={"objective": {**taught, "weight": 0.0}, "training": training})
+    load_config(overrides={"objective": taught, "training": {"batch_size": 2}})

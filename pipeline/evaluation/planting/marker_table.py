@@ -47,7 +47,7 @@ MARKER_TABLE = Table(
     {
         "task": "diagnosis, or marker for the reversed task: networks learn to recognise the marker",
         "training": "guided; distilled: taught by the answers and maps of the teacher of the run; or control: as long, "
-        "with weight 0 (of a distilled run, by the answers alone; of attention transfer, labels in place of answers)",
+        "with weight 0 (of a distilled run, by the answers alone; where its map is attention-transfer, by the labels)",
         "weight": "Weight of the loss of the maps",
         "n_participants": "Participants tested, each with a copy with the marker and one without",
         **{f"accuracy_{name}": f"Accuracy: {name.split('_')[0]} class of the diagnosis, copies "

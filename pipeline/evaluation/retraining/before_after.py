@@ -1,9 +1,10 @@
 """Before and after: what ``[objective]`` changed, by networks trained as long without its maps.
 
 The control of a fold has the same people, seed and settings as the run's network, and weight 0: of guidance and
-readable gradients the task alone remains, of distillation the answers of the teacher (of attention transfer
-the labels). Both are asked for the maps of the test people of the fold. So are networks of further weights
-(``[evaluation] objective_weights``), one of which is chosen by the maps of the validation people.
+readable gradients the task alone remains, of distillation the answers of the teacher (of attention transfer the
+labels). Both are asked for the maps of
+the test people of the fold. So are networks of further weights (``[evaluation] objective_weights``), one of which is
+chosen by the maps of the validation people.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
             *(row[name] for name in ("measure", "before", "after", "change", "change_low", "change_high")),
         )
     whole = {weight: measured[weight] for weight, own in jobs.items() if len(done[weight]) == len(own)}
+    OBJECTIVE_WEIGHTS_TABLE.remove(layout)  # of an earlier call, with other weights
     if config.evaluation.objective_weights and 0.0 in whole:  # of other folds a mean is of other people
         labels = {scan.participant_id: str(scan.label) for scan in reversed(cohort.labelled)}
         by_weight = measures_of_weights(whole, map_settings(config).weight)
@@ -114,7 +116,7 @@ def _jobs(cohort: JudgedCohort, weight: float, digests: DigestCache) -> list[Job
 
 
 def require_maps(config: Config) -> None:
-    """Refuse a run whose training used no maps.
+    """Refuse a run whose training used no maps, and weights of maps that have none.
 
     Raises
     ------
@@ -124,4 +126,9 @@ def require_maps(config: Config) -> None:
         raise UsageError(
             "--parts objective compares networks trained with maps with networks trained without, and this run used "
             "none. Train one with heatlas run --preset guided or distilled, or set objective.kind."
+        )
+    if config.objective.guided_alone and config.evaluation.objective_weights:
+        raise UsageError(
+            "evaluation.objective_weights: networks that learn by guided gradients alone (objective.guided_alone) have "
+            "no weight of maps. Leave the weights out."
         )

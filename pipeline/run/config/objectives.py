@@ -120,6 +120,10 @@ class ObjectiveConfig:
                 'objective.mixup needs objective.kind = "distilled" and a teacher that sees each mixed scan '
                 "(objective.frozen = false)",
             ),
+            (
+                self.mixup == 0 or self.mixup >= 0.01,
+                "objective.mixup must be 0, or lie in 0.01..100",
+            ),
             (not self.frozen or self.kind == "distilled", 'objective.frozen needs objective.kind = "distilled"'),
             (
                 self.kind != "distilled" or bool(self.teacher),

@@ -507,6 +507,16 @@ class Config:
                 "training.centre_logits needs classes and a B-cos or CoDA network (model.architecture, cohort.target)",
             ),
             (
+                training.centre_logits != "training" or not objective.scans,
+                'training.centre_logits = "training" needs labels, which scans of objective.scans do not have: set '
+                '"validation"',
+            ),
+            (
+                not objective.mixup or training.batch_size >= 2 * training.devices,
+                "objective.mixup mixes scans of a batch: training.batch_size must be 2 or more for each of "
+                "training.devices",
+            ),
+            (
                 not training.weight_penalty or self.model.dynamic_linear,
                 f"training.weight_penalty needs a B-cos or CoDA network, and {self.model.architecture!r} is neither",
             ),

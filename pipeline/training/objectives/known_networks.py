@@ -241,7 +241,7 @@ def require_start(config: Config, split: Split) -> None:
     if config.cohort.shuffle_labels and isinstance(config.model, ProbeConfig) and knows_labels(config.model):
         raise UsageError(
             f"model.backbone: {config.model.backbone}: a run on shuffled labels must not stand on networks that know "
-            "the true ones. Name a folder of heatlas pretrain."
+            'the true ones. Name a folder of heatlas pretrain (not with pretraining.schedule = "by-class").'
         )
     if config.training.from_run and config.cohort.shuffle_labels:
         raise UsageError(

@@ -81,8 +81,9 @@ def readable(task: Objective, distance: str, weight: float) -> Objective:
         if weight == 0 or not torch.is_grad_enabled():
             return task.loss(model, batch, context)
         leaf = batch.volumes.detach().requires_grad_()
-        with GuidedReLUs():
+        with GuidedReLUs() as relus:
             of_task, logged = task.loss(model, replace(batch, volumes=leaf), context)
+        _require_relu(relus)
         own, guided = both_gradients(of_task, leaf, learning=True)
         return of_task + weight * DISTANCES[distance](own.float(), guided.float()).mean(), logged
 
@@ -99,8 +100,10 @@ def guided_alone(task: Objective) -> Objective:
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
         if not torch.is_grad_enabled():
             return task.loss(model, batch, context)
-        with AlwaysGuided():
-            return task.loss(model, batch, context)
+        with AlwaysGuided() as relus:
+            found = task.loss(model, batch, context)
+        _require_relu(relus)
+        return found
 
     facts = {**task.facts, "readable_gradients": {"guided_alone": True}}
     return replace(task, name=f"{task.name} by guided gradients alone", loss=loss, facts=facts)
@@ -128,26 +131,44 @@ def both_gradients(loss: Tensor, volumes: Tensor, learning: bool = False) -> tup
 class GuidedReLUs(TwiceDifferentiable):
     """Layers whose gradients can be those of guided backpropagation (`gradients_of_features`)."""
 
+    found = False
+    """Whether there was a ReLU."""
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Refuse activations that have no such rule."""
         _require_rule(func)
+        self.found = self.found or func in RELUS
         return super().__torch_function__(func, types, args, kwargs)
 
 
 class AlwaysGuided(TorchFunctionMode):
     """ReLUs of this context hand back what is above 0 alone, whoever asks for gradients."""
 
+    found = False
+    """As of `GuidedReLUs`."""
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Refuse activations that have no such rule."""
         _require_rule(func)
         if func in RELUS:
+            self.found = True
             return GuidedReLU.apply(args[0])  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
 def _require_rule(func: Callable[..., Any]) -> None:
     if func in OTHERS:
-        raise UsageError(
-            f"objective: guided gradients are defined for ReLU only, and this network has {func.__name__}; choose "
-            "the founding network, a ResNet or a DenseNet."
-        )
+        raise _undefined(func.__name__)
+
+
+def _require_relu(relus: GuidedReLUs | AlwaysGuided) -> None:
+    """Refuse a network without a ReLU, whose guided gradient is its gradient."""
+    if not relus.found:
+        raise _undefined("none")
+
+
+def _undefined(there: str) -> UsageError:
+    return UsageError(
+        f"objective: guided gradients are defined for ReLU only, and this network has {there}; choose the founding "
+        "network, a ResNet or a DenseNet."
+    )

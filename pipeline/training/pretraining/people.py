@@ -109,6 +109,8 @@ def tail_people(config: Config, scans: Sequence[Scan]) -> tuple[str, ...]:
         If nobody is of one of the classes, or everybody is of them.
     """
     wanted, class_of = config.pretraining.tail_classes, classes_of(scans)
+    if not wanted:
+        return ()
     missing = [name for name in wanted if name not in class_of.values()]
     found = tuple(sorted(person for person, name in class_of.items() if name in wanted))
     if missing or len(found) == len({scan.participant_id for scan in scans}):

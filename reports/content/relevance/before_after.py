@@ -47,8 +47,8 @@ _PLANTED = {
 _SHORTCUTS = {DIAGNOSIS: "the marker", REVERSED: "the diagnosis"}
 _LEARNT = {DIAGNOSIS: "the diagnosis", REVERSED: "the marker"}
 _WITHOUT, _WITH = (
-    {GUIDED: "Without guidance", TAUGHT: "Taught answers alone"},
-    {GUIDED: "With guidance", TAUGHT: "Taught answers and maps"},
+    {GUIDED: "Without guidance", TAUGHT: "Taught answers alone", ATTENTION: "Labels alone"},
+    {GUIDED: "With guidance", TAUGHT: "Taught answers and maps", ATTENTION: "Labels and taught maps"},
 )
 _OF_LABELS = {CONTROL: "Labels alone", TAUGHT: "Labels and the teacher's maps"}
 """Of attention transfer, whose students do not learn the answers."""
@@ -148,8 +148,8 @@ def _weights(kind: str, table: pd.DataFrame) -> Comparison:
 def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
     run = material.run
     kind = TAUGHT if (table["training"] == TAUGHT).any() else GUIDED
-    of_labels = kind == TAUGHT and run.config.objective.map == ATTENTION
-    names = _OF_LABELS if of_labels else {CONTROL: _WITHOUT[kind], kind: _WITH[kind]}
+    said = ATTENTION if kind == TAUGHT and run.config.objective.map == ATTENTION else kind
+    names = {CONTROL: _WITHOUT[said], kind: _WITH[said]}
     rows = table.assign(title=table["training"].map(lambda name: names.get(str(name), str(name))))
     classes = {"negative": run.config.cohort.negative, "positive": run.config.cohort.positive}
     marked = {"plain": "without", "marked": "with"}
@@ -174,11 +174,8 @@ def _marker(material: Material, task: str, table: pd.DataFrame) -> Comparison:
     where = _where(recipe_of(run.config, task, GUIDED).objective)
     learnt = f"Maps are guided to {where}"
     if kind == TAUGHT:
-        taught = (
-            "its maps for these copies, beside the labels"
-            if of_labels
-            else "its answers for these copies, and its maps"
-        )
+        shown = "scans of an unrelated cohort, without the marker," if run.config.objective.scans else "these copies,"
+        taught = "its maps, beside the labels" if said == ATTENTION else f"its answers for {shown} and its maps"
         learnt = f"The teacher of the run teaches {taught}. The mask is {where}"
     text = f"{_PLANTED.get(task, '')} {learnt}."
     for _, row in table.iterrows():

@@ -59,7 +59,7 @@ def backbone_files(folder: str, fold: int) -> FoldFiles:
 
 
 def knows_labels(settings: ProbeConfig) -> bool:
-    """Whether the backbone is the network of a run, which learned from labels.
+    """Whether the backbone learned from labels: the network of a run, or one pre-trained with a schedule by class.
 
     Raises
     ------
@@ -68,7 +68,15 @@ def knows_labels(settings: ProbeConfig) -> bool:
     """
     if not settings.backbone or Path(settings.backbone).is_file():
         return False
-    return backbone_files(settings.backbone, 0) != RunLayout(Path(settings.backbone)).backbone
+    files = backbone_files(settings.backbone, 0)
+    if files != RunLayout(Path(settings.backbone)).backbone:
+        return True
+    schedule = (
+        read_json(files.description, "Make the backbone again with heatlas pretrain.")
+        .get("pretraining", {})
+        .get("schedule")
+    )
+    return bool(schedule == "by-class")
 
 
 def body_of(settings: ProbeConfig) -> ModelConfig:
