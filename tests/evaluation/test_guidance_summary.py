@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 from guidance_study import conditions
 from guidance_summary import summary
 
@@ -16,19 +15,10 @@ KEPT = ROOT / "docs" / "benchmarks" / "guidance_study.tsv"
 PAGE = (ROOT / "docs" / "training_with_explanations.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def answers() -> pd.DataFrame:
+def test_the_page_has_the_tables_of_the_kept_answers() -> None:
     rows = pd.read_csv(KEPT, sep="\t")
-    return rows[rows["part"] == "test"]
-
-
-@pytest.fixture(scope="module")
-def made(answers) -> list[str]:
-    return summary(answers, conditions()).splitlines()
-
-
-def test_the_page_has_the_tables_of_the_kept_answers(made) -> None:
-    for line in made:
+    made = summary(rows[rows["part"] == "test"], conditions())
+    for line in made.splitlines():
         assert line in PAGE.splitlines(), line
 
 

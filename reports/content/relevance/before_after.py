@@ -50,8 +50,6 @@ _WITHOUT, _WITH = (
     {GUIDED: "Without guidance", TAUGHT: "Taught answers alone", ATTENTION: "Labels alone"},
     {GUIDED: "With guidance", TAUGHT: "Taught answers and maps", ATTENTION: "Labels and taught maps"},
 )
-_OF_LABELS = {CONTROL: "Labels alone", TAUGHT: "Labels and the teacher's maps"}
-"""Of attention transfer, whose students do not learn the answers."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +131,9 @@ def _weights(kind: str, table: pd.DataFrame) -> Comparison:
     text = (
         f"{said}. The choice is made on the validation parts alone: of the weights that no other one beats in every "
         f"measure, and whose balanced accuracy is at most {100 * LARGEST_DROP:g} points below that of weight 0, the "
-        f"one that is best in “{_MEASURES[deciding]}”. With several "
-        "folds, who is tested in one fold is a validation person of another, so that test values of the chosen weight "
-        "are a little too good. Validation people look like "
+        f"one that is best in “{_MEASURES[deciding]}”. With several folds, "
+        "who is tested in one fold is a validation person of another, so that test values of the chosen weight are a "
+        "little too good. Validation people look like "
         "those of training, so where these share a shortcut they cannot show that it is one."
     )
     caption = (
