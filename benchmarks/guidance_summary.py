@@ -83,7 +83,7 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     lines += ["", "Differences (95 % interval over people, seeds averaged; seeds in which it rises)", ""]
     lines += _head(
         "condition", "minus", "EPG", "worst group", "against training", "mean of four", "as in training", *students,
-        "IoU",
+        "IoU", "on-object EPG",
     )  # fmt: skip
     named = {one.name: one for one in wanted}
     pairs = [(one.name, one.against) for one in wanted] + [pair for pair in COMPARED if pair[0] in named]
