@@ -204,7 +204,7 @@ def test_settings_that_exclude_each_other_are_refused(values, message) -> None:
 
 def test_a_network_without_features_has_no_attention() -> None:
     student = StagedModel([nn.Sequential(nn.Flatten(), nn.Linear(24, 2))])
-    with pytest.raises(UsageError, match="features at stage 0 do not depend .* another map where a network has none"):
+    with pytest.raises(UsageError, match=r"features at stage 0 do not depend .* another map where a network has none"):
         explained_batch(student, torch.rand(1, 1, 2, 3, 4), torch.tensor([0]), "attention-transfer", -1)
 
 
