@@ -74,6 +74,8 @@ def test_the_weight_that_is_chosen_is_named() -> None:
     control = OBJECTIVE_WEIGHTS_TABLE.frame([row | {"chosen": row["weight"] == 0} for row in rows])
     (found,) = build(material(GUIDED, objective_weights=control))["comparisons"]
     assert found.text.startswith("Chosen is weight 0: no weight")
+    (found,) = build(material(ObjectiveConfig(), objective_weights=table))["comparisons"]  # the run was made anew
+    assert "In the mask (EPG), validation" in [column.title for column in found.table.columns]
 
 
 def test_the_worst_group_stands_beside_that_of_the_control() -> None:

@@ -81,6 +81,12 @@ def test_a_class_is_that_of_the_first_scan_and_nobody_without_one_is_of_the_tail
     assert tail_people(config(), scans) == ()
 
 
+def test_a_queue_is_not_averaged():
+    own = load_config(overrides={"training": {"weight_average": 0.9}, "pretraining": {"method": "moco"}})
+    with pytest.raises(UsageError, match=r"training.weight_average must be 0 where pretraining.method = \"moco\""):
+        parts_of(own, cohort(AD=9, CN=12))
+
+
 def test_nobody_left_is_said_so_whatever_the_classes():
     with pytest.raises(BadInputError, match="the input has 0 participants"):
         parts_of(config(), [])

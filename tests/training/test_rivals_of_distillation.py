@@ -202,6 +202,12 @@ def test_settings_that_exclude_each_other_are_refused(values, message) -> None:
         objective(**values)
 
 
+def test_a_network_without_features_has_no_attention() -> None:
+    student = StagedModel([nn.Sequential(nn.Flatten(), nn.Linear(24, 2))])
+    with pytest.raises(UsageError, match=r"features at stage 0 do not depend .* another map where a network has none"):
+        explained_batch(student, torch.rand(1, 1, 2, 3, 4), torch.tensor([0]), "attention-transfer", -1)
+
+
 def test_a_batch_of_one_scan_cannot_be_mixed() -> None:
     taught = {"kind": "distilled", "teacher": "/run", "mixup": 1.0}
     for training in ({"batch_size": 1}, {"batch_size": 3, "devices": 2}):

@@ -168,7 +168,7 @@ def _attention(model: StagedModel, volumes: Tensor, place: int, learning: bool) 
     if learning and not features.requires_grad:
         raise UsageError(
             f'objective.map = "{ATTENTION}": features at stage {place} do not depend on weights that learn; choose a '
-            "later stage (-1: the last)."
+            "later stage (-1: the last with voxels), or another map where a network has none."
         )
     logits = features
     for one in rest:

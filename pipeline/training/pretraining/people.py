@@ -28,7 +28,7 @@ def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], t
     Raises
     ------
     UsageError
-        For a probe, batches without negatives, or a queue as long as there are scans.
+        For a probe, batches without negatives, a queue as long as there are scans, or an average of queues.
     BadInputError
         For fewer than `FEWEST` participants, or no split in the folder whose participants are left out.
     """
@@ -42,6 +42,11 @@ def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], t
         )
     if training.head_learning_rate_factor != 1:
         raise UsageError("training.head_learning_rate_factor must be 1: what heatlas pretrain trains has no classes.")
+    if settings.method == "moco" and training.weight_average:
+        raise UsageError(
+            'training.weight_average must be 0 where pretraining.method = "moco": a mean over steps of its queue holds '
+            "no scan's key."
+        )
     left = _with_long_tail(config, _without(settings.without, scans))
     tail_people(config, left)
     people = sorted({scan.participant_id for scan in left})

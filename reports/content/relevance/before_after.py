@@ -76,7 +76,7 @@ def build(material: Material) -> Mapping[str, Any]:
         asked = f"Not compared with networks trained without maps yet: {COMMANDS['before_after']} does it."
         absent.append(run.why_absent("before_after", otherwise=asked))
     if run.has("objective_weights"):
-        found.append(_weights(run.config.objective.kind, run.tables["objective_weights"]))
+        found.append(_weights(run.tables["objective_weights"]))
     elif "objective_weights" in run.unreadable:
         absent.append(run.why_absent("objective_weights", otherwise=""))
     if run.has("marker_groups"):
@@ -87,11 +87,7 @@ def build(material: Material) -> Mapping[str, Any]:
 
 
 def _objective(material: Material, table: pd.DataFrame) -> Comparison:
-    run, kind, people = (
-        material.run,
-        str(table["objective"].iloc[0]),
-        count(int(table["n_participants"].max()), "participant"),
-    )
+    kind, people = str(table["objective"].iloc[0]), count(int(table["n_participants"].max()), "participant")
     rows = table.assign(title=table["measure"].map(lambda name: _MEASURES.get(str(name), str(name))))
     columns = [
         Column("title", "Mean over participants"),
@@ -102,7 +98,7 @@ def _objective(material: Material, table: pd.DataFrame) -> Comparison:
     clear = [
         mid_sentence(row["title"]) for row in rows.to_dict("records") if row["change_low"] > 0 or row["change_high"] < 0
     ]
-    alone = run.config.objective.guided_alone
+    alone = material.run.config.objective.guided_alone
     learned = "taught by guided gradients alone" if alone else f"whose maps were {_KINDS[kind]} while they learned"
     text = (
         f"After: the networks of this run, {learned}. Before: networks trained "
@@ -115,11 +111,15 @@ def _objective(material: Material, table: pd.DataFrame) -> Comparison:
     return Comparison("Before and after", text, page_table(rows, columns, caption), figure)
 
 
-def _weights(kind: str, table: pd.DataFrame) -> Comparison:
-    """Networks by the weight of their maps, and which weight the validation parts choose."""
+def _weights(table: pd.DataFrame) -> Comparison:
+    """Networks by the weight of their maps, and which weight the validation parts choose.
+
+    The run may have other settings by now, so its measures are those of the kind that has values.
+    """
     best = table[table["chosen"].astype(bool)].iloc[0]
-    deciding, *_ = OF_MAPS[kind]
-    names = {"balanced_accuracy": "Balanced accuracy"} | {name: _MEASURES[name] for name in OF_MAPS[kind]}
+    known = (names for names in OF_MAPS.values() if table[f"validation_{names[0]}"].notna().any())
+    measures = next(known, OF_MAPS["guided"])
+    names = {"balanced_accuracy": "Balanced accuracy"} | {name: _MEASURES[name] for name in measures}
     columns = [numeric("weight", "Weight")]
     columns += [numeric(f"validation_{name}", f"{title}, validation", _three) for name, title in names.items()]
     columns += [Column("in_pareto_set", "In the Pareto set"), Column("chosen", "Chosen")]
@@ -131,7 +131,7 @@ def _weights(kind: str, table: pd.DataFrame) -> Comparison:
     text = (
         f"{said}. The choice is made on the validation parts alone: of the weights that no other one beats in every "
         f"measure, and whose balanced accuracy is at most {100 * LARGEST_DROP:g} points below that of weight 0, the "
-        f"one that is best in “{_MEASURES[deciding]}”. With several folds, "
+        f"one that is best in “{_MEASURES[measures[0]]}”. With several folds, "
         "who is tested in one fold is a validation person of another, so that test values of the chosen weight are a "
         "little too good. Validation people look like "
         "those of training, so where these share a shortcut they cannot show that it is one."
