@@ -46,6 +46,8 @@ from heatlas.pipeline.run.work.executors import open_executor
 
 HEADING = "Claims asked of patients"
 KEYS = ["recipe", "seed", "person"]
+FEWEST = 5
+"""People of a row of the page: nothing of single people is published."""
 STEPS = 20
 CHANCE = 0.25
 """Of the share in a grid of four cells."""
@@ -130,14 +132,14 @@ def made(work: Workplace, study: Study, recipe: Recipe, seed: int) -> pd.DataFra
 
 
 def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
-    """A row of the page: by seed, and over people with an interval; None where one side was not asked."""
+    """A row of the page: by seed, and over people with an interval; None of too few people."""
     claim, *sides = pair
     found = []
     for recipe, measure in (sides[:2], sides[2:]):
         own = rows[(rows["recipe"] == recipe) & (rows["measure"] == measure)]
         found.append(own.set_index(["seed", "person"])["value"])
     change = (found[0] - (found[1] if sides[2] else 100 * CHANCE)).dropna()
-    if change.empty:
+    if change.index.get_level_values("person").nunique() < FEWEST:
         return None
     seeds = ", ".join(f"{one:+.2f}" for one in change.groupby("seed").mean())
     each = change.groupby("person").mean().to_numpy()

@@ -108,8 +108,10 @@ OBJECTIVES: dict[str, tuple[ModelConfig, ObjectiveConfig]] = {
             ObjectiveConfig("guided", map=shown, annotated=0.5),
         )
         for shown in literals(ObjectiveConfig, "map")
-        if shown not in ("usual", "dynamic-weights")
+        if shown not in ("usual", "dynamic-weights", "attention-transfer")
     },
+    "attention transfer": (CONV, ObjectiveConfig("distilled", teacher="run", map="attention-transfer")),
+    "distilled, mixed": (CONV, ObjectiveConfig("distilled", teacher="run", mixup=1.0)),
     "distilled": (CONV, ObjectiveConfig("distilled", teacher="run")),
     "distilled, frozen": (CONV, ObjectiveConfig("distilled", teacher="run", frozen=True)),
     "distilled, dynamic-weights": (BCOS, ObjectiveConfig("distilled", teacher="run")),
