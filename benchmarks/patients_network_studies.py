@@ -160,13 +160,13 @@ was trained for the first two folds of each seed only. Unlike the sources: two c
 B-cos and founding networks of seed 43 were seen in grids before the rest had run."""
 PROBES = f"""\
 On each fold's frozen network, trained from the labels as in the first section (founding) or as `bcos-simple`, by
-`python benchmarks/patients_networks.py probes`: heads of one layer (linear) and three (MLP, B-cos), ten epochs of
-cross-entropy (CE) or binary cross-entropy (BCE), as in the source. Unlike the source: backbones that know the
-labels, two classes.
+`python benchmarks/patients_networks.py probes`: heads of one layer (linear) and, if asked, three (MLP, B-cos), ten
+epochs of cross-entropy (CE) or binary cross-entropy (BCE), as in the source. Unlike the source: backbones that know
+the labels, two classes; the first two of five folds of each seed.
 {GRIDS}
-Of the first four of each fold by name, in the brain: Gini index and entropy (bits) of the
-positive values of a map of the true class, and the mean probability of that class while voxels go, the least important
-first, in per cent."""
+Of the first four of each fold by name, in the brain: Gini index and entropy (bits) of the positive values of a map of
+the true class, and the mean probability of that class while voxels go, the least important first, in per cent.
+Linear probes by CE of seed 43 were seen before the rest had run."""
 READABLE = """\
 Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py readable`: trained as in
 the first section, with input gradients that are to be like guided ones. As in the source: distances, and weights over
