@@ -141,11 +141,12 @@ def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
     change = (found[0] - (found[1] if sides[2] else 100 * CHANCE)).dropna()
     if change.index.get_level_values("person").nunique() < FEWEST:
         return None
-    seeds = ", ".join(f"{one:+.2f}" for one in change.groupby("seed").mean())
+    digits = 4 if sides[1].startswith(("gini", "entropy")) else 2
+    seeds = ", ".join(f"{one:+.{digits}f}" for one in change.groupby("seed").mean())
     each = change.groupby("person").mean().to_numpy()
     low, high = participant_interval((each,), np.mean, DRAWS, 0)
     against = f"{sides[2]}, {sides[3]}" if sides[2] else "chance"
-    mean = f"{each.mean():+.2f} ({low:+.2f} to {high:+.2f})"
+    mean = f"{each.mean():+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
     return f"| {claim} | {sides[0]}, {sides[1]} less {against} | {len(each)} | {seeds} | {mean} |"
 
 
@@ -190,7 +191,7 @@ def main() -> int:
                 rows = pd.concat([rows, made(work, study, recipe, seed)], ignore_index=True)
                 rows.to_csv(kept, sep="\t", index=False)
                 print(f"{recipe.name}, seed {seed}", flush=True)
-    text = section(rows, study)
+    text = section(pd.read_csv(kept, sep="\t"), study)  # as the same command makes it again
     print(text)
     if options.page:
         write_section(options.page, study.title, text, HEADING)
