@@ -181,9 +181,10 @@ def main() -> int:
     for run in options.runs:
         asked(run, options.curves, options.heads)
     others = [head for head in options.heads if head != "CA-Stream"]
-    title, text = TITLE, tables(options.runs, options.curves, options.heads)
     if others:
         title, text = f"{TITLE}, variants", variants(options.runs, others)
+    else:
+        title, text = TITLE, tables(options.runs, options.curves, options.heads)
     print(text)
     if options.page:
         write_section(options.page, title, text, HEADING)
