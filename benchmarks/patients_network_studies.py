@@ -154,8 +154,8 @@ so two networks are compared over those whom both have in a cell. `correct`: per
 of, chance 50."""
 OWN = f"""\
 The people and folds of the first section at 4 mm, by `python benchmarks/patients_networks.py own`, one network a fold.
-B-cos: `bcos-simple` (B 1 to 2.5) by binary cross-entropy; founding and CoDA-S (`coda-s`) by the recipe `patients`. CoDA-S
-was trained for the first two folds of each seed only. Unlike the sources: two classes, small networks.
+B-cos: `bcos-simple` (B 1 to 2.5) by binary cross-entropy; founding and CoDA-S (`coda-s`) by the recipe `patients`.
+CoDA-S was trained for the first two folds of each seed only. Unlike the sources: two classes, small networks.
 {GRIDS}
 B-cos and founding networks of seed 43 were seen in grids before the rest had run."""
 PROBES = f"""\
