@@ -150,6 +150,19 @@ def digits(score: str) -> int:
     return 2 if score in FINE else 1
 
 
+def across(change: pd.Series, decimals: int) -> str:
+    """Cells of a row: people, mean by seed, and mean over people, each by the mean of the seeds, with an interval.
+
+    `change`: differences by seed (or run) and person.
+    """
+    seeds = ", ".join(f"{one:+.{decimals}f}" for one in change.groupby(level=0).mean())
+    each = change.groupby(level=1).mean().to_numpy()
+    low, high = participant_interval((each,), np.mean, DRAWS, 0)
+    mean, low, high = (f"{one:+.{decimals}f}" for one in (each.mean(), low, high))
+    within = "" if "nan" in low else f" ({low} to {high})"
+    return f"{len(each)} | {seeds} | {mean}{within}"
+
+
 def differences(runs: Sequence[Path], first: str, second: str, partly: bool = False) -> list[str]:
     """Rows: one method less another by seed, and over people, each by the mean of the seeds, with an interval."""
     found = [read(run, (first, second), partly).assign(run=run.name) for run in runs]
@@ -157,12 +170,7 @@ def differences(runs: Sequence[Path], first: str, second: str, partly: bool = Fa
     for score in (one for one in SCORES if all(one in own for own in found)):
         wide = pd.concat(found).pivot_table(index=["run", "participant_id"], columns="method", values=score)
         change = (wide[first] - wide[second]).dropna()
-        seeds = ", ".join(f"{one:+.{digits(score)}f}" for one in change.groupby("run").mean())
-        person = change.groupby("participant_id").mean().to_numpy()
-        low, high = participant_interval((person,), np.mean, DRAWS, 0)
-        mean, low, high = (f"{one:+.{digits(score)}f}" for one in (person.mean(), low, high))
-        within = "" if "nan" in low else f" ({low} to {high})"
-        lines.append(f"| {score}: {first} less {second} | {len(person)} | {seeds} | {mean}{within} |")
+        lines.append(f"| {score}: {first} less {second} | {across(change, digits(score))} |")
     return lines
 
 

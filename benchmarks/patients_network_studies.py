@@ -31,7 +31,7 @@ class Study:
     recipes : callable
         Those of a seed.
     pairs : callable
-        From means by (recipe, measure), the differences that the claims are about.
+        From the rows of all people, the differences that the claims are about.
     grids : bool
         Whether maps are asked for in grids.
     whole : int
@@ -73,9 +73,9 @@ def own_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
     )
 
 
-def own_pairs(means: pd.DataFrame) -> Iterator[Pair]:
+def own_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     """Differences of the claims about networks that explain themselves."""
-    measures = means.groupby("recipe")["measure"].unique()
+    measures = rows.groupby("recipe")["measure"].unique()
     first = {"B-cos, B 1.5": ("B8, B11", "B9, B10"), "CoDA-S": ("K4", "K5")}
     inherent = "share: inherent at 0"
     for name, (same, other) in first.items():
@@ -112,9 +112,9 @@ def probe_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
     ]
 
 
-def probe_pairs(means: pd.DataFrame) -> Iterator[Pair]:
+def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     """Binary cross-entropy less cross-entropy for each head; deeper heads less linear ones for each loss."""
-    measures = means.groupby("recipe")["measure"].unique()
+    measures = rows.groupby("recipe")["measure"].unique()
     for name in measures.index:
         body, head, loss = name.split(", ")
         other = f"{body}, {head}, CE"
@@ -138,11 +138,11 @@ def readable_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
     return (weights[0], recipe("cosine"), *(recipe(name, distance=name) for name in DISTANCES), *weights[1:])
 
 
-def readable_pairs(means: pd.DataFrame) -> Iterator[Pair]:
+def readable_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     """Each recipe less weight 0."""
-    for name in means["recipe"].unique():
+    for name in rows["recipe"].unique():
         if name != "weight 0":
-            for measure in means.loc[means["recipe"] == name, "measure"].unique():
+            for measure in rows.loc[rows["recipe"] == name, "measure"].unique():
                 yield "R1 to R6", name, measure, "weight 0", measure
 
 

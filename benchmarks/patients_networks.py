@@ -26,8 +26,10 @@ import numpy as np
 import pandas as pd
 import torch
 from inherent_runs import Recipe, Workplace, networks, trained
+from patients_cams import HEADING, across
 from patients_cams import judged as masked
 from patients_network_studies import STUDIES, Pair, Study
+from probes import in_grids
 from sections import write_section
 from torch import Tensor
 
@@ -36,15 +38,13 @@ from heatlas.pipeline.attribution.methods import attribute_all
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.networks import Networks
 from heatlas.pipeline.evaluation.grids.directions import by_participant
-from heatlas.pipeline.evaluation.grids.stage import evaluate_grids, read_scores
-from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.grids.stage import read_scores
 from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
 from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.work.executors import open_executor
 
-HEADING = "Claims asked of patients"
 KEYS = ["recipe", "seed", "person"]
 FEWEST = 5
 """People of a row of the page: nothing of single people is published."""
@@ -68,10 +68,8 @@ def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe)
         own = sorted((scan for scan in cohort.scans if cohort.fold_of(scan) == fold.index), key=lambda s: s.scan_id)
         for place, scan in enumerate(own):
             files = cohort.layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
-            volume, target = (
-                torch.from_numpy(read_network_volume(files, loaded.input))[None, None],
-                int(scan in cohort.positive),
-            )
+            volume = torch.from_numpy(read_network_volume(files, loaded.input))[None, None]
+            target = int(scan in cohort.positive)
             with torch.no_grad():
                 logits = loaded.model(volume)[0]
             row = {"correct": 100.0 * (int(logits.argmax()) == target), "logit": float(logits[1] - logits[0])}
@@ -83,10 +81,8 @@ def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe)
                 method = asked.build(context)
                 maps = attribute_all(loaded.model, volume, target, method, asked.stage_in(loaded.model), asked.start)
                 for name, one in zip(asked.names, maps, strict=True):
-                    row |= {
-                        f"{score}: {name}": value
-                        for score, value in shape(loaded.model, volume, target, one.values[0, 0]).items()
-                    }
+                    judged = shape(loaded.model, volume, target, one.values[0, 0])
+                    row |= {f"{score}: {name}": value for score, value in judged.items()}
             yield {"person": scan.participant_id, **row}
 
 
@@ -104,10 +100,8 @@ def shape(model: torch.nn.Module, volume: Tensor, target: int, values: Tensor) -
 
 def shares(cohort: JudgedCohort, found: Networks, recipe: Recipe, work: Workplace) -> pd.DataFrame:
     """Mean share of a person's grids, and that of the largest values alone; measures named by map and depth."""
-    explaining = found.explaining(cohort)
-    asked = tuple(dataclasses.replace(one, start="logit") for one in recipe.explanations(explaining.config))
-    evaluate_grids(explaining, asked, True, work.executor, work.digests)
-    scores = read_scores(sorted((explaining.layout.evaluation / "grids").glob(f"{explaining.name}_*_scores.tsv")))
+    explaining, outcomes = in_grids(work, found, cohort, recipe)
+    scores = read_scores([one.job.outputs["scores"] for one in outcomes if one.ok])
     scores = scores[scores["grid"].notna()]
     people = {place: scan.participant_id for place, scan in enumerate(explaining.scans)}
     rows = []
@@ -142,23 +136,14 @@ def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
     if change.index.get_level_values("person").nunique() < FEWEST:
         return None
     digits = 4 if sides[1].startswith(("gini", "entropy")) else 2
-    seeds = ", ".join(f"{one:+.{digits}f}" for one in change.groupby("seed").mean())
-    each = change.groupby("person").mean().to_numpy()
-    low, high = participant_interval((each,), np.mean, DRAWS, 0)
     against = f"{sides[2]}, {sides[3]}" if sides[2] else "chance"
-    mean = f"{each.mean():+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
-    return f"| {claim} | {sides[0]}, {sides[1]} less {against} | {len(each)} | {seeds} | {mean} |"
+    return f"| {claim} | {sides[0]}, {sides[1]} less {against} | {across(change, digits)} |"
 
 
 def section(rows: pd.DataFrame, study: Study) -> str:
     """Means by recipe and measure and seed, then the differences."""
     rows = rows[rows["measure"].map(shown)]
-    lines = [
-        study.preface,
-        "",
-        "| recipe | measure | people | mean by seed |",
-        "|---|---|---|---|",
-    ]
+    lines = [study.preface, "", "| recipe | measure | people | mean by seed |", "|---|---|---|---|"]
     for (recipe, measure), own in rows.groupby(["recipe", "measure"], sort=False):
         seeds = ", ".join(f"{one:.2f}" for one in own.groupby("seed")["value"].mean())
         lines.append(f"| {recipe} | {measure} | {own['person'].nunique()} | {seeds} |")

@@ -22,11 +22,14 @@ from pathlib import Path
 import pandas as pd
 from inherent_runs import Recipe, Workplace, collected, networks, scored, trained
 
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.consensus.networks import Networks
 from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE
 from heatlas.pipeline.evaluation.grids.stage import evaluate_grids
 from heatlas.pipeline.models.families.probes.body import with_body
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.run.work.executors import open_executor
+from heatlas.pipeline.run.work.jobs import Outcome
 
 BACKBONES = {
     "founding": Recipe("founding"),
@@ -65,15 +68,21 @@ def probes(backbone: Path, name: str) -> list[Recipe]:
     ]
 
 
+def in_grids(
+    work: Workplace, found: Networks, cohort: JudgedCohort, recipe: Recipe
+) -> tuple[JudgedCohort, list[Outcome]]:
+    """The cohort as trained networks explain it, and its grids; maps start from the logit."""
+    explaining = found.explaining(cohort)
+    asked = tuple(dataclasses.replace(one, start="logit") for one in recipe.explanations(explaining.config))
+    return explaining, evaluate_grids(explaining, asked, True, work.executor, work.digests)
+
+
 def on_grids(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     """Shares of positive attribution in the cell of the class, of the networks of a recipe; trains those missing."""
     cohort = work.cohort(recipe.config(work.run, seed))
     found = networks(recipe, cohort, seed)
     trained(work, found, cohort)
-    explaining = found.explaining(cohort)
-    explanations = tuple(dataclasses.replace(one, start="logit") for one in recipe.explanations(explaining.config))
-    evaluate_grids(explaining, explanations, True, work.executor, work.digests)
-    table = GRIDS_TABLE.read(explaining.layout)
+    table = GRIDS_TABLE.read(in_grids(work, found, cohort, recipe)[0].layout)
     table = table[(table["setting"] == "GridPG") & table["share"].notna()]
     return table.assign(recipe=recipe.name, seed=seed, map=table["method"] + " at " + table["depth"].astype(str))
 
