@@ -6,7 +6,8 @@
 RUN is a run with registered scans at 2 or 4 mm; it is only read. One scan of each person, at 4 mm, so
 that a study takes minutes on one core. The marker is a small cube in a corner of what networks see, as bright as the
 brightest voxel. In training and validation it goes with the diagnosis (95 %); who is tested has a copy with and one
-without. Masks and measures are those of `heatlas evaluate --parts marker`. A training that is done is not repeated.
+without. Masks and measures are those of `heatlas evaluate --parts marker`. A training that is done is not repeated:
+other epochs or folds need another OUT.
 Writes OUT/guidance_study.tsv, an answer a row, from which `guidance_summary.py` makes the tables again, and
 OUT/guidance_study.md: means over people and seeds beside what chance gives, paired differences with intervals over
 people, and which condition of each mask is chosen on the validation parts, where marker and diagnosis go together as in
@@ -60,9 +61,10 @@ The patients of the first section at 4 mm, by `python benchmarks/guidance_study.
 [training_with_explanations.md](../training_with_explanations.md#does-guidance-help), which says what the conditions and
 columns are, with its weights and 30 epochs; the first of three folds of each seed (44 or 45 people are tested, 71 train
 a network). Unlike the sources: small networks from scratch, a marker outside the brain in place of a background, two
-classes. A network that answers one class for everybody has no map; its people are left out of EPG, and the seed does
-not count as one in which it rises: so does `energy-brain` of seed 44, which is also a teacher. 12 epochs were tried on
-seed 43 first: the control had not learned the marker. 46 minutes of a core that others used too."""
+classes. A network that gives everybody the same class has no map: its people are left out of EPG, and its seed does
+not count as one in which EPG rises. `energy-brain` of seed 44 is such a network, and also a teacher. A coin has .50 in
+the mean of four groups. 12 epochs were tried first, on seed 43; the control had not learned the marker. 46 minutes of a
+core that others used too."""
 FOUNDING = FoundingConfig(channels=(4, 8, 16), pools=(2, 2, 3), hidden_units=16, dropout=0.0)
 RESNET = ResNetConfig(architecture="resnet10", width=0.125)
 BCOS = BcosSimpleConfig(channels=(4, 8, 16), strides=(2, 2, 2))

@@ -149,9 +149,9 @@ def readable_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
 GRIDS = """\
 Grids: 2 × 2 × 1 test scans of a fold side by side, the most confident of those recognised, one grid for each class and
 fold; share of positive attribution in the cell of the class, from the logit, in per cent; chance is 25. `at 0` is the
-input, `at 1` the last stage; `top`: the largest 2.5 % of the values alone. Each network is confident of other people,
-so two networks are compared over those whom both have in a cell. `correct`: per cent of people whom the answer is right
-of, chance 50."""
+input, `at 1` the last stage; `top`: the largest 2.5 % of the values alone. Networks are confident about different people,
+so two of them are compared on the people whom both explain. `correct`: people classified correctly, in per cent;
+chance is 50, and ridge regression on regions has an area of .79 ([patients.md](../patients.md))."""
 OWN = f"""\
 The people and folds of the first section at 4 mm, by `python benchmarks/patients_networks.py own`, one network a fold.
 B-cos: `bcos-simple` (B 1 to 2.5) by binary cross-entropy; founding and CoDA-S (`coda-s`) by the recipe `patients`.
@@ -164,12 +164,13 @@ On each fold's frozen network, trained from the labels as in the first section (
 epochs of cross-entropy (CE) or binary cross-entropy (BCE), as in the source. Unlike the source: backbones that know
 the labels, two classes; the first two of five folds of each seed.
 {GRIDS}
-Of the first four of each fold by name, in the brain: Gini index and entropy (bits) of the positive values of a map of
-the true class, and the mean probability of that class while voxels go, the least important first, in per cent.
+For the first four people of each fold by name, inside the brain: Gini index and entropy (bits) of the positive values
+of the map of the true class, and the mean probability of that class while voxels are removed, the least important
+first, in per cent.
 Linear probes by CE of seed 43 were seen before the rest had run."""
 READABLE = """\
 Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py readable`: trained as in
-the first section, with input gradients that are to be like guided ones. As in the source: distances, and weights over
+the first section, with input gradients drawn towards guided ones. As in the source: distances, and weights over
 four decades; unlike it: two classes, 4 mm. In per cent: masked recognition of the true class as in "CAM methods", and
 insertion and deletion of the first eight by name. Weight 0 is the usual training."""
 STUDIES = {

@@ -60,7 +60,7 @@ def test_the_weight_that_is_chosen_is_named() -> None:
     ]  # fmt: skip
     table = OBJECTIVE_WEIGHTS_TABLE.frame(rows)
     (found,) = build(material(GUIDED, objective_weights=table))["comparisons"]
-    assert found.text.startswith("Chosen is weight 3, not that of this run.")
+    assert found.text.startswith("The weight chosen is 3, not that of this run.")
     assert "at most 5 points below that of weight 0, the one that is best in “In the mask (EPG)”." in found.text
     assert "no say" not in found.text  # folds share people
     assert "who is tested in one fold is a validation person of another" in found.text
@@ -73,7 +73,7 @@ def test_the_weight_that_is_chosen_is_named() -> None:
     assert (cells[2][5], cells[2][7]) == ("no", "0.880")
     control = OBJECTIVE_WEIGHTS_TABLE.frame([row | {"chosen": row["weight"] == 0} for row in rows])
     (found,) = build(material(GUIDED, objective_weights=control))["comparisons"]
-    assert found.text.startswith("Chosen is weight 0: no weight")
+    assert found.text.startswith("The weight chosen is 0: no other")
     (found,) = build(material(ObjectiveConfig(), objective_weights=table))["comparisons"]  # the run was made anew
     assert "In the mask (EPG), validation" in [column.title for column in found.table.columns]
 

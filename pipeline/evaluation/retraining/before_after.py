@@ -1,10 +1,9 @@
 """Before and after: what ``[objective]`` changed, by networks trained as long without its maps.
 
-The control of a fold has the same people, seed and settings as the run's network, and weight 0: of guidance and
-readable gradients the task alone remains, of distillation the answers of the teacher (of attention transfer the
-labels). Both are asked for the maps of
-the test people of the fold. So are networks of further weights (``[evaluation] objective_weights``), one of which is
-chosen by the maps of the validation people.
+The control of a fold has the same people, seed and settings as the run's network, and weight 0: what remains of
+guidance and of readable gradients is the task alone, of distillation the answers of the teacher, and of attention
+transfer the labels. Both are asked for the maps of the test people of the fold. So are networks of further weights
+(``[evaluation] objective_weights``), one of which is chosen by the maps of the validation people.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The choice among trainings whose maps and whose accuracy both count.
 
 Source: Rao et al. 2023, sec. 5, who keep what no other training dominates in F1, EPG and IoU on the validation part,
-and show the highest EPG that costs at most five points of F1. (Their code rounds values to .005
-first; here none is rounded.)
+and show the highest EPG that costs at most five points of F1. (Their code rounds values to .005 first; here none is
+rounded.)
 """
 
 from __future__ import annotations

@@ -125,15 +125,14 @@ def _weights(table: pd.DataFrame) -> Comparison:
     columns += [Column("in_pareto_set", "In the Pareto set"), Column("chosen", "Chosen")]
     columns += [numeric(f"test_{name}", f"{title}, test", _three) for name, title in names.items()]
     of_run = "that of this run" if best["of_run"] else "not that of this run"
-    said = f"Chosen is weight {number(best['weight'])}, {of_run}"
+    said = f"The weight chosen is {number(best['weight'])}, {of_run}"
     if best["weight"] == 0:
-        said = "Chosen is weight 0: no weight has better maps without costing more accuracy than that"
+        said = "The weight chosen is 0: no other has better maps at an acceptable cost in accuracy"
     text = (
         f"{said}. The choice is made on the validation parts alone: of the weights that no other one beats in every "
         f"measure, and whose balanced accuracy is at most {100 * LARGEST_DROP:g} points below that of weight 0, the "
-        f"one that is best in “{_MEASURES[measures[0]]}”. With several folds, "
-        "who is tested in one fold is a validation person of another, so that test values of the chosen weight are a "
-        "little too good. Validation people look like "
+        f"one that is best in “{_MEASURES[measures[0]]}”. With several folds, people tested in one fold are validation "
+        "people of another, so test values of the chosen weight are a little too good. Validation people look like "
         "those of training, so where these share a shortcut they cannot show that it is one."
     )
     caption = (
