@@ -149,9 +149,9 @@ def readable_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
 GRIDS = """\
 Grids: 2 × 2 × 1 test scans of a fold side by side, the most confident of those recognised, one grid for each class and
 fold; share of positive attribution in the cell of the class, from the logit, in per cent; chance is 25. `at 0` is the
-input, `at 1` the last stage; `top`: the largest 2.5 % of the values alone. Networks are confident about different people,
-so two of them are compared on the people whom both explain. `correct`: people classified correctly, in per cent;
-chance is 50, and ridge regression on regions has an area of .79 ([patients.md](../patients.md))."""
+input, `at 1` the last stage; `top`: the largest 2.5 % of the values alone. Networks are confident about different
+people, so two of them are compared on the people whom both explain. `correct`: people classified correctly, in per
+cent; chance is 50, and ridge regression on regions has an area of .79 ([patients.md](../patients.md))."""
 OWN = f"""\
 The people and folds of the first section at 4 mm, by `python benchmarks/patients_networks.py own`, one network a fold.
 B-cos: `bcos-simple` (B 1 to 2.5) by binary cross-entropy; founding and CoDA-S (`coda-s`) by the recipe `patients`.

@@ -63,7 +63,7 @@ def test_the_weight_that_is_chosen_is_named() -> None:
     assert found.text.startswith("The weight chosen is 3, not that of this run.")
     assert "at most 5 points below that of weight 0, the one that is best in “In the mask (EPG)”." in found.text
     assert "no say" not in found.text  # folds share people
-    assert "who is tested in one fold is a validation person of another" in found.text
+    assert "people tested in one fold are validation people of another" in found.text
     assert [column.title for column in found.table.columns][:4] == [
         "Weight", "Balanced accuracy, validation", "In the mask (EPG), validation",
         "Overlap with the mask (IoU), validation",
