@@ -3,31 +3,50 @@
 Each run was judged by ``heatlas evaluate RUN --parts grids``. A participant of a run counts once; participants of
 different runs are different people, but with --same-people, for seeds of one cohort, a person's grids of all runs are
 averaged. Prints a row per claim: the answer of each run, then that of all together, with its interval; with --page a
-section of that page, whose verdict is that of docs/claims.md: all together, and every run.
+section of that page, whose verdict is that of docs/claims.md: all together, and every run. With --nine, copies of the
+runs that were judged in grids of nine cells: how far the share of each method falls.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from sections import write_section
 
-from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, DIRECTIONS_TABLE, NEAR, directions
+from heatlas.pipeline.evaluation.grids.directions import (
+    BY_CONSTRUCTION,
+    DIRECTIONS_TABLE,
+    NEAR,
+    by_participant,
+    directions,
+)
 from heatlas.pipeline.evaluation.grids.stage import claims_about, read_scores
+from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 
 TITLE, HEADING = "Grids", "Claims asked of patients"
 PREFACE = f"""\
-The networks of the first section, by `heatlas evaluate RUN --quick --parts grids` and
-`python benchmarks/grid_directions.py`: 2 × 2 × 1 test scans of a fold side by side, the most confident of those
-recognised, one grid for each class, fold and kind; 4 mm. Settings are those of the source but for the number of grids,
-stages (input and last) and values of γ (.01 and .25). Difference of the shares of positive attribution in the cell of
-the class; chance is .25. A person's grids of all seeds are averaged, intervals are over people. Near: within ±{NEAR:g}.
-Founding networks have batch normalisation and no global pooling, so DiPart is not defined. 4.3 minutes a seed on a
-core that others used too (2 cores, no GPU)."""
+The networks of the first section, by `heatlas evaluate RUN --parts grids` and `python benchmarks/grid_directions.py`:
+2 × 2 × 1 test scans of a fold side by side, the most confident of those recognised, two grids for each class, fold and
+kind; 4 mm. Settings are those of the source: every stage, all values of γ and kernels, 1,000 masks of RISE. Difference
+of the shares of positive attribution in the cell of the class; chance is .25. A person's grids of all seeds are
+averaged, intervals are over people. Near: within ±{NEAR:g}. Founding networks have batch normalisation and no global
+pooling, so DiPart is not defined. Ten grids a kind and seed, with the first and last stage only, were looked at before;
+they left A1 and A3 open. Nothing of the other rows was known when this was written."""
+AGREE = """\
+A21: rank correlation, over the needle grids of a seed, of the shares of integrated gradients at the input, smoothed by
+kernels of K voxels (K is that share of a cell's edge which the source has in pixels), and of Grad-CAM at the last
+stage. Intervals: people drawn with replacement, the mean over seeds."""
+WRITTEN = "A19: share of |attribution| on last features that the network does not read; both networks compute the same."
+NINE = """\
+A20: the same in grids of 3 × 3 × 1 cells, `layout = [3, 3, 1]`; share in four cells less share in nine, of the people
+explained in both. Chance falls from .25 to .11, that is by .139."""
 
 
 def verdict(each: Sequence[float], low: float, high: float, near: bool) -> str:
@@ -45,23 +64,106 @@ def verdict(each: Sequence[float], low: float, high: float, near: bool) -> str:
     return "does not" if max(high, *each) <= 0 else "open"
 
 
+def agreement(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[str]:
+    """Rows of A21: by width of the kernel, then the change to the last but one and to the widest."""
+    smooth = "smooth-integrated-gradients kernel="
+    wide = [grid_shares(one) for one in runs]
+    kernels = sorted({int(name.removeprefix(smooth)) for own in wide for name, _ in own if name.startswith(smooth)})
+    names = ["integrated-gradients", *(f"{smooth}{kernel}" for kernel in kernels)]
+    last = max(stage for name, stage in wide[0] if name == "grad-cam")
+    owner = [own.index.get_level_values("scan").map(people).to_numpy() for own in wide]
+    values = [own[[*((name, 0) for name in names), ("grad-cam", last)]].rank().to_numpy(float) for own in wide]
+
+    def alike(chosen: Sequence[np.ndarray]) -> np.ndarray:
+        """Correlation of each kernel with Grad-CAM, (seeds, kernels), over rows of each seed."""
+        return np.array([
+            np.corrcoef(pd.DataFrame(own[rows]).rank().to_numpy(float).T)[-1, :-1]
+            for own, rows in zip(values, chosen, strict=True)
+        ])  # fmt: skip
+
+    rng = np.random.default_rng(0)
+    everybody = sorted(set(np.concatenate(owner)))
+    places = [{name: np.flatnonzero(own == name) for name in everybody} for own in owner]
+    drawn = []
+    for _ in range(1000):
+        names_drawn = rng.choice(everybody, len(everybody))
+        drawn.append(alike([np.concatenate([own[name] for name in names_drawn]) for own in places]).mean(0))
+    found, draws = alike([np.arange(len(own)) for own in values]), np.array(drawn)
+    rows = {("none" if not place else f"K = {kernels[place - 1]}"): (found[:, place], draws[:, place])
+            for place in range(len(names))}  # fmt: skip
+    for place, what in ((-2, "last but one"), (-1, "widest")):
+        rows[f"{what} less none"] = found[:, place] - found[:, 0], draws[:, place] - draws[:, 0]
+    for name, (each, own) in rows.items():
+        low, high = np.nanquantile(own, [0.025, 0.975])
+        seeds = ", ".join(f"{one:.2f}" for one in each)
+        yield f"| A21: {name} | {len(everybody)} | {seeds} | {each.mean():.2f} ({low:.2f} to {high:.2f}) |"
+
+
+def grid_shares(scores: pd.DataFrame) -> pd.DataFrame:
+    """Shares in needle grids, a row per grid and a column per method and stage; an undefined map counts as 0."""
+    own = scores[(scores["setting"] == "GridPG") & (scores["kind"] == "needle") & scores["grid"].notna()]
+    return own.assign(share=own["share"].fillna(0)).pivot_table(
+        index=["grid", "scan"], columns=["method", "stage"], values="share", sort=False
+    )
+
+
+def fallen(four: Sequence[pd.DataFrame], nine: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[str]:
+    """Rows of A20: of each method and stage, its share in four cells less that in nine."""
+    needles = [[one[(one["setting"] == "GridPG") & (one["kind"] == "needle") & one["grid"].notna()] for one in side]
+               for side in (four, nine)]  # fmt: skip
+    both = [pd.concat(side) for side in needles]
+    for (name, stage), own in both[1].groupby(["method", "stage"], sort=False):
+        if re.search(r"kernel=|bias=false|from=air|gamma=(?!0.25)|beta=(?!0$)", name):
+            continue
+        asked = [[one[(one["method"] == name) & (one["stage"] == stage)] for one in side] for side in needles]
+        seeds = [by_participant(a, people).mean() - by_participant(b, people).mean() for a, b in zip(*asked)]  # noqa: B905
+        pair = pd.concat([by_participant(pd.concat(side), people) for side in asked], axis=1).dropna()
+        each = (pair.iloc[:, 0] - pair.iloc[:, 1]).to_numpy(float)
+        low, high = participant_interval((each,), np.mean, DRAWS, 0)
+        what = f"A20: {name} at stage {stage:g}, {own['share'].fillna(0).mean():.2f} in nine cells"
+        yield f"| {what} | {len(each)} | {shown(seeds, each.mean(), low, high)} |"
+
+
+def shown(seeds: Sequence[float], mean: float, low: float, high: float) -> str:
+    """Cells of a row: each seed, the mean and its interval; none where everybody has the same."""
+    within = "of everybody" if np.isnan(low) else f"{low:.3f} to {high:.3f}"
+    return f"{', '.join(f'{one:.3f}' for one in seeds)} | {mean:.3f} ({within})"
+
+
+def written_twice(folders: Sequence[Path]) -> Iterator[str]:
+    """Rows of A19: of each method, its share on what is not read by both networks, by seed."""
+    tables = [pd.read_csv(INVARIANCE_TABLE.path(EvaluationLayout(one.resolve())), sep="\t") for one in folders]
+    for name, own in pd.concat(tables).groupby("method", sort=False):
+        if own["share_cancelling"].notna().all():
+            plain, both = (", ".join(f"{one:.3f}" for one in own[f"share_{side}"]) for side in ("plain", "cancelling"))
+            yield f"| A19: {name} | {own['n_grids'].sum()} | {plain} | {both} |"
+
+
+def read(folders: Sequence[Path], same_people: bool, shift: int = 0) -> tuple[list[pd.DataFrame], dict[int, str]]:
+    """Scores of each run, whose scans and grids are others than those of the next, and the person of each scan."""
+    scores, people = [], {}
+    for number, folder in enumerate(folders):
+        layout = EvaluationLayout(folder.resolve())
+        frame = read_scores(sorted((layout.evaluation / "grids").glob("*_scores.tsv")))
+        own = 1_000_000 * (number + 1) + shift
+        owner = "" if same_people else f"{number} "
+        people |= {scan + own: f"{owner}{scan}" for scan in frame["scan"].dropna().astype(int)}
+        scores.append(frame.assign(scan=frame["scan"] + own, grid=frame["grid"] + own))
+    return scores, people
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--same-people", action="store_true", help="runs are seeds of one cohort")
+    parser.add_argument("--nine", type=Path, nargs="+", default=[], help="the same runs in grids of nine cells")
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
-    scores, people, answers = [], {}, {}
-    for number, folder in enumerate(options.runs):
-        layout = EvaluationLayout(folder.resolve())
-        frame = read_scores(sorted((layout.evaluation / "grids").glob("*_scores.tsv")))
-        shift = 1_000_000 * (number + 1)  # scans and grids of another run are others
-        frame["scan"] += shift
-        frame["grid"] += shift
-        owner = "" if options.same_people else f"{number} "
-        people |= {scan: f"{owner}{scan - shift}" for scan in frame["scan"].dropna().astype(int)}
-        scores.append(frame)
-        answers[folder.name] = pd.read_csv(DIRECTIONS_TABLE.path(layout), sep="\t").set_index("claim")
+    scores, people = read(options.runs, options.same_people)
+    answers = {
+        folder.name: pd.read_csv(DIRECTIONS_TABLE.path(EvaluationLayout(folder.resolve())), sep="\t").set_index("claim")
+        for folder in options.runs
+    }
     asked = claims_about(EvaluationLayout(options.runs[0].resolve()).fold(0))
     pooled = directions(pd.concat(scores, ignore_index=True), people, asked).set_index("claim")
     table = pooled[["n_participants", "difference", "ci_low", "ci_high", "holds"]]
@@ -74,9 +176,15 @@ def main() -> None:
             alike = pd.isna(one["ci_low"])  # everybody has the same difference
             low, high = (one["difference"] if alike else one[side] for side in ("ci_low", "ci_high"))
             said = verdict(each, low, high, one["expected"] == "near")
-            shown = ", ".join(f"{value:.3f}" for value in each)
-            within = f"{one['difference']:.3f} ({'of everybody' if alike else f'{low:.3f} to {high:.3f}'})"
-            lines.append(f"| {name} | {one['n_participants']} | {shown} | {within} | {said} |")
+            found = shown(each, one["difference"], one["ci_low"], one["ci_high"])
+            lines.append(f"| {name} | {one['n_participants']} | {found} | {said} |")
+        lines += ["", AGREE, "", "| | people | seeds | mean (95 %) |", "|---|---|---|---|", *agreement(scores, people)]
+        lines += ["", WRITTEN, "", "| | grids | as it is | with two units that cancel |", "|---|---|---|---|"]
+        lines += written_twice(options.runs)
+        if options.nine:
+            nine, others = read(options.nine, options.same_people, 500_000)
+            lines += ["", NINE, "", "| | people | seeds | difference (95 %) |", "|---|---|---|---|"]
+            lines += fallen(scores, nine, people | others)
         write_section(options.page, TITLE, "\n".join([PREFACE, "", *lines]), HEADING)
 
 

@@ -38,17 +38,63 @@ def run_with(folder, tissue):
     return folder
 
 
-def test_relevance_beside_tissue_is_of_true_positives_on_the_scale_of_their_fold(tmp_path):
+def test_relevance_beside_volume_and_intensity_is_of_true_positives_on_the_scale_of_their_fold(tmp_path):
     half = np.linspace(-1, 1, 9)
     tissue = np.append(np.repeat(half, 2), [0.5, -0.5])  # both folds hold the same tissue
     runs = [run_with(tmp_path / f"seed-{seed}", tissue) for seed in (1, 2)]
-    found = patients_relevance.beside_tissue(runs[0])
+    (tmp_path / "warped" / "group").mkdir(parents=True)
+    sides = [
+        {"scan_id": f"s{k:02d}", "group": group, "tissue_mm3": size}
+        for k, value in enumerate(tissue)
+        for group, size in (("Hippocampus", 3000 - 500 * value), ("Hippocampus", 2000), ("Amygdala", 7 + k % 3))
+    ]
+    pd.DataFrame(sides).to_csv(tmp_path / "warped" / "group" / "volumes.tsv", sep="\t", index=False)
+    volumes = patients_relevance.hippocampal(tmp_path / "warped")
+    assert volumes["s00"] == pytest.approx(5500)
+    found = patients_relevance.beside_tissue(runs[0], volumes)
     assert len(found) == 18
-    assert found.corr()["tissue"]["lrpB000"] == pytest.approx(-1)
-    text = patients_relevance.hippocampus(runs)
-    assert "| L1, L3: LRP β = 0 | -1.00, -1.00 | -1.00 |" in text
-    assert "| L3: LRP β = 1 less β = 0 | 2.00, 2.00 | 2.00 |" in text
-    assert "| L2: guided backpropagation of the predicted class | 1.00, 1.00 | 1.00 |" in text
+    assert found.corr()["intensity"]["lrpB000"] == pytest.approx(-1)
+    text = patients_relevance.hippocampus(runs, volumes)
+    assert "| L1, L3: LRP β = 0 and intensity | -1.00, -1.00 | -1.00 |" in text
+    assert "| L1, L3: LRP β = 0 and volume | 1.00, 1.00 | 1.00 |" in text
+    assert "| L3: volume, LRP β = 1 less β = 0 | -2.00, -2.00 | -2.00 |" in text
+    assert "| L2: guided backpropagation of the predicted class and intensity | 1.00, 1.00 | 1.00 |" in text
+    with pytest.raises(SystemExit, match="1 true positives have no hippocampal volume, such as s03"):
+        patients_relevance.hippocampus(runs, volumes.drop("s03"))
+
+
+def scores_of(shares, kind="needle"):
+    """Scores of grids: a person each, shares by method and stage."""
+    n = len(next(iter(shares.values())))
+    return pd.concat([
+        pd.DataFrame({"setting": "GridPG", "kind": kind, "method": name, "stage": stage, "grid": np.arange(n),
+                      "scan": np.arange(n), "share": values})
+        for (name, stage), values in shares.items()
+    ])  # fmt: skip
+
+
+def test_agreement_with_grad_cam_grows_with_a_kernel_that_makes_it_so():
+    cam = np.linspace(0, 1, 12)
+    smooth = "smooth-integrated-gradients kernel="
+    one = scores_of({
+        ("integrated-gradients", 0): -cam, (f"{smooth}3", 0): np.tile([0.2, 0.4], 6), (f"{smooth}5", 0): cam**3,
+        (f"{smooth}9", 0): np.roll(cam, 1), ("grad-cam", 2): cam, ("grad-cam", 0): -cam,
+    })  # fmt: skip
+    rows = {row.split(" | ")[0]: row for row in grid_directions.agreement([one, one], {k: str(k) for k in range(12)})}
+    assert "| 12 | -1.00, -1.00 | -1.00 (-1.00 to -1.00) |" in rows["| A21: none"]
+    assert "| 1.00, 1.00 | 1.00 (1.00 to 1.00) |" in rows["| A21: K = 5"]
+    assert "| 2.00, 2.00 | 2.00 (2.00 to 2.00) |" in rows["| A21: last but one less none"]
+    rolled = np.corrcoef(np.roll(np.arange(12), 1), np.arange(12))[0, 1]
+    assert f"| {rolled:.2f}, {rolled:.2f} | {rolled:.2f} (" in rows["| A21: K = 9"]
+
+
+def test_shares_fall_in_nine_cells_by_what_was_planted():
+    rng = np.random.default_rng(0)
+    four = scores_of({("gradient", 0): 0.25 + rng.uniform(0, 0.1, 8), ("rise", 0): rng.uniform(0, 1, 8)})
+    nine = four.assign(share=four["share"] - 0.14)
+    (row, _) = grid_directions.fallen([four], [nine], {k: str(k) for k in range(8)})
+    assert row.endswith(f"| A20: gradient at stage 0, {nine['share'].iloc[:8].mean():.2f} in nine cells | 8 | 0.140 "
+                        "| 0.140 (of everybody) |")  # fmt: skip
 
 
 @pytest.mark.parametrize(
