@@ -76,10 +76,11 @@ def agreement(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[
 
     def alike(chosen: Sequence[np.ndarray]) -> np.ndarray:
         """Correlation of each kernel with Grad-CAM, (seeds, kernels), over rows of each seed."""
-        return np.array([
-            np.corrcoef(pd.DataFrame(own[rows]).rank().to_numpy(float).T)[-1, :-1]
-            for own, rows in zip(values, chosen, strict=True)
-        ])  # fmt: skip
+        with np.errstate(invalid="ignore"):  # a draw in which all shares are the same is left out
+            return np.array([
+                np.corrcoef(pd.DataFrame(own[rows]).rank().to_numpy(float).T)[-1, :-1]
+                for own, rows in zip(values, chosen, strict=True)
+            ])  # fmt: skip
 
     rng = np.random.default_rng(0)
     everybody = sorted(set(np.concatenate(owner)))

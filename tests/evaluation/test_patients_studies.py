@@ -49,9 +49,12 @@ def test_relevance_beside_volume_and_intensity_is_of_true_positives_on_the_scale
         for group, size in (("Hippocampus", 3000 - 500 * value), ("Hippocampus", 2000), ("Amygdala", 7 + k % 3))
     ]
     pd.DataFrame(sides).to_csv(tmp_path / "warped" / "group" / "volumes.tsv", sep="\t", index=False)
+    known = pd.DataFrame({"scan_id": [f"s{k:02d}" for k in range(20)], "mmse": -tissue, "nwbv": tissue})
+    known.to_csv(tmp_path / "warped" / "scans.tsv", sep="\t", index=False)
+    known.to_csv(tmp_path / "warped" / "clinical.tsv", sep="\t", index=False)
     volumes = patients_relevance.hippocampal(tmp_path / "warped")
-    assert volumes["s00"] == pytest.approx(5500)
-    found = patients_relevance.beside_tissue(runs[0], volumes)
+    assert volumes["volume"]["s00"] == pytest.approx(5500)
+    found = patients_relevance.beside_tissue(runs[0], volumes["volume"])
     assert len(found) == 18
     assert found.corr()["intensity"]["lrpB000"] == pytest.approx(-1)
     text = patients_relevance.hippocampus(runs, volumes)
@@ -59,6 +62,8 @@ def test_relevance_beside_volume_and_intensity_is_of_true_positives_on_the_scale
     assert "| L1, L3: LRP β = 0 and volume | 1.00, 1.00 | 1.00 |" in text
     assert "| L3: volume, LRP β = 1 less β = 0 | -2.00, -2.00 | -2.00 |" in text
     assert "| L2: guided backpropagation of the predicted class and intensity | 1.00, 1.00 | 1.00 |" in text
+    assert "| volume and MMSE, 20 patients | 1.00 | 1.00 | 1.00 to 1.00 |" in text
+    assert "| volume and nWBV, 20 patients | -1.00 | -1.00 | -1.00 to -1.00 |" in text
     with pytest.raises(SystemExit, match="1 true positives have no hippocampal volume, such as s03"):
         patients_relevance.hippocampus(runs, volumes.drop("s03"))
 
