@@ -30,23 +30,25 @@ from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 
+MINUTES = "About 8 minutes a seed on a core that others used too (2 cores, no GPU), and as much for nine cells."
 TITLE, HEADING = "Grids", "Claims asked of patients"
 PREFACE = f"""\
-The networks of the first section, by `heatlas evaluate RUN --parts grids` and `python benchmarks/grid_directions.py`:
-2 × 2 × 1 test scans of a fold side by side, the most confident of those recognised, two grids for each class, fold and
-kind; 4 mm. Settings are those of the source: every stage, all values of γ and kernels, 1,000 masks of RISE. Difference
-of the shares of positive attribution in the cell of the class; chance is .25. A person's grids of all seeds are
-averaged, intervals are over people. Near: within ±{NEAR:g}. Founding networks have batch normalisation and no global
-pooling, so DiPart is not defined. Ten grids a kind and seed, with the first and last stage only, were looked at before;
-they left A1 and A3 open. Nothing of the other rows was known when this was written."""
+The networks of the first section, trained anew on another machine (other rounding), by `heatlas evaluate RUN --quick
+--parts grids` with `per_class = 4` and `python benchmarks/grid_directions.py`: 2 × 2 × 1 test scans of a fold side by
+side, the most confident of those recognised, two grids for each class, fold and kind; 4 mm. Settings are those of the
+source but for stages (input and last) and values of γ (.01 and .25); occlusion and RISE (1,000 masks) are asked in the
+grids of DiFull. Difference of the shares of positive attribution in the cell of the class; chance is .25. A person's
+grids of all seeds are averaged, intervals are over people. Near: within ±{NEAR:g}. Founding networks have batch
+normalisation and no global pooling, so DiPart is not defined. Ten grids a kind and seed were looked at before, on the
+other machine: they left A1 and A3 open. Nothing of the other rows was known when this was written. {MINUTES}"""
 AGREE = """\
 A21: rank correlation, over the needle grids of a seed, of the shares of integrated gradients at the input, smoothed by
 kernels of K voxels (K is that share of a cell's edge which the source has in pixels), and of Grad-CAM at the last
 stage. Intervals: people drawn with replacement, the mean over seeds."""
 WRITTEN = "A19: share of |attribution| on last features that the network does not read; both networks compute the same."
 NINE = """\
-A20: the same in grids of 3 × 3 × 1 cells, `layout = [3, 3, 1]`; share in four cells less share in nine, of the people
-explained in both. Chance falls from .25 to .11, that is by .139."""
+A20: the same needle grids with 3 × 3 × 1 cells, `layout = [3, 3, 1]`; share in four cells less share in nine, of the
+people explained in both. Chance falls from .25 to .11, that is by .139."""
 
 
 def verdict(each: Sequence[float], low: float, high: float, near: bool) -> str:

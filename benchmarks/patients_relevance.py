@@ -46,8 +46,8 @@ BESIDE = """\
 The same runs, by `python benchmarks/patients_relevance.py … --hippocampus INPUT VOLUMES`. True positives at a
 probability of .5; Pearson's r over them, as in the source, of the sum in the hippocampus and the volume of both
 hippocampi. Unlike it: volumes are not FreeSurfer's but those of `group/volumes.tsv` (`tissue_mm3`) of a run at 2 mm
-with `transform = "syn-quick"`, of images that were scaled to the template, so heads are of one size. Nobody has compared
-such volumes with manual ones. The last rows show what they go with: those that measured the hippocampus well would go
+with `transform = "syn-quick"`, of images that were scaled to the template, so heads are of one size. Nobody has
+compared such volumes with manual ones. The last rows show what they go with: good volumes of the hippocampus would go
 with MMSE and with the volume of the whole brain (nWBV). A sum is divided by its mean over the true positives of its
 fold, as each fold has its own network. Beside it, as before, the mean intensity that the network sees in the region
 (`image_regions.tsv`), in standard deviations of the brain: where tissue is lost, dark fluid is in its place. Intervals:
