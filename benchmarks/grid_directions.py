@@ -45,6 +45,9 @@ AGREE = """\
 A21: rank correlation, over the needle grids of a seed, of the shares of integrated gradients at the input, smoothed by
 kernels of K voxels (K is that share of a cell's edge which the source has in pixels), and of Grad-CAM at the last
 stage. Intervals: people drawn with replacement, the mean over seeds."""
+COPIES = """\
+A7: share of Grad-CAM at the last stage, in the grids of DiFull, in the copy of the class that the head cannot see, less
+the .25 that an even map has there."""
 WRITTEN = "A19: share of |attribution| on last features that the network does not read; both networks compute the same."
 NINE = """\
 A20: the same needle grids with 3 × 3 × 1 cells, `layout = [3, 3, 1]`; share in four cells less share in nine, of the
@@ -133,6 +136,18 @@ def shown(seeds: Sequence[float], mean: float, low: float, high: float) -> str:
     return f"{', '.join(f'{one:.3f}' for one in seeds)} | {mean:.3f} ({within})"
 
 
+def in_the_copy(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> str:
+    """The row of A7."""
+    corners = [one[(one["setting"] == "DiFull") & (one["kind"] == "corner") & (one["method"] == "grad-cam")
+                   & one["grid"].notna()] for one in runs]  # fmt: skip
+    corners = [one[one["stage"] == one["stage"].max()] for one in corners]
+    corners = [one.assign(copy=(one["class_share"] - one["share"]).fillna(0) - one["chance"]) for one in corners]
+    seeds = [by_participant(one, people, "copy").mean() for one in corners]
+    each = by_participant(pd.concat(corners), people, "copy").to_numpy(float)
+    low, high = participant_interval((each,), np.mean, DRAWS, 0)
+    return f"| A7: Grad-CAM in the copy, less an even map | {len(each)} | {shown(seeds, each.mean(), low, high)} |"
+
+
 def written_twice(folders: Sequence[Path]) -> Iterator[str]:
     """Rows of A19: of each method, its share on what is not read by both networks, by seed."""
     tables = [pd.read_csv(INVARIANCE_TABLE.path(EvaluationLayout(one.resolve())), sep="\t") for one in folders]
@@ -182,7 +197,15 @@ def main() -> None:
             found = shown(each, one["difference"], one["ci_low"], one["ci_high"])
             lines.append(f"| {name} | {one['n_participants']} | {found} | {said} |")
         lines += ["", AGREE, "", "| | people | seeds | mean (95 %) |", "|---|---|---|---|", *agreement(scores, people)]
-        lines += ["", WRITTEN, "", "| | grids | as it is | with two units that cancel |", "|---|---|---|---|"]
+        lines += ["", COPIES, "", "| | people | seeds | difference (95 %) |", "|---|---|---|---|"]
+        lines += [
+            in_the_copy(scores, people),
+            "",
+            WRITTEN,
+            "",
+            "| | grids | as it is | with two units that cancel |",
+            "|---|---|---|---|",
+        ]
         lines += written_twice(options.runs)
         if options.nine:
             nine, others = read(options.nine, options.same_people, 500_000)

@@ -93,6 +93,13 @@ def test_agreement_with_grad_cam_grows_with_a_kernel_that_makes_it_so():
     assert f"| {rolled:.2f}, {rolled:.2f} | {rolled:.2f} (" in rows["| A21: K = 9"]
 
 
+def test_a_copy_that_is_marked_as_the_class_is_has_its_share():
+    one = scores_of({("grad-cam", 2): np.full(6, 0.45), ("grad-cam", 0): np.zeros(6)}, kind="corner")
+    one = one.assign(setting="DiFull", chance=0.25, class_share=0.85)
+    row = grid_directions.in_the_copy([one, one], {k: str(k) for k in range(6)})
+    assert row == "| A7: Grad-CAM in the copy, less an even map | 6 | 0.150, 0.150 | 0.150 (of everybody) |"
+
+
 def test_shares_fall_in_nine_cells_by_what_was_planted():
     rng = np.random.default_rng(0)
     four = scores_of({("gradient", 0): 0.25 + rng.uniform(0, 0.1, 8), ("rise", 0): rng.uniform(0, 1, 8)})
