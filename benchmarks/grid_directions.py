@@ -30,7 +30,7 @@ from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 
-MINUTES = "About 8 minutes a seed on a core that others used too (2 cores, no GPU), and as much for nine cells."
+MINUTES = "About 10 minutes a seed on a core that others used too."
 TITLE, HEADING = "Grids", "Claims asked of patients"
 PREFACE = f"""\
 The networks of the first section, trained anew on another machine (other rounding), by `heatlas evaluate RUN --quick
