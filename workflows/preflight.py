@@ -32,6 +32,7 @@ from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.registration.ants_transform import require_ants
 from heatlas.pipeline.registration.images.given_masks import mask_path
 from heatlas.pipeline.registration.images.synthstrip import require_synthstrip
+from heatlas.pipeline.registration.own_labels import require_own_labels
 from heatlas.pipeline.registration.settled import COARSEST_MM, not_measured
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -176,10 +177,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     if config.training.networks_of and not cohort.table.labelled:
         return Ready(_folds_of_networks(config, stages), (*notes, *_reference_notes(config)))
     split = _split_with_labels(config, cohort)
-    if config.objective.kind != "task":
-        from heatlas.pipeline.training.objectives.explanations import require_explanations  # torch takes a second
-
-        require_explanations(config, split)
+    notes += _objective_notes(config, cohort, split)
     starts = config.training.from_run or isinstance(config.model, ProbeConfig)
     if starts and not config.training.networks_of:
         from heatlas.pipeline.training.objectives.known_networks import require_start
@@ -191,6 +189,17 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     if "statistics" in stages:
         require_names(config, cohort.table.labelled, cohort.clinical, atlas_groups(config))
     return Ready(split, tuple(notes), split_balance(split, cohort.table, config.cohort, config.seed))
+
+
+def _objective_notes(config: Config, cohort: InputCohort, split: Split) -> list[str]:
+    """Refuse an objective that cannot be trained; a note on how many have labels of their own, where these guide."""
+    if config.objective.kind == "task":
+        return []
+    from heatlas.pipeline.training.objectives.explanations import require_explanations  # torch takes a second
+
+    require_explanations(config, split)
+    own = config.objective.own_anatomy
+    return [require_own_labels(config, cohort.root, cohort.table.labelled, split)] if own else []
 
 
 def _split_with_labels(config: Config, cohort: InputCohort) -> Split:

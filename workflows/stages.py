@@ -25,6 +25,7 @@ from heatlas.pipeline.regions.applied import aggregate_applied
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.stage import aggregate_relevance
 from heatlas.pipeline.registration.images.faces import without_face
+from heatlas.pipeline.registration.own_labels import carry_labels
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.map_names import map_names
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -101,6 +102,11 @@ class Work:
         names = set(PREDICTIONS_APPLIED_TABLE.read(self.layout)["scan_id"])
         return [scan for scan in self.outside("registration", *stages) if scan.scan_id in names]
 
+    def located(self, scans: Sequence[Scan]) -> list[Scan]:
+        """The same scans with the paths of their images."""
+        names = {scan.scan_id for scan in scans}
+        return [scan for scan in self.scans if scan.scan_id in names]
+
     def _unfailed(self, *stages: str) -> list[Scan]:
         failures = FAILURES_TABLE.read(self.layout.failures)
         failed = set(failures.loc[failures["stage"].isin(["conversion", *stages]), "unit"])
@@ -146,6 +152,7 @@ def register(work: Work) -> Result:
 def train(work: Work) -> Result:
     """Train one network per fold and predict unseen scans, including those outside the contrast."""
     scans, split, config = work.labelled("registration"), work.split, work.config
+    carried = carry_labels(work.layout, work.input_root, work.located(scans), config, work.executor, work.digests)
     if work.without_labels:
         outcomes = take_networks(work.layout, split, config, work.executor, work.digests)
     else:
@@ -158,7 +165,7 @@ def train(work: Work) -> Result:
     beside = compare_with_baselines(
         work.layout, scans, split, config, PackedAtlas.of(atlas), work.executor, work.digests
     )
-    return Result([*outcomes, *applied], step_done=beside)
+    return Result([*carried, *outcomes, *applied], step_done=beside)
 
 
 def pretrain(work: Work) -> Result:
@@ -203,10 +210,8 @@ def aggregate(work: Work) -> Result:
 
 def own_regions(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
     """Sum the maps over people's own segmentations, where there are any."""
-    names = {scan.scan_id for scan in scans}
-    located = [scan for scan in work.scans if scan.scan_id in names]  # with the paths of their images
     return add_own_regions(
-        work.layout, work.input_root, located, work.map_names, work.config, work.executor, work.digests
+        work.layout, work.input_root, work.located(scans), work.map_names, work.config, work.executor, work.digests
     )
 
 

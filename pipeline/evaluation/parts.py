@@ -11,6 +11,7 @@ from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.bench.part import Part, Shown
 from heatlas.pipeline.evaluation.bench.request import few_methods, methods_of, with_methods
+from heatlas.pipeline.evaluation.bench.shift_curve import SHIFT_CURVE_TABLE, write_shift_curve
 from heatlas.pipeline.evaluation.bench.stage import VERDICT_TABLES, Bench
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.networks import require_different
@@ -80,7 +81,8 @@ OWN: Sequence[Part] = (
     ),
     Part(
         "faithfulness", "what the network answers when what a map marks is hidden or shown alone",
-        extent={"faithful"}, usual=True, any_task=True,
+        extent={"faithful"}, usual=True, any_task=True, after=write_shift_curve, tables=(SHIFT_CURVE_TABLE,),
+        shown=(Shown("Do maps move with a moved scan?", "shift_curve", "--parts faithfulness --config shifts.toml"),),
     ),
     Part(
         "interactions", "the two sides of each region alone and together", extent={"controls"}, after=interactions,
@@ -102,6 +104,7 @@ OWN: Sequence[Part] = (
     Part(
         "grids", "several scans side by side: which of them every map marks", tables=GRID_TABLES, run=_grids,
         require=lambda _, config: require_single(config), last=True,  # since a weak network may allow no grid at all
+        at_stages=True,
         shown=(
             Shown("Of several scans, does a map mark the right one?", "grids"),
             Shown("Does what is known of grids hold here?", "grid_directions"),

@@ -19,20 +19,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.atlases.freesurfer import freesurfer_names
-from heatlas.atlases.resampling import resample_labels
-from heatlas.atlases.spaces import Grid, template_grid
+from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.labels import segmentation_of
-from heatlas.pipeline.regions.audit import read_brain
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_labels import REST
 from heatlas.pipeline.regions.stage import map_version
 from heatlas.pipeline.regions.tables import REST_NAME
-from heatlas.pipeline.registration.ants_transform import Transforms, Volume, resample
-from heatlas.pipeline.registration.images.preparation import closest_ras
-from heatlas.pipeline.registration.images.t1w import load_labels
+from heatlas.pipeline.registration.own_labels import INSIDE, labels_in_template, share_inside
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
@@ -45,8 +41,6 @@ from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jo
 from heatlas.pipeline.run.work.steps import run_step
 
 STAGE = "own-regions"
-INSIDE = 0.85
-"""Least share of a segmentation in the brain of its scan; of one in another space, much lies outside."""
 
 OWN_REGIONS_TABLE = Table(
     "relevance_own_regions",
@@ -120,35 +114,13 @@ def own_rows(
     return pd.concat(blocks, ignore_index=True)
 
 
-def labels_in_template(
-    path: Path, files: ScanFiles, grid: Grid, *, placed: bool
-) -> tuple[NDArray[np.int32], dict[int, float]]:
-    """A segmentation on the grid of the maps, and the volume of each region in mm³ on its own grid.
-
-    It is taken forward by the transforms of its scan; that of a scan that came in template space (`placed`) must lie
-    there too.
-    """
-    labels, affine = load_labels(path)
-    numbers, counts = np.unique(labels[labels != REST], return_counts=True)
-    voxel = abs(float(np.linalg.det(affine[:3, :3])))
-    volumes = {int(number): round(int(count) * voxel, 3) for number, count in zip(numbers, counts, strict=True)}
-    if placed:
-        i, j, k = labels.shape
-        return resample_labels(labels, Grid((i, j, k), affine), grid).labels, volumes
-    transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
-    moving = closest_ras(Volume(labels.astype(np.float32), affine))  # exact: labels are far below 2 ** 24
-    values = resample(moving, transforms, grid.shape, grid.affine, "nearestNeighbor")
-    return np.rint(values).astype(np.int32), volumes
-
-
 def sum_own_regions(outputs: dict[str, Path], task: OwnRegions) -> Mapping[str, float]:
     """Job: write the table of one scan."""
     grid = template_grid(task.files.resolution_mm, span_of(task.files.template))
     placed = task.scan.entry == "template"
     with shown_as(task.labels, "the segmentation of the scan"):
         labels, volumes = labels_in_template(task.labels, task.files, grid, placed=placed)
-    marked = labels != REST
-    inside = float(read_brain(task.files.brain_mask, grid)[marked].mean()) if marked.any() else 0.0
+    inside = share_inside(labels != REST, task.files.brain_mask, grid)
     if inside < INSIDE:
         raise BadInputError(
             f"the segmentation of the scan lies to {1 - inside:.0%} outside its brain in template space. Give one in "

@@ -27,6 +27,7 @@ THREADS_VARIABLE = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
 BOTH_METRICS = "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]"
 SYN_QUICK, LINEAR = "antsRegistrationSyNQuick[s]", "antsRegistrationSyNQuick[a]"
 AFFINE = "affine"
+Interpolation = Literal["linear", "genericLabel", "nearestNeighbor"]
 NAMED = {"syn": BOTH_METRICS, "syn-quick": SYN_QUICK}
 """Names that a person can type for ANTs' parameters."""
 LEVELS_MM = {8.0: 100, 4.0: 70, 2.0: 10}
@@ -194,7 +195,7 @@ def resample(
     transforms: Transforms,
     shape: tuple[int, int, int],
     affine: np.ndarray,
-    interpolation: Literal["linear", "genericLabel", "nearestNeighbor"] = "linear",
+    interpolation: Interpolation = "linear",
 ) -> np.ndarray:
     """Resample a scan, or an image in its space, on a grid of template space in one interpolation.
 

@@ -301,7 +301,7 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
     device = device_of_rank(chosen_device(config), ranks)
     with kept_memory(), repeatable(device, task.seed, config.threads):
         validation = load_part(task, "validation", task.fold.validation, device)
-        context = context_of(task.config, kind, task.spec, task.fold, task.part(task.fold.train), device)
+        context = context_of(task.config, kind, task.spec, task.fold, task.part(task.fold.train), device, task.layout)
         if task.config.objective.scans and context.teacher is not None:
             others = [one for own in task.unlabelled.values() for one in own]
             unknown = torch.zeros(len(others), dtype=torch.int64)
@@ -492,9 +492,10 @@ def _collect_predictions(layout: RunLayout, tables: Mapping[int, Sequence[Path]]
 def registered_versions(
     layout: RunLayout, scans: Sequence[Scan], config: Config, digests: DigestCache
 ) -> dict[str, str]:
-    """Digest of the files that the network reads of each registered scan, by its name."""
+    """Digest of the files that a training reads of each registered scan, by its name."""
     versions = {}
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        versions[scan.name] = digests.joined(files.seen)
+        own = [files.own_labels] if config.objective.own_anatomy and files.own_labels.is_file() else []
+        versions[scan.name] = digests.joined([*files.seen, *own])
     return versions

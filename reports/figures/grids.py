@@ -1,4 +1,4 @@
-"""Grids: shares by depth, rank correlations of methods, and AggAtt.
+"""Grids: shares by depth, rank correlations of methods, and AggAtt; and maps of moved scans by shift.
 
 AggAtt shows mean maps of the best, the usual and the worst grids of every method, from the arrays of the bench.
 """
@@ -119,4 +119,29 @@ def draw_agreement(matrix: pd.DataFrame) -> Figure:
     ax.grid(False)
     ax.spines[:].set_visible(False)
     figure.colorbar(image, ax=ax, label="rank correlation of shares", shrink=0.5)
+    return figure
+
+
+def draw_shift_curves(curves: pd.DataFrame) -> Figure:
+    """Likeness of the maps of moved scans by shift, with intervals, a panel per map; dashed, maps that stay in place.
+
+    `curves`: columns ``map``, ``title``, ``shift``, ``correlation``, ``correlation_low``, ``correlation_high`` and
+    ``in_place``, in rising order of shifts.
+    """
+    panels = list(curves.groupby("map", sort=False))
+    columns, rows = min(len(panels), PER_ROW), -(-len(panels) // PER_ROW)
+    figure = new_figure(2.2 * columns + 0.8, 1.9 * rows + 0.8)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    for ax, (_, own) in zip(axes, panels, strict=False):
+        middle = own["correlation"]
+        errors = np.vstack([middle - own["correlation_low"], own["correlation_high"] - middle]).clip(min=0)
+        ax.axhline(0, color=GREY, lw=0.6)
+        ax.plot(own["shift"], own["in_place"], color=GREY, lw=1, ls="--")
+        ax.errorbar(own["shift"], middle, np.nan_to_num(errors), color=BLUE, marker="o", ms=4, lw=1.3, capsize=2)
+        ax.set_title(own["title"].iloc[0], fontsize=7.5)
+        ax.set(ylim=(min(-0.06, float(curves["correlation"].min()) - 0.06), 1.06))
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    figure.supxlabel("shift along the diagonal, voxels", fontsize=9)
+    figure.supylabel("correlation of maps", fontsize=9)
     return figure

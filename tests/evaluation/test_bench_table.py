@@ -16,12 +16,14 @@ from heatlas.pipeline.evaluation.bench.densities import CohortMaps, class_differ
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
+from heatlas.pipeline.evaluation.bench.shift_curve import shift_curve
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.bench.verdicts import verdict_table
 from heatlas.pipeline.evaluation.cohorts import Distractor, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.scores.map_scores import score_map, set_scores
 from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
 from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.run.config.evaluation import EvaluationConfig
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 
@@ -298,3 +300,26 @@ def test_where_a_number_is_predicted_regions_are_ranked_by_their_slope_on_it() -
     freedom = 12 - 3
     correction = 1 - 3 / (4 * freedom - 1)  # the usual approximation of the exact one
     np.testing.assert_allclose(g, correction * fit[0] / np.sqrt(residual / freedom), rtol=2e-3)
+
+
+def test_the_curve_of_shifts_is_a_mean_over_people_with_their_interval() -> None:
+    """By the true network alone, in rising order; people without a map are left out."""
+    asked = dataclasses.replace(cohort(None).config, evaluation=EvaluationConfig(shifts=(4, 0)))
+    judged = dataclasses.replace(cohort(None), config=asked)
+    found = rows({("real", "m"): FINDS, ("shuffled-1", "m"): FINDS})
+    values = np.linspace(0.2, 0.8, len(PEOPLE))
+    for shift, factor in ((0, 0.0), (4, 1.0)):
+        both = np.where(np.arange(2 * len(PEOPLE)) < len(PEOPLE), np.tile(1 - factor * values, 2), -9.0)
+        found.scores[f"correlation_{shift}"], found.scores[f"cosine_{shift}"] = both, both / 2
+        found.scores[f"in_place_{shift}"] = 0.1
+    found.scores.loc[0, "correlation_4"] = np.nan
+    table = shift_curve(judged, found)
+    assert table["shift"].tolist() == [0, 4]
+    assert table["method"].tolist() == ["method-m"] * 2
+    assert table["n_participants"].tolist() == [12, 11]
+    assert table["correlation"].tolist() == pytest.approx([1, np.mean(1 - values[1:])])
+    assert table["cosine"].tolist() == pytest.approx([0.5, np.mean(1 - values[1:]) / 2])
+    assert table.loc[0, ["correlation_low", "correlation_high"]].isna().all()  # all alike: nothing to draw from
+    low, high = table.loc[1, ["correlation_low", "correlation_high"]]
+    assert (1 - values[1:]).min() < low < table.loc[1, "correlation"] < high < (1 - values[1:]).max()
+    assert shift_curve(judged, rows({("real", "m"): FINDS})).empty  # faithfulness was not asked

@@ -22,7 +22,13 @@ from heatlas.pipeline.evaluation.scores.masked_recognition import (
     coherency,
 )
 from heatlas.pipeline.evaluation.scores.removal import Curve, part_numbers, removal_curve
-from heatlas.pipeline.evaluation.scores.stability import infidelity, max_sensitivity, random_sets, shift_correlation
+from heatlas.pipeline.evaluation.scores.stability import (
+    infidelity,
+    max_sensitivity,
+    random_sets,
+    shift_correlation,
+    shift_likeness,
+)
 from heatlas.pipeline.run.errors import BadInputError
 
 SHAPE = (3, 4, 5)
@@ -224,13 +230,18 @@ def test_maps_that_move_with_the_scan_are_told_from_those_with_a_place_of_their_
         assert shift_correlation(lambda x: x**2, volume, volume**2, inside, shift) == pytest.approx(1)
         fixed = shift_correlation(lambda _: places, volume, places, inside, shift)
         assert abs(fixed) < 0.3
-    by_hand = []
+    by_hand, cosines = [], []
     for a, b in ((slice(2, None), slice(None, -2)), (slice(None, -2), slice(2, None))):
         kept = inside[b, b, b]
         x, y = places[b, b, b][kept].numpy(), places[a, a, a][kept].numpy()
         by_hand.append(np.corrcoef(x, y)[0, 1])
+        cosines.append(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
     assert shift_correlation(lambda _: places, volume, places, inside, 2) == pytest.approx(np.mean(by_hand))
+    assert shift_likeness(lambda _: places, volume, places, inside, 2) == pytest.approx(
+        (np.mean(by_hand), np.mean(cosines))
+    )
     assert math.isnan(shift_correlation(lambda x: x * torch.nan, volume, volume, inside, 1))
+    assert math.isnan(shift_likeness(lambda x: x * 0, volume, volume, inside, 1)[1])
     assert math.isnan(shift_correlation(lambda x: x, volume, volume, inside, 12))
 
 

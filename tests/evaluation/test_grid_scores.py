@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +23,7 @@ from heatlas.pipeline.attribution.gradient.integrated_gradients import Integrate
 from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.methods import attribute
-from heatlas.pipeline.attribution.network_view import NetworkView
+from heatlas.pipeline.attribution.network_view import NetworkView, explaining
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.references import Reference
@@ -41,9 +42,12 @@ from heatlas.pipeline.evaluation.grids.studies import (
     regional,
     smoothing_kernels,
     spearman_matrix,
+    stem_depths,
 )
 from heatlas.pipeline.evaluation.grids.tables import invariance_table
 from heatlas.pipeline.explaining.requested import explanations_of_run
+from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.calibration import calibrate
 from heatlas.pipeline.models.dynamic.logits import bias_of_chance
 from heatlas.pipeline.models.families.coda.network import build
 from heatlas.pipeline.models.families.coda.records import CodaConfig
@@ -370,6 +374,62 @@ def test_attention_is_asked_at_the_tokens_of_a_transformer_and_of_a_probe_on_one
     assert len(shares[1]) == 2
     assert shares[1] == shares["stages.0.0.2"]
     assert all(0 < one < 1 for one in shares[1])
+
+
+INHERENT = {"attribution": {"methods": ["inherent"], "settings": ["inherent:compare=nothing"]}, "model": {
+    "architecture": "probe", "head": "coda", "body": '{"architecture": "resnet10"}'}}  # fmt: skip
+
+
+def hybrid() -> StagedModel:
+    """Two conventional stages, and a head of dynamic alignment units."""
+    model = build_probe(pooled(), CELL, ProbeConfig(head="coda", hidden_channels=3), False, 2).double()
+    calibrate(model.train(), SCANS)
+    return model.double().eval()
+
+
+def test_a_hybrid_is_asked_for_inherent_maps_at_every_depth_and_inside_of_its_stem() -> None:
+    model, explanations = hybrid(), explanations_of_run(load_config(overrides=INHERENT))
+    asked = asked_in_grids(explanations, CONTROLS, model, CELL, "needle")
+    assert [(one.name, one.stage, one.number) for one in asked] == [
+        ("inherent", 0, 0), ("inherent", 1, 1), ("inherent", 2, 2), ("inherent", 3, 3),
+        ("inherent stem=1", "stages.0.0", 0),
+    ]  # fmt: skip
+    assert [one.depth for one in asked] == pytest.approx([0, 1 / 3, 2 / 3, 1, 1 / 6])
+    for setting, kind in (("GridPG", GRIDS[0]), ("DiFull", GRIDS[2])):
+        table = grid_scores(model, read, LAYOUT, [kind], asked, [setting]).set_index("depth")
+        assert "backbone of this probe is conventional" in table.loc[0, "note"]  # contributions are not exact there
+        shares = table["share"].drop(index=0)
+        assert shares.between(0, 1).all()
+        assert shares.nunique() == (4 if setting == "GridPG" else 1)
+        assert shares.min() == (1 if setting == "DiFull" else pytest.approx(shares.min()))
+    assert not any("stem" in one.name for one in asked_in_grids(explanations, CONTROLS, model, CELL, "needle", False))
+
+
+def test_inside_of_a_stem_without_constants_maps_add_up_to_the_logit_as_behind_it() -> None:
+    """Layers of the stem are piecewise linear: with constants the map of a stage inside of it no longer adds up."""
+    model, volume = hybrid(), SCANS[:1]
+    own = Inherent(compare="nothing")
+
+    def sums() -> list[float]:
+        found = []
+        for stage in ("stages.0.0", 1, 2):
+            with explaining(model, volume, 1, stage) as view:
+                found.append(float(own.maps(view).sum()))
+        return found
+
+    logit = float(model(volume)[0, 1].detach())
+    stem, *behind = sums()
+    assert behind == pytest.approx([logit] * 2)
+    assert abs(stem - logit) > 1e-6
+    model.stages[0][1][0].bias.data.zero_()
+    assert sums() == pytest.approx([float(model(volume)[0, 1].detach())] * 3)
+
+
+@pytest.mark.parametrize("network", [lambda: pooled().float(), lambda: build(CELL, CodaConfig("coda-s"), 2)])
+def test_networks_without_a_conventional_stem_have_no_depths_in_it(network: Callable[[], StagedModel]) -> None:
+    assert stem_depths(network()) == ()
+    with_linear_head = build_probe(pooled(), CELL, ProbeConfig(), False, 2)
+    assert stem_depths(with_linear_head) == ()
 
 
 def test_a_share_of_1_by_construction_says_so() -> None:

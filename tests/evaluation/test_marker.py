@@ -36,8 +36,8 @@ from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, FoldFiles
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.training.objectives.explanations import mask_of
 from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
+from heatlas.pipeline.training.objectives.masks import mask_of
 from tests.evaluation.block_run import CONFIG, block_cohort, scans, split, train_run
 from tests.training.run_of_folds import Inline
 

@@ -11,6 +11,7 @@ import torch
 
 from heatlas.pipeline.evaluation.bench import scan_job
 from heatlas.pipeline.evaluation.scores.faithfulness import Faithfulness
+from heatlas.pipeline.run.config.evaluation import EvaluationConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 VOLUME = torch.rand(1, 1, 4, 5, 6, generator=torch.Generator().manual_seed(1))
@@ -50,3 +51,17 @@ def test_scores_that_need_another_map_are_not_known_where_it_is_refused(refused)
     assert math.isnan(found["adcc"])
     assert math.isnan(found["max_sensitivity"])
     assert 0 < found["insertion"] < 1
+
+
+def test_every_shift_has_columns_and_a_map_that_stays_is_worth_what_it_has_in_place() -> None:
+    settings = EvaluationConfig(shift=1, shifts=(0, 2))
+    within = torch.ones(4, 5, 6, dtype=torch.bool)
+    moving = scan_job._moved(lambda x: x**2, VOLUME[0, 0], VOLUME[0, 0] ** 2, within, settings)
+    assert set(moving) == {"shift_correlation", *(f"{name}_{shift}" for name in scan_job.SHIFTED for shift in (0, 2))}
+    for name in ("shift_correlation", "correlation_0", "correlation_2", "cosine_2", "in_place_0"):
+        assert moving[name] == pytest.approx(1), name
+    assert moving["in_place_2"] < 0.9
+    values = VOLUME[0, 0] ** 2
+    stays = scan_job._moved(lambda _: values, VOLUME[0, 0], values, within, settings)
+    assert stays["correlation_2"] == stays["in_place_2"] == moving["in_place_2"]
+    assert scan_job._moved(lambda x: x, VOLUME[0, 0], values, within, EvaluationConfig()) == {}

@@ -17,11 +17,11 @@ from heatlas.pipeline.cohort.segmented.labels import segmentation_of
 from heatlas.pipeline.explaining.own_regions import (
     OWN_REGIONS_TABLE,
     OwnRegions,
-    labels_in_template,
     own_rows,
     sum_own_regions,
 )
 from heatlas.pipeline.registration.ants_transform import Volume, write_no_displacement
+from heatlas.pipeline.registration.own_labels import labels_in_template
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from heatlas.pipeline.evaluation.bench.distractors import DISTRACTORS_TABLE
+from heatlas.pipeline.evaluation.bench.shift_curve import SHIFT_CURVE_TABLE
 from heatlas.pipeline.evaluation.consensus.tables import CONSENSUS_TABLE, REGIONS_TABLE
 from heatlas.pipeline.evaluation.grids.directions import DIRECTIONS_TABLE, GRIDS_TABLE
 from heatlas.pipeline.evaluation.grids.tables import INVARIANCE_TABLE
@@ -18,6 +19,9 @@ from heatlas.pipeline.evaluation.representations.table import REPRESENTATIONS_TA
 from heatlas.pipeline.evaluation.retraining.table import RETRAINING_TABLE
 from heatlas.reports.content.relevance.evaluation_networks import NAMED, ROWS
 from heatlas.reports.content.relevance.evaluation_parts import EvaluationPart, _part, applies, shown_of_all
+from heatlas.reports.content.relevance.evaluation_shifts import draw_shifts
+from heatlas.reports.figures import gallery
+from heatlas.reports.figures.grids import draw_shift_curves
 
 SHOWN = {one.table: one for one in shown_of_all()}
 GROUPS = [f"Region {place}" for place in range(20)]
@@ -76,6 +80,11 @@ def tables() -> dict[str, pd.DataFrame]:
             for name, drop, p in (("nothing", 0.0, np.nan), ("lrpB000", 0.01, 0.6), ("deeplift", 0.2, 0.05 - 1e-9),
                                   ("random", 0.02, np.nan))
         ]),
+        "shift_curve": table(SHIFT_CURVE_TABLE.meanings, [
+            {"cohort": "run", "map": name, "shift": shift, "correlation": 1 - fall * shift, "in_place": 0.5,
+             "correlation_low": 1 - 2 * fall * shift, "correlation_high": 1.0, "n_participants": 7}
+            for name, fall in (("deeplift", 0.1), ("lrpB000", 0.05)) for shift in (4, 0)
+        ]),
         "consensus": table(CONSENSUS_TABLE.meanings, [
             {"map": name, "differ_in": kind, "region_spearman": value, "shared_first": 6, "shared_first_expected": 1.5}
             for name, kind, value in (("deeplift", "seed", 0.7), ("deeplift", "seed", 0.9), ("deeplift", "folds", 0.5),
@@ -132,6 +141,25 @@ def test_shares_stand_beside_chance_without_the_studies() -> None:
     assert titles == ["Method", "GridPG, at the input (chance 0.25)", "GridPG, at the last stage (chance 0.25)"]
     assert cells(part) == [["LRP β=0", "0.40", "0.60"], ["DeepLIFT", "0.30", "0.50"]]
     assert "with the whole 95 % interval: LRP β=0. DiPart: fold 0: no pooling." in part.text
+
+
+def test_maps_that_move_with_the_scan_stand_first_with_a_column_per_shift(tmp_path, monkeypatch) -> None:
+    part = shown("shift_curve")
+    assert [column.title for column in part.tables[0].columns] == ["Map", "0 voxels", "4 voxels"]
+    assert cells(part) == [["LRP β=0", "1.00", "0.80"], ["DeepLIFT", "1.00", "0.60"]]
+    assert part.tables[0].caption.startswith("Mean correlation over 7 participants.")
+    own = tables()["shift_curve"]
+    axes = draw_shift_curves(own.assign(title=own["map"]).sort_values(["map", "shift"])).axes
+    for ax, fall in zip(axes, (0.1, 0.05), strict=True):
+        curve, _, (bars,) = ax.containers[0].lines
+        np.testing.assert_allclose(curve.get_xydata(), [[0, 1], [4, 1 - 4 * fall]])
+        np.testing.assert_allclose([bar[:, 1] for bar in bars.get_segments()], [[1, 1], [1 - 8 * fall, 1]])
+        assert list(ax.lines[1].get_ydata()) == [0.5, 0.5]  # maps that stay in their place
+    monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")
+    material = SimpleNamespace(run=run_of(shift_curve=own), gallery=gallery.Gallery(tmp_path))
+    assert [one.name for one in draw_shifts(material)] == ["shift_curve.svg"]
+    alone = SimpleNamespace(run=run_of(shift_curve=own[own["shift"] == 4]), gallery=gallery.Gallery(tmp_path))
+    assert draw_shifts(alone) == ()
 
 
 def test_claims_that_do_not_hold_come_first_and_all_are_counted() -> None:

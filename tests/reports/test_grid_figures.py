@@ -74,6 +74,20 @@ def test_curves_are_the_rows_of_the_table() -> None:
             np.testing.assert_allclose([bar[:, 1] for bar in bars.get_segments()], ends)
 
 
+def test_inherent_maps_inside_of_a_stem_lie_on_the_curve_of_those_behind_it() -> None:
+    rows = [
+        {"cohort": "run", "setting": "GridPG", "kind": "needle", "method": method, "stage": stage, "depth": depth,
+         "share": share, "ci_low": share, "ci_high": share, "chance": 0.25}
+        for method, stage, depth, share in (
+            ("inherent", 0, 0.0, np.nan), ("inherent", 1, 0.5, 0.8), ("inherent", 2, 1.0, 0.9),
+            ("inherent stem=1", 0, 0.2, 0.3), ("inherent stem=2", 0, 0.4, 0.5),
+        )
+    ]  # fmt: skip
+    curves = depth_curves(GRIDS_TABLE.frame(rows))
+    assert curves["method"].unique().tolist() == ["inherent"]
+    assert curves[["depth", "share"]].to_numpy(float).tolist() == [[0.2, 0.3], [0.4, 0.5], [0.5, 0.8], [1.0, 0.9]]
+
+
 def test_the_matrix_is_the_table() -> None:
     table = correlations()
     table = table[table["setting"] == "GridPG"]

@@ -21,15 +21,14 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.training.objectives.explanations import (
-    annotated_people,
     context_of,
     distillation_of,
     facts_of,
-    mask_of,
     require_explanations,
     with_explanations,
 )
 from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
+from heatlas.pipeline.training.objectives.masks import annotated_people, mask_of
 from heatlas.pipeline.training.objectives.of_task import classification
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))

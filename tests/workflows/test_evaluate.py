@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
+from heatlas.pipeline.evaluation.bench.shift_curve import SHIFT_CURVE_TABLE
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
 from heatlas.pipeline.evaluation.consensus.tables import NETWORKS_TABLE
@@ -64,6 +65,7 @@ def test_tables_are_as_declared(evaluated) -> None:
             BEFORE_AFTER_TABLE,
             OBJECTIVE_WEIGHTS_TABLE,
             REPRESENTATIONS_TABLE,
+            SHIFT_CURVE_TABLE,
         ):  # of parts that are not asked here
             require_as_declared(evaluated, one)
 
@@ -219,3 +221,25 @@ def test_a_run_without_networks_is_refused_with_the_remedy(run, tmp_path, capsys
     copy = moved(run, tmp_path / "out", missing)
     assert main(["evaluate", str(copy), "--n-procs", "1"]) == 65
     assert "heatlas run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_curve_of_shifts_is_a_table_on_the_page_and_goes_with_its_setting(run, tmp_path) -> None:
+    copy = moved(run, tmp_path / "out")
+    settings = tmp_path / "shifts.toml"
+    settings.write_text("[evaluation]\nshifts = [2, 0, 3]\nscans = 1\n")
+    asked = ["evaluate", str(copy), "--quick", "--parts", "faithfulness", "--methods", "gradient", "--n-procs", "1"]
+    assert main([*asked, "--config", str(settings)]) == 0
+    layout = EvaluationLayout(copy)
+    require_as_declared(layout, SHIFT_CURVE_TABLE)
+    table = SHIFT_CURVE_TABLE.read(layout).set_index("shift")
+    assert table.index.tolist() == [0, 2, 3]
+    assert table.loc[0, ["correlation", "cosine", "in_place"]].tolist() == pytest.approx([1, 1, 1])
+    assert (table.loc[[2, 3], "correlation"] < 1).all()
+    assert not (table["correlation_low"] > table["correlation"]).any()
+    assert main(["report", str(copy)]) == 0
+    page = "".join(path.read_text() for path in (*copy.glob("*.html"), *copy.glob("pages/*.html")))
+    assert "Do maps move with a moved scan?" in page
+    assert "by shift." in page
+    assert main(asked) == 0
+    assert not SHIFT_CURVE_TABLE.path(layout).exists()

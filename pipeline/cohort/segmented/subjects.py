@@ -48,6 +48,12 @@ def find_subjects(folder: Path) -> list[tuple[str, Path]]:
     return sorted(found, key=lambda pair: (".long." in pair[0], pair[0]))
 
 
+def subjects_of_scans(scans: Sequence[Scan], folder: str) -> dict[str, Path]:
+    """Folder of the subject of each scan that has one, by its identifier; as for volumes."""
+    stats_files, _, _ = _match(scans, find_subjects(Path(folder)))
+    return {scan_id: path.parent.parent for scan_id, path in stats_files.items()}
+
+
 def has_volumes(folder: Path) -> bool:
     """Whether a folder of subjects has a stats file that can be read."""
     return any(next(folder.glob(f"*/stats/{name}"), None) for name in STATS_FILES)

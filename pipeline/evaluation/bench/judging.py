@@ -143,7 +143,8 @@ class Judge:
             inputs |= {f"{one.name} {place}": control.digest for place, control in enumerate(one.network.controls)}
         facts = [
             scan.name, [asked.version for asked in self.explanations], cohort.atlas.version, labels, marked, seen,
-            faithful, [settings.steps, settings.samples, settings.shift, settings.replacement],
+            faithful,
+            [settings.steps, settings.samples, settings.shift, settings.shifts, settings.replacement],
             [[one.name, one.changed, one.layers, one.seed] for one in networks], cohort.config.seed,
         ]  # fmt: skip
         modules = sorted({asked.module for asked in self.explanations})

@@ -70,10 +70,10 @@ class Part:
         What the section *Further results of the evaluation* shows of it, in this order.
     options : mapping of str to str
         Arguments of the command that only it takes, each with the sentence that says so.
-    usual, any_task, several_images, trains, last : bool
+    usual, any_task, several_images, trains, last, at_stages : bool
         Whether it is asked by default; defined for several classes and for numbers too; defined for networks that see
         several images; trains networks with the recipe of the run; done after the others, since it may find nothing to
-        do.
+        do; asks methods at stages of its own, with a row that says so where one is not defined.
     """
 
     name: str
@@ -91,3 +91,4 @@ class Part:
     several_images: bool = False
     trains: bool = False
     last: bool = False
+    at_stages: bool = False

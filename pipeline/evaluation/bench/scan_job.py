@@ -31,7 +31,7 @@ from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomi
 from heatlas.pipeline.evaluation.scores.boxes import attended_box, boxes_of
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
 from heatlas.pipeline.evaluation.scores.map_scores import score_map
-from heatlas.pipeline.evaluation.scores.stability import Explain, shift_correlation
+from heatlas.pipeline.evaluation.scores.stability import Explain, shift_correlation, shift_likeness
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
@@ -58,6 +58,14 @@ BOXED = {
     for name in SEEN
 }
 """Scores of a scan seen through its map and boxes, where the truth is known; of the even map: through boxes alone."""
+
+SHIFTED = {
+    "correlation": "Correlation over the voxels of the brain of a map with that of the moved scan, moved back; 1 where "
+    "maps move with scans",
+    "cosine": "The same as a cosine, as in the source",
+    "in_place": "Correlation that the map would have if it stayed in its place: of the map with itself, moved back",
+}
+"""How like maps of moved scans are, by shift (``[evaluation] shifts``); columns ``correlation_4`` of the unit."""
 
 
 @dataclass(frozen=True)
@@ -169,9 +177,9 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
             with exact_float32(device):
                 again = _made_again(one, task, device)
                 scores = faithful.scores(one.values, again)
-                if again is not None and task.settings.shift and values is not None and not row["undefined"]:
-                    within, shift = torch.from_numpy(places.brain).to(device), task.settings.shift
-                    row["shift_correlation"] = shift_correlation(again, volume[0, 0], one.values, within, shift)
+                if again is not None and values is not None and not row["undefined"]:
+                    within = torch.from_numpy(places.brain).to(device)
+                    row |= _moved(again, volume[0, 0], one.values, within, task.settings)
             row |= {name: scores[name] for name in FAITHFUL if name in known}
             if values is not None and places.truth is not None and not row["undefined"]:
                 row |= _localisation(values, places, task, volume, device)
@@ -216,6 +224,20 @@ def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[O
     fold = task.networks[0].network.fold
     for name, values in image_maps(volume[0, 0].cpu().numpy(), mean, task.seed, task.scan.name).items():
         yield OneMap(NO_NETWORK, name, torch.from_numpy(values).to(device), {"fold": fold})
+
+
+def _moved(
+    again: Explain, volume: Tensor, values: Tensor, within: Tensor, settings: EvaluationConfig
+) -> dict[str, float]:  # fmt: skip
+    """Whether a map moves with its scan: ``shift_correlation``, and `SHIFTED` of every further shift."""
+    found = {}
+    if settings.shift:
+        found["shift_correlation"] = shift_correlation(again, volume, values, within, settings.shift)
+    for shift in settings.shifts:
+        stays = shift_correlation(lambda _: values, volume, values, within, shift)
+        likeness = (*shift_likeness(again, volume, values, within, shift), stays)
+        found |= {f"{name}_{shift}": one for name, one in zip(SHIFTED, likeness, strict=True)}
+    return found
 
 
 def boxed(faithful: Faithfulness, values: Tensor, truth: NDArray[np.bool_]) -> dict[str, float]:

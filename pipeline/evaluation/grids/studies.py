@@ -17,6 +17,7 @@ from torch import nn
 from heatlas.pipeline.attribution.entry import RunContext, last_spatial_stage
 from heatlas.pipeline.attribution.gradient.integrated_gradients import IntegratedGradients
 from heatlas.pipeline.attribution.gradient.smoothing import Averaged, SmoothGrad
+from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.attribution.lrp.methods import Lrp
 from heatlas.pipeline.attribution.methods import Method
 from heatlas.pipeline.attribution.network_view import split_layers
@@ -30,6 +31,8 @@ from heatlas.pipeline.evaluation.grids.grid_scores import GridMethod
 from heatlas.pipeline.evaluation.grids.layout import Shape
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
+from heatlas.pipeline.models.families.probes.backbone import Backbone
 from heatlas.pipeline.run.config.grids import GridsConfig
 
 DEFAULTS = GridsConfig()
@@ -44,6 +47,8 @@ LEFT_OUT = (
 )
 FROM_AIR = "integrated-gradients from=air"
 """Integrated gradients at a stage from the features of air, as `heatlas explain` computes them."""
+IN_STEM = "stem="
+"""In names of inherent maps of hybrids: asked after so many stages of the conventional stem."""
 SMOOTHED = ("input-x-gradient", "integrated-gradients")
 
 
@@ -82,6 +87,19 @@ def asked_at(one: Explanation, model: nn.Module, every: bool) -> tuple[Depth, ..
     return (found[0], Depth(usual, usual / last_spatial_stage(model)), *found[1:])
 
 
+def stem_depths(model: StagedModel) -> tuple[Depth, ...]:
+    """Boundaries inside of the conventional stem of a hybrid, between its stages; none for any other network.
+
+    Behind the stem a hybrid (Böhle 2024, section 5.2.4) is one linear map of its features. Asked farther back, layers
+    of the stem belong to what is explained: with ReLUs they are piecewise linear, up to their constants.
+    """
+    stem = model.stages[0]
+    if not isinstance(stem, Backbone) or stem.is_dynamic or not dynamic_layers(model):
+        return ()
+    last = last_spatial_stage(model)
+    return tuple(Depth(f"stages.0.{place - 1}", place / len(stem) / last) for place in range(1, len(stem)))
+
+
 def regional(asked: Explanation) -> bool:
     """Whether a method hides the regions of one brain; a grid holds several brains."""
     return any(field.name == "regions" for field in dataclasses.fields(asked.entry.record))
@@ -95,7 +113,7 @@ def asked_in_grids(
 
     Settings are those of the literature. Where ours differ, a second row has them and says so in its name: integrated
     gradients at a stage start from zero features, and once more from those of air; the biases of LRP-Focus stand in its
-    denominators, and once more do not.
+    denominators, and once more do not. Inherent maps of hybrids are also asked inside of the stem (`stem_depths`).
 
     Parameters
     ----------
@@ -139,6 +157,10 @@ def asked_in_grids(
             if depth.stage and name == IntegratedGradients.name:
                 from_air = fitted(built, sides, 0, settings)
                 found.append(GridMethod(FROM_AIR, from_air, depth.stage, one.start, depth=depth.relative))
+        if every and name == Inherent.name:
+            for place, depth in enumerate(stem_depths(model), 1):
+                own = one.build(surroundings)
+                found.append(GridMethod(f"{name} {IN_STEM}{place}", own, depth.stage, one.start, depth=depth.relative))
     return tuple(found)
 
 

@@ -22,6 +22,7 @@ from heatlas.pipeline.evaluation.planting.copies import (
     planted_changes,
     planted_config,
     planting_jobs,
+    require_masks_of_copies,
     truth_of,
     unused_changes,
 )
@@ -47,6 +48,7 @@ def planted_cohort(bench: Bench) -> tuple[JudgedCohort, list[Outcome]]:
         If there are too few controls, too few could be copied, or every training failed.
     """
     layout, config, atlas, digests = bench.layout, bench.config, bench.atlas, bench.digests
+    require_masks_of_copies(config)
     recipe = planted_config(config, config.seed)
     controls = None if config.cohort.target else config.cohort.negative
     people = people_to_plant(bench.scans, controls, config.seed)

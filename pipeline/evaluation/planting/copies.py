@@ -30,7 +30,7 @@ from heatlas.pipeline.evaluation.planting.loss import planted_copy, planting_sit
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.audit import read_brain
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
@@ -167,6 +167,20 @@ def planted_config(config: Config, seed: int) -> Config:
     )  # fmt: skip
     # Networks of other runs tell other classes, in other folds.
     return dataclasses.replace(without_other_runs(config), cohort=cohort, seed=seed)
+
+
+def require_masks_of_copies(config: Config) -> None:
+    """Refuse guidance by people's own labels, which copies of their scans do not have.
+
+    Raises
+    ------
+    UsageError
+    """
+    if config.objective.own_anatomy:
+        raise UsageError(
+            'objective.region_labels = "own": copies of scans have no labels of their own, so the networks of this run '
+            "cannot be trained on them. Leave --plant and --parts marker out."
+        )
 
 
 def planting_jobs(

@@ -25,7 +25,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.trainings import trained
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.marker import MARKER_OFFSET, with_marker
-from heatlas.pipeline.evaluation.planting.copies import read_registered
+from heatlas.pipeline.evaluation.planting.copies import read_registered, require_masks_of_copies
 from heatlas.pipeline.evaluation.planting.marker_groups import (
     DIAGNOSIS,
     REVERSED,
@@ -46,10 +46,11 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
-from heatlas.pipeline.training.objectives.explanations import BRAIN, context_of, mask_of
+from heatlas.pipeline.training.objectives.explanations import context_of
 from heatlas.pipeline.training.objectives.known_networks import without_other_runs
 from heatlas.pipeline.training.objectives.map_settings import map_settings
 from heatlas.pipeline.training.objectives.maps_in_training import explained_batch
+from heatlas.pipeline.training.objectives.masks import BRAIN, mask_of, own_mask
 from heatlas.pipeline.training.stage import FoldTask, fold_job, registered_versions, train_fold
 
 STAGE = NAME = "marker"
@@ -69,6 +70,7 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
     BadInputError
         If a copy could not be written, or no network of a task was trained.
     """
+    require_masks_of_copies(cohort.config)
     spec = configured_input(cohort.config)
     with_maps = training_with_maps(cohort.config)
     tasks = (DIAGNOSIS,) if with_maps == TAUGHT else (DIAGNOSIS, REVERSED)
@@ -271,3 +273,16 @@ def places_of(
     boxes = np.ones_like(mask) if guidance.outside else mask_of(boxed, atlas, spec, template)
     marker = block(spec)
     return MarkerMasks(mask, boxes, marker if spec.box is None else np.asarray(spec.box.crop(marker)))
+
+
+def own_places(guidance: ObjectiveConfig, files: ScanFiles, spec: NetworkInput) -> MarkerMasks | None:
+    """The same by the person's own labels; None without them."""
+    mask = own_mask(dataclasses.replace(guidance, boxes=False), files, spec)
+    if mask is None:
+        return None
+    boxes = None if guidance.outside else own_mask(dataclasses.replace(guidance, boxes=True), files, spec)
+    marker = block(spec)
+    return MarkerMasks(
+        mask, np.ones_like(mask) if boxes is None else boxes,
+        marker if spec.box is None else np.asarray(spec.box.crop(marker)),
+    )  # fmt: skip

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.planting.marked import places_of
+from heatlas.pipeline.evaluation.planting.marked import own_places, places_of
 from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks, map_measures
 from heatlas.pipeline.evaluation.planting.mean_maps import MeanEnergyMap
 from heatlas.pipeline.evaluation.retraining.before_after_table import AFTER, MEASURED_TABLE, TEST, VALIDATION
@@ -56,9 +56,15 @@ def trained_and_measured(
     written = ("measures", "measures_columns", *files)
     facts = train_fold({output: path for output, path in outputs.items() if output not in written}, task, key)
     objective, maps, spec = task.config.objective, map_settings(task.config), task.spec
-    guided = objective.kind == "guided"
-    atlas, template = task.config.regions.atlas, task.config.registration.template
-    places = places_of(objective, atlas, spec, template) if guided else None
+    of_everybody = None
+    if objective.kind == "guided" and not objective.own_anatomy:
+        of_everybody = places_of(objective, task.config.regions.atlas, spec, task.config.registration.template)
+
+    def places(scan: Scan) -> MarkerMasks | None:
+        """Masks of guidance; of their own anatomy, None for whoever has no labels, whose maps have no such measure."""
+        image = task.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
+        return own_places(objective, image, spec) if objective.own_anatomy else of_everybody
+
     teacher = context_of(task.config, task.task, spec, task.fold, (), torch.device("cpu")).teacher
     reference = None
     if objective.map == "evidence":
@@ -72,12 +78,12 @@ def trained_and_measured(
             image = task.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)
             volume = torch.from_numpy(read_network_volume(image, spec))[None, None]
             target = int(task.task.value(scan.label, scan.name))
-            return measured(model, volume, target, objective.kind, maps, places, teacher, reference, threshold)
+            return measured(model, volume, target, objective.kind, maps, places(scan), teacher, reference, threshold)
 
         threshold = np.nan
-        if places is not None:
-            held_out = [of(scan, np.nan)[0] for scan in task.part(task.fold.validation)]
-            threshold = best_threshold(held_out, [places.mask] * len(held_out))
+        masked = [(scan, known.mask) for scan in task.part(task.fold.validation) if (known := places(scan)) is not None]
+        if masked:
+            threshold = best_threshold([of(scan, np.nan)[0] for scan, _ in masked], [mask for _, mask in masked])
         for part, people in ((VALIDATION, task.fold.validation), (TEST, task.fold.test)):
             firsts = {scan.participant_id: scan for scan in reversed(task.part(people))}
             for person, scan in sorted(firsts.items()):

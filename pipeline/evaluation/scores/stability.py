@@ -63,9 +63,17 @@ def max_sensitivity(
 
 
 def shift_correlation(explain: Explain, volume: Tensor, values: Tensor, inside: Tensor, shift: int) -> float:
-    """Correlation of a map with that of the scan moved along the diagonal, moved back; 1 if maps move with scans.
+    """The correlation of `shift_likeness`."""
+    return shift_likeness(explain, volume, values, inside, shift)[0]
 
-    Mean of both directions. What leaves the grid is lost, and air comes in from the other side.
+
+def shift_likeness(
+    explain: Explain, volume: Tensor, values: Tensor, inside: Tensor, shift: int
+) -> tuple[float, float]:  # fmt: skip
+    """How like a map is to that of the scan moved along the diagonal, moved back: correlation, and cosine.
+
+    1 if maps move with scans. Mean of both directions. What leaves the grid is lost, and air comes in from the other
+    side. The source (Parchami-Araghi et al. 2024, figure of ViTs) has the cosine.
 
     Parameters
     ----------
@@ -79,17 +87,25 @@ def shift_correlation(explain: Explain, volume: Tensor, values: Tensor, inside: 
 
     Returns
     -------
-    float
-        NaN where a map of a moved scan is not finite, or is even everywhere.
+    tuple of float
+        NaN where a map of a moved scan is not finite, or is even everywhere (correlation) or 0 (cosine).
     """
     found = []
     for step in (shift, -shift):
         back = shifted(explain(shifted(volume, step)), -step)
         both = inside & shifted(shifted(torch.ones_like(inside), step), -step)
         if not bool(torch.isfinite(back[both]).all()) or not bool(both.any()):
-            return math.nan
-        found.append(coherency(values[both].cpu().numpy(), back[both].cpu().numpy()))
-    return sum(found) / 2
+            return math.nan, math.nan
+        found.append(
+            (coherency(values[both].cpu().numpy(), back[both].cpu().numpy()), _cosine(values[both], back[both]))
+        )
+    return sum(one for one, _ in found) / 2, sum(one for _, one in found) / 2
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    a, b = a.double(), b.double()
+    size = float(torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
+    return float(a @ b) / size if size > 0 else math.nan
 
 
 def shifted(volume: Tensor, step: int) -> Tensor:

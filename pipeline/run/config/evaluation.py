@@ -23,6 +23,9 @@ class EvaluationConfig:
     shift: Annotated[int, between(0, 32)] = 0
     """Voxels by which the same scans are moved along the diagonal, forward and back, to ask whether maps move with
     them; 0 does not ask. Each method makes two more maps."""
+    shifts: Annotated[tuple[int, ...], naming(0, once=True), between(0, 32)] = ()
+    """The same for several shifts, such as 0 to 8, in a table of their own (``shift_curve.tsv``): how far maps depend
+    on where the scan lies. Each shift makes two more maps by each method."""
     replacement: Literal["controls", "air"] = "controls"
     """What is shown in place of what is taken away: the mean of training controls, or air (0), with which Opti-CAM
     is optimised."""

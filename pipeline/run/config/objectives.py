@@ -35,7 +35,11 @@ class ObjectiveConfig:
     """Loss of guidance: share of positive attribution inside the mask (energy), distance from the mask (l1), more
     inside (ppce), less outside (rrr)."""
     regions: tuple[str, ...] = ("brain",)
-    """What makes the mask: ``brain``, all of the template's brain, or bilateral groups of the atlas."""
+    """What makes the mask: ``brain``, all of the template's brain, or bilateral groups of the atlas; with
+    `region_labels` ``own``, regions of people's own label images, such as ``Hippocampus`` or ``Left-Hippocampus``."""
+    region_labels: Literal["atlas", "own"] = "atlas"
+    """Whose anatomy the regions are: that of the template, alike for everybody, or each person's ``own``, from
+    ``aparc+aseg.mgz`` or ``_dseg.nii.gz`` of the scan (docs/inputs.md). Whoever has none is not guided."""
     mask: str = ""
     """NIfTI file in template space in place of `regions`; voxels above 0 are inside."""
     outside: bool = False
@@ -45,7 +49,7 @@ class ObjectiveConfig:
     dilate_voxels: Annotated[int, between(0, 50)] = 0
     """Voxels by which the mask grows on every side."""
     annotated: Annotated[float, above(0, up_to=1)] = 1.0
-    """Share of the training participants whose maps are guided."""
+    """Share of the training participants whose maps are guided; with `region_labels` ``own``, of those with labels."""
     classes: tuple[str, ...] = ()
     """Classes whose maps are guided; none for all."""
     teacher: str = ""
@@ -79,6 +83,11 @@ class ObjectiveConfig:
         return self.stage in ("usual", 0)
 
     @property
+    def own_anatomy(self) -> bool:
+        """Whether the mask of each scan is that of the person's own labels."""
+        return self.kind == "guided" and self.region_labels == "own"
+
+    @property
     def moves_maps(self) -> bool:
         """Whether masks or maps of a teacher are moved with the volumes."""
         return self.kind == "guided" or self.frozen
@@ -89,6 +98,11 @@ class ObjectiveConfig:
             (
                 self.kind != "guided" or bool(self.regions) or bool(self.mask),
                 "objective.regions must name at least one group where objective.mask names no file",
+            ),
+            (
+                not self.own_anatomy or not (self.mask or "brain" in self.regions),
+                'objective.regions must name regions of the labels where objective.region_labels = "own": neither '
+                '"brain" nor objective.mask is of one person',
             ),
             (not self.scans or self.kind == "distilled", 'objective.scans needs objective.kind = "distilled"'),
             (

@@ -490,6 +490,11 @@ class Config:
                 'regions.own_labels finds files by ids, which privacy.pseudonyms = ["ids"] replaces: leave one out',
             ),
             (
+                not objective.own_anatomy or "ids" not in self.privacy.pseudonyms,
+                'objective.region_labels = "own" finds files by ids, which privacy.pseudonyms = ["ids"] replaces: '
+                "leave one out",
+            ),
+            (
                 not cohort.target or attribution.start_value != "probability",
                 'attribution.start_value = "probability" is not defined for a number (cohort.target); set "logit"',
             ),

@@ -133,6 +133,11 @@ class ScanFiles:
         return self._anat(f"{self._prefix}_desc-brain_mask.nii.gz")
 
     @property
+    def own_labels(self) -> Path:
+        """Regions of the person's own label image in template space, for masks of guidance; only where there is one."""
+        return self._anat(f"{self._prefix}_desc-own_dseg.nii.gz")
+
+    @property
     def log_jacobian(self) -> Path:
         """Natural log of the Jacobian determinant of the map template -> scan; > 0 where the scan is larger."""
         return self._anat(f"{self._prefix}_desc-logjacobian_T1w.nii.gz")

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import nibabel as nib
-import numpy as np
-import scipy.ndimage
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from heatlas.atlases.images import UNREADABLE
-from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import Grid, require_same_grid
-from heatlas.atlases.templates import template_on
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
@@ -30,22 +21,19 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import ImageNames, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
-from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.template_name import template_name
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.host import on_host
-from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.objectives.distillation import Distillation, distilled
 from heatlas.pipeline.training.objectives.guidance import Guidance, guided
 from heatlas.pipeline.training.objectives.guidance_losses import dilated
 from heatlas.pipeline.training.objectives.known_networks import fold_of_run, known_network, start_of
 from heatlas.pipeline.training.objectives.map_settings import map_settings
+from heatlas.pipeline.training.objectives.masks import annotated_people, mask_of, own_masks
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.readable_gradients import guided_alone, readable
 from heatlas.pipeline.training.objectives.records import Batch, Context, Objective
 from heatlas.pipeline.training.volumes import LabelledVolumes
-
-BRAIN = "brain"
-"""In place of a group of the atlas: the whole brain of the template."""
 
 
 def with_explanations(objective: Objective, config: Config, task: Task) -> Objective:
@@ -73,8 +61,9 @@ def distillation_of(config: Config) -> Distillation:
 
 
 def context_of(
-    config: Config, task: Task, spec: NetworkInput, fold: Fold, scans: Sequence[Scan], device: torch.device
-) -> Context:
+    config: Config, task: Task, spec: NetworkInput, fold: Fold, scans: Sequence[Scan], device: torch.device,
+    layout: RunLayout | None = None,
+) -> Context:  # fmt: skip
     """Masks and teacher of the training part of a fold; nothing for other kinds.
 
     Parameters
@@ -87,6 +76,8 @@ def context_of(
     scans : sequence of Scan
         Of the training part, in the order of its volumes.
     device : torch.device
+    layout : RunLayout or None
+        Where the scans lie; needed for masks of people's own anatomy only.
 
     Raises
     ------
@@ -102,6 +93,8 @@ def context_of(
             raise UsageError(
                 f"objective.classes: {', '.join(unknown)}: no such class; there are {', '.join(task.outputs)}."
             )
+        if wanted.own_anatomy:
+            return own_masks(config, spec, fold, scans, device, layout)
         masks = (
             torch.from_numpy(mask_of(wanted, config.regions.atlas, spec, config.registration.template))
             .to(device)[None]
@@ -226,96 +219,9 @@ def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
         paths = [path for own in others for scan in own for path in (scan.image, scan.brain_mask)]
         files |= {f"unlabelled-{number}": path for number, path in enumerate(paths)}
     settings = dataclasses.replace(wanted, mask="", teacher="", scans="", **vars(map_settings(config)))
-    atlas = config.regions.atlas if wanted.kind == "guided" and not wanted.mask else None
+    of_atlas = wanted.kind == "guided" and not wanted.mask and not wanted.own_anatomy
+    atlas = config.regions.atlas if of_atlas else None
     return [settings, atlas], begun | {name: _digest(path) for name, path in files.items()}
-
-
-def mask_of(
-    wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput, template: str = DEFAULT_TEMPLATE
-) -> NDArray[np.bool_]:
-    """Where maps should be, on the grid that the network sees; before dilation.
-
-    Raises
-    ------
-    UsageError
-        For an unknown region, or a mask without a voxel that the network sees.
-    BadInputError
-        For a file that cannot be read or lies on another grid.
-    """
-    if wanted.mask:
-        found = _read_mask(Path(wanted.mask), spec.template_grid)
-        if wanted.boxes:
-            found = _boxes(found)
-    else:
-        atlas = load_atlas(atlas_name, spec.template_grid)
-        groups = atlas.regions.groups
-        for name in wanted.regions:
-            if name not in groups and name != BRAIN:
-                near = difflib.get_close_matches(name, groups, n=3, cutoff=0.4)
-                raise UsageError(
-                    f"objective.regions: {name}: no such group of {atlas_name}; similar: {', '.join(near) or 'none'}."
-                )
-        numbers = [number for name in wanted.regions if name != BRAIN for number in groups[name]]
-        parts = [atlas.labels == number for number in numbers]
-        if BRAIN in wanted.regions:
-            parts.append(np.asarray(template_on(spec.template_grid, template).brain_mask, dtype=bool))
-        found = np.any([_box(part) if wanted.boxes else part for part in parts], axis=0)
-    if wanted.outside:
-        found = ~found
-    seen = found if spec.box is None else spec.box.crop(found)
-    if not seen.any():
-        named = wanted.mask or ", ".join(wanted.regions)
-        raise UsageError(f"objective: the mask ({named}) has no voxel that the network sees.")
-    return np.ascontiguousarray(seen)
-
-
-def _boxes(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Bounding boxes of the connected parts of a mask; voxels that share a corner are connected."""
-    filled = np.zeros_like(mask)
-    for place in scipy.ndimage.find_objects(scipy.ndimage.label(mask, np.ones((3, 3, 3)))[0]):
-        filled[place] = True
-    return filled
-
-
-def _box(part: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Bounding box of a region; nothing of an empty one."""
-    filled = np.zeros_like(part)
-    places = np.nonzero(part)
-    if len(places[0]):
-        filled[tuple(slice(axis.min(), axis.max() + 1) for axis in places)] = True
-    return filled
-
-
-def _read_mask(path: Path, grid: Grid) -> NDArray[np.bool_]:
-    try:
-        image = nib.nifti1.Nifti1Image.from_filename(path)
-        values = np.asanyarray(image.dataobj)
-    except UNREADABLE as error:
-        raise BadInputError(f"objective.mask: {path}: cannot be read ({error}).") from error
-    require_same_grid(Grid.of(image), grid, f"objective.mask ({path.name}) and the template")
-    return np.asarray(values > 0)
-
-
-def annotated_people(people: Sequence[str], share: float, seed: int) -> frozenset[str]:
-    """A share of some people, drawn by a seed; the same person has the same rank in every fold.
-
-    Raises
-    ------
-    UsageError
-        If it is nobody.
-
-    Examples
-    --------
-    >>> len(annotated_people([f"sub-{n}" for n in range(20)], 0.1, seed=1))
-    2
-    """
-    count = round(share * len(people))
-    if count == 0:
-        raise UsageError(
-            f"objective.annotated = {share:g}: of {len(people)} training participants that is nobody; set at least "
-            f"{1 / len(people):.2g}."
-        )
-    return frozenset(sorted(people, key=lambda name: derived_seed(seed, "annotated", name))[:count])
 
 
 def _teacher(wanted: ObjectiveConfig, task: Task, spec: NetworkInput, fold: Fold, device: torch.device) -> nn.Module:

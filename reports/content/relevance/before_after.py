@@ -16,8 +16,8 @@ from heatlas.pipeline.evaluation.retraining.weights_table import OF_MAPS
 from heatlas.pipeline.evaluation.scores.pareto import LARGEST_DROP
 from heatlas.pipeline.run.config.objectives import ObjectiveConfig
 from heatlas.pipeline.run.template_name import axes_of
-from heatlas.pipeline.training.objectives.explanations import BRAIN
 from heatlas.pipeline.training.objectives.maps_in_training import ATTENTION
+from heatlas.pipeline.training.objectives.masks import BRAIN
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
 from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS

@@ -9,6 +9,7 @@ import pandas as pd
 from heatlas.pipeline.attribution.titles import method_title
 from heatlas.pipeline.evaluation.grids.directions import BY_CONSTRUCTION, KIND_OF
 from heatlas.pipeline.evaluation.grids.grid_scores import CONSTRUCTED
+from heatlas.pipeline.evaluation.grids.studies import IN_STEM
 from heatlas.pipeline.evaluation.grids.tables import ALL_METHODS
 from heatlas.reports.content.relevance.evaluation_networks import ROWS, named
 from heatlas.reports.figures.gallery import Picture
@@ -56,8 +57,8 @@ def grids(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ..
 
 
 def _is_study(methods: pd.Series) -> pd.Series:
-    """Methods of the studies of smoothing and of LRP's settings, which have many rows."""
-    return methods.str.contains(r"kernel=|gamma=|beta=0\.", regex=True)
+    """Methods of the studies of smoothing, of LRP's settings and of stems, which have many rows."""
+    return methods.str.contains(rf"kernel=|gamma=|beta=0\.| {IN_STEM}", regex=True)
 
 
 def claims(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
@@ -83,6 +84,7 @@ def claims(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, .
 def depth_curves(table: pd.DataFrame) -> pd.DataFrame:
     """Rows of ``grids.tsv`` that are drawn: all stages of the methods of the table on the page, with their titles."""
     known = table[(table["kind"] == table["setting"].map(KIND_OF)) & table["share"].notna()]
+    known = known.assign(method=known["method"].str.replace(rf" {IN_STEM}\d+$", "", regex=True))  # one curve
     known = known[~_is_study(known["method"])].sort_values(["method", "depth"], kind="stable")
     return known.assign(title=[shortened(method_title(name), LONGEST) for name in known["method"]])
 

@@ -30,6 +30,7 @@ from heatlas.reports.content.relevance.evaluation_networks import (
     representations,
     retraining,
 )
+from heatlas.reports.content.relevance.evaluation_shifts import draw_shifts, shifts
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
@@ -213,8 +214,10 @@ DISTRACTORS = Shown("Do maps mark what they should not?", "distractors")
 _VIEWS: Mapping[str, Callable[[RunRecord, pd.DataFrame], tuple[str, tuple[PageTable, ...]]]] = {
     "distractors": _distractors, "interactions_of_sides": _interactions, "evidence_sources": _sources, "grids": grids,
     "grid_directions": claims, "invariance": invariance, "retraining": retraining, "consensus": consensus,
-    "representations": representations,
+    "representations": representations, "shift_curve": shifts,
 }  # fmt: skip
 """Tables with a view of their own."""
-_FIGURES: Mapping[str, Callable[[Material], tuple[Picture, ...]]] = {"grids": draw_grids}
+_FIGURES: Mapping[str, Callable[[Material], tuple[Picture, ...]]] = {
+    "grids": draw_grids, "shift_curve": draw_shifts,
+}  # fmt: skip
 """Tables with figures."""

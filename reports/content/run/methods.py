@@ -399,10 +399,10 @@ def _explanations(config: Config) -> str:
         )
     where = "a given mask" if objective.mask else f"the mask of {listing(list(objective.regions))}"
     people = "all" if objective.annotated == 1 else percent(objective.annotated, 0)
-    return (
-        f" Maps of {named} were guided into {where} ({objective.loss} loss, {weight}, {people} of the training "
-        "participants) [@guidance]."
-    )
+    of = "the training participants"
+    if objective.own_anatomy:
+        where, of = f"{where} in each person's own segmentation", f"{of} who have one"
+    return f" Maps of {named} were guided into {where} ({objective.loss} loss, {weight}, {people} of {of}) [@guidance]."
 
 
 _SCHEDULES = {"constant": "", "cosine": " falling to 0 over all epochs along a cosine"}

@@ -9,6 +9,7 @@ section 5.2.4).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,8 @@ class UnitProjection(nn.Module):
     before, after : int
         Channels.
     """
+
+    keeps_places: ClassVar[bool] = True
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()

@@ -1,0 +1,76 @@
+"""``shift_curve.tsv``: whether maps move with a scan, by how far it is moved (``[evaluation] shifts``).
+
+A map of a network that does not depend on where the scan lies has 1 at every shift; that of a transformer falls between
+multiples of its patch. Registration leaves voxels of doubt, so a steep fall says how far a map depends on them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from heatlas.pipeline.evaluation.bench.densities import CohortMaps
+from heatlas.pipeline.evaluation.bench.scan_job import SHIFTED
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.nulls.networks import REAL
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.work.jobs import Outcome
+
+if TYPE_CHECKING:
+    from heatlas.pipeline.evaluation.bench.stage import Bench
+
+SHIFT_CURVE_TABLE = Table(
+    "shift_curve",
+    {
+        **described("cohort"),
+        "map": "Map, named as in file names",
+        **described("method"),
+        "shift": "Voxels by which the scan is moved along each axis, forward and back",
+        **{
+            name: meaning
+            for measure, text in SHIFTED.items()
+            for name, meaning in (
+                (measure, f"{text}. Mean of both directions and over participants"),
+                (f"{measure}_low", f"Lower bound of the 95 % bootstrap interval of {measure} over participants"),
+                (f"{measure}_high", "Upper bound"),
+            )
+        },
+        "n_participants": "Participants whose maps were all finite and not even",
+    },
+    "map and shift", "Do maps move with a scan that is moved?", stage="evaluation",
+    filled=("cohort", "map", "shift", "n_participants"),
+)  # fmt: skip
+
+
+def shift_curve(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
+    """A row per map of the true network and shift; scans of a participant are averaged."""
+    person = {scan.scan_id: scan.participant_id for scan in cohort.scans}
+    made: list[list[object]] = []
+    for name, own in rows.scores[rows.scores["network"] == REAL].groupby("map", sort=False):
+        for shift in sorted(cohort.config.evaluation.shifts):
+            columns = [f"{measure}_{shift}" for measure in SHIFTED]
+            if not {*columns} <= {*own.columns}:
+                continue
+            known = own.dropna(subset=columns)
+            means = known.groupby(known["scan_id"].map(person))[columns].mean()
+            if not len(means):
+                continue
+            cells: list[object] = []
+            for column in columns:
+                values = means[column].to_numpy(float)
+                cells += [values.mean(), *participant_interval((values,), np.mean, DRAWS, cohort.config.seed)]
+            made.append([cohort.name, name, rows.methods.get(str(name)), shift, *cells, len(means)])
+    return SHIFT_CURVE_TABLE.frame(made)
+
+
+def write_shift_curve(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:
+    """Write the table, or remove that of an earlier call where no shifts are asked for."""
+    if cohort.config.evaluation.shifts:
+        SHIFT_CURVE_TABLE.write(bench.layout, shift_curve(cohort, rows))
+    else:
+        SHIFT_CURVE_TABLE.remove(bench.layout)
+    return []

@@ -1,0 +1,52 @@
+"""Whether maps move with a scan that is moved, by how far: a table, and a curve of each map."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from heatlas.reports.analyses.evaluation_verdict import title_of
+from heatlas.reports.content.relevance.evaluation_networks import ROWS
+from heatlas.reports.figures.gallery import Picture
+from heatlas.reports.figures.grids import draw_shift_curves
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.words.numbers import count, fixed, shortened
+
+LONGEST = 40
+"""Letters of a map's name in the figure."""
+
+
+def shifts(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, ...]]:
+    """Correlation of every map with that of the moved scan, a column per shift; the steadiest first."""
+    wide = table.pivot_table(index="map", columns="shift", values="correlation", sort=False)
+    wide = wide[sorted(wide.columns)]
+    rows = pd.DataFrame({"title": [title_of(str(name)) for name in wide.index]})
+    columns = [Column("title", "Map")]
+    for shift in wide.columns:
+        rows[f"at_{shift}"] = wide[shift].to_numpy()
+        columns.append(numeric(f"at_{shift}", count(int(shift), "voxel"), fixed))
+    rows = rows.sort_values(columns[-1].key, ascending=False, kind="stable")
+    text = (
+        "The scans are moved along the diagonal, forward and back, and the maps of the moved scans are moved back. A "
+        "map that moves with its scan correlates by 1 with that of the scan as it is; one that stays in its place less."
+    )
+    people = count(int(table["n_participants"].max()), "participant")
+    caption = f"Mean correlation over {people}. Intervals and cosines are in evaluation/shift_curve.tsv."
+    return text, (page_table(rows, columns, caption, ROWS),)
+
+
+def draw_shifts(material: Material) -> tuple[Picture, ...]:
+    """Curves over shifts; nothing of one shift alone."""
+    table = material.run.tables["shift_curve"]
+    if table["shift"].nunique() < 2:
+        return ()
+    curves = table.assign(title=[shortened(title_of(str(name)), LONGEST) for name in table["map"]])
+    return (
+        material.gallery.add(
+            draw_shift_curves(curves.sort_values(["map", "shift"], kind="stable")), "shift_curve",
+            f"Curves of the correlation of {count(table['map'].nunique(), 'map')} with those of moved scans, by shift.",
+            "Correlation of a map with that of the moved scan, by how far it is moved; bars are 95 % intervals over "
+            "participants. Dashed: what the map would have if it stayed in its place.",
+        ),
+    )  # fmt: skip
