@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
 from heatlas.pipeline.attribution.entry import RunContext
 from heatlas.pipeline.attribution.gradient.gradients import Gradient, InputTimesGradient
@@ -27,6 +29,9 @@ from heatlas.pipeline.attribution.network_view import NetworkView, explaining
 from heatlas.pipeline.attribution.perturbation.occlusion import Occlusion
 from heatlas.pipeline.attribution.perturbation.rise import Rise
 from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.evaluation.bench.request import BenchRequest
+from heatlas.pipeline.evaluation.bench.stage import Bench
 from heatlas.pipeline.evaluation.grids.aggregated import EDGES, aggregated, bin_edges
 from heatlas.pipeline.evaluation.grids.composition import Grid
 from heatlas.pipeline.evaluation.grids.directions import GRIDS_TABLE, summary_of_grids
@@ -45,6 +50,7 @@ from heatlas.pipeline.evaluation.grids.studies import (
     stem_depths,
 )
 from heatlas.pipeline.evaluation.grids.tables import invariance_table
+from heatlas.pipeline.evaluation.parts import chosen_parts
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic.calibration import calibrate
@@ -57,7 +63,7 @@ from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.grids import GridsConfig
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 SCANS = scans(8)
 GRIDS = (
@@ -501,3 +507,18 @@ def test_methods_that_do_not_follow_the_function_are_told_from_those_that_do() -
     assert table.loc["z+", "share_cancelling"] > 0.5
     assert pd.isna(table.loc["grad-cam", "invariant"])
     assert "channel" in table.loc["grad-cam", "note"]
+
+
+def test_grids_of_a_hybrid_are_not_refused_where_its_input_is() -> None:
+    """Other parts ask inherent maps at the input alone; grids have a row that says so, and go on."""
+    small = {**INHERENT["model"], "body": '{"architecture": "resnet10", "width": 0.05}', "hidden_channels": 2}
+    config = load_config(overrides={**INHERENT, "model": small, "registration": {"resolution_mm": 4.0}})
+    atlas = load_atlas(config.regions.atlas, template_grid(4.0))
+
+    def bench(part: str) -> Bench:
+        request = BenchRequest(("inherent",), chosen_parts([part]))
+        return Bench(None, request, (), Split(()), config, atlas, None, None)  # type: ignore[arg-type]
+
+    bench("grids")._require_defined()
+    with pytest.raises(UsageError, match="--method inherent --stage 1"):
+        bench("faithfulness")._require_defined()
