@@ -17,6 +17,7 @@ CAMS = ("grad-cam", "score-cam")
 NEEDLES = {"evaluation": {"grids": {"kinds": ["needle"]}}}
 DISTANCES = ("mse", "mae", "intersection")
 """Of readable gradients, beside the cosine."""
+ALONE = "guided alone"
 TEN_EPOCHS = {"max_epochs": 10, "min_epochs": 10}
 
 
@@ -40,6 +41,8 @@ class Study:
         Methods of masked recognition, asked of everybody.
     curves : int
         First of each fold, with insertion and deletion.
+    losses : bool
+        Whether the losses of the trainings are shown.
     """
 
     title: str
@@ -50,6 +53,7 @@ class Study:
     whole: int = 0
     cams: tuple[str, ...] = ()
     curves: int = 0
+    losses: bool = False
 
 
 def own_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
@@ -113,7 +117,7 @@ def probe_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
 
 
 def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Binary cross-entropy less cross-entropy for each head; deeper heads less linear ones for each loss."""
+    """Binary cross-entropy less cross-entropy for each head."""
     measures = rows.groupby("recipe")["measure"].unique()
     for name in measures.index:
         body, head, loss = name.split(", ")
@@ -121,21 +125,40 @@ def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
         if loss == "BCE" and other in measures:
             for one in sorted(set(measures[name]) & set(measures[other])):
                 yield "BCE less CE", name, one, other, one
+
+
+def depth_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """Deeper heads less linear ones, of the same loss on the same networks."""
+    measures = rows.groupby("recipe")["measure"].unique()
+    for name in measures.index:
+        body, head, loss = name.split(", ")
         linear = f"{body}, linear, {loss}"
-        if head != "linear" and linear in measures:
-            for one in sorted(set(measures[name]) & set(measures[linear])):
-                if one.startswith(("share", "correct")):
-                    yield "P10, P11, P12", name, one, linear, one
+        if head == "linear" or linear not in measures:
+            continue
+        for one in sorted(set(measures[name]) & set(measures[linear])):
+            if one.startswith(("share", "correct")):
+                grad_cam = "P12" if "grad-cam" in one else "P11" if head == "mlp-3" else "P10"
+                yield grad_cam, name, one, linear, one
+
+
+def of_gradients(name: str, **settings: object) -> Recipe:
+    return Recipe(name, {"objective": {"kind": "readable-gradients", **settings}})
 
 
 def readable_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
     """Weight 0, the usual weight, others over four decades, and four distances."""
+    weights = [of_gradients(f"weight {value:g}", weight=value) for value in (0.0, 1e-3, 1.0, 10.0)]
+    distances = [of_gradients(name, distance=name) for name in DISTANCES]
+    return (weights[0], of_gradients("cosine"), *distances, *weights[1:])
 
-    def recipe(name: str, **settings: object) -> Recipe:
-        return Recipe(name, {"objective": {"kind": "readable-gradients", **settings}})
 
-    weights = [recipe(f"weight {value:g}", weight=value) for value in (0.0, 1e-3, 1.0, 10.0)]
-    return (weights[0], recipe("cosine"), *(recipe(name, distance=name) for name in DISTANCES), *weights[1:])
+def alone_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
+    """The usual training, and one by guided gradients in place of gradients."""
+    return of_gradients("weight 0", weight=0.0), of_gradients(ALONE, guided_alone=True)
+
+
+def alone_pairs(_: pd.DataFrame) -> Iterator[Pair]:
+    yield "R8", ALONE, "correct", "weight 0", "correct"
 
 
 def readable_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
@@ -168,13 +191,34 @@ For the first four people of each fold by name, inside the brain: Gini index and
 of the map of the true class, and the mean probability of that class while voxels are removed, the least important
 first, in per cent.
 Linear probes by CE of seed 43 were seen before the rest had run."""
+DEPTH = f"""\
+As the section "Probes", by `python benchmarks/patients_networks.py depth`: heads of three layers less linear ones, of
+the same loss on the same frozen networks. Layers are 1 × 1 × 1 convolutions before the average over places, with
+normalisation between them, as in the source; MLP: with ReLU, B-cos: B of 2.
+{GRIDS}
+Said before anything of deeper heads was seen: a number rises (falls) where the interval over people and every seed
+lie above (below) 0. The source varies depth with binary cross-entropy, which decides; cross-entropy is beside it.
+Integrated gradients and input × gradient of the input were at chance with linear heads, so their maps of the last
+stage decide; of LRP (γ .25) and of B-cos networks' own maps it is those of the input. P10 holds if accuracy and GridPG
+of integrated gradients (founding) and of their own maps (bcos-simple) all rise with B-cos heads, and does not hold if
+one of them falls. P11 holds if GridPG of LRP or of integrated gradients falls with an MLP, and does not hold if both
+rise. P12 holds if Grad-CAM rises for one head and loss and falls for another, and does not hold if all four rise or
+all four fall."""
 READABLE = """\
 Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py readable`: trained as in
 the first section, with input gradients drawn towards guided ones. As in the source: distances, and weights over
 four decades; unlike it: two classes, 4 mm. In per cent: masked recognition of the true class as in "CAM methods", and
 insertion and deletion of the first eight by name. Weight 0 is the usual training."""
+OF_ALONE = """\
+Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py alone`: trained as in the
+first section, with guided gradients in place of gradients (guided alone), beside weight 0, the usual training. Unlike
+the source: two classes, 4 mm, and Adam, whose steps hardly depend on the size of gradients. Said before anything was
+seen: the training is unstable if in every seed its loss stops being finite, or is no lower in the last epoch than in
+the first; it is stable if in every seed the loss is finite and lower. `correct` as above; chance is 50."""
 STUDIES = {
     "own": Study("Networks that explain themselves", OWN, own_recipes, own_pairs),
     "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
+    "depth": Study("Probes, depth", DEPTH, probe_recipes, depth_pairs),
     "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
+    "alone": Study("Guided gradients alone", OF_ALONE, alone_recipes, alone_pairs, False, losses=True),
 }
