@@ -214,7 +214,8 @@ Founding networks of the first fold of each seed, by `python benchmarks/patients
 first section, with guided gradients in place of gradients (guided alone), beside weight 0, the usual training. Unlike
 the source: two classes, 4 mm, and Adam, whose steps hardly depend on the size of gradients. Said before anything was
 seen: the training is unstable if in every seed its loss stops being finite, or is no lower in the last epoch than in
-the first; it is stable if in every seed the loss is finite and lower. `correct` as above; chance is 50."""
+the first; it is stable if in every seed the loss is finite and lower. `correct` as above; chance is 50, and a network
+that knows nothing has a loss of .693. All took 2.7 minutes of a core that others used too."""
 STUDIES = {
     "own": Study("Networks that explain themselves", OWN, own_recipes, own_pairs),
     "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),

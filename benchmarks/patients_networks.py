@@ -162,7 +162,7 @@ def losses_table(losses: pd.DataFrame) -> list[str]:
     for recipe, own in losses.groupby("recipe", sort=False):
         seeds = own.groupby("seed")["train_loss"]
         found = (seeds.first(), seeds.last(), seeds.max())
-        lines.append(f"| {recipe} | " + " | ".join(", ".join(f"{one:.2f}" for one in each) for each in found) + " |")
+        lines.append(f"| {recipe} | " + " | ".join(", ".join(f"{one:.3f}" for one in each) for each in found) + " |")
     return lines
 
 

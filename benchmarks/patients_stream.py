@@ -182,6 +182,13 @@ def variants(runs: Sequence[Path], preface: str, heads: Sequence[str], pairs: Se
     return "\n".join(parts)
 
 
+def starts(runs: Sequence[Path], heads: Sequence[str]) -> str:
+    """The section on where a stream begins: each start less all earlier ones."""
+    names = ["CA-Stream", *heads]
+    pairs = [(later, earlier) for place, later in enumerate(names) for earlier in names[:place]]
+    return variants(runs, OF_STARTS, heads, pairs)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
@@ -194,9 +201,7 @@ def main() -> int:
         asked(run, options.curves, options.heads)
     others = [head for head in options.heads if head != "CA-Stream"]
     if set(others) & set(STARTS):
-        starts = ["CA-Stream", *others]
-        pairs = [(later, earlier) for place, later in enumerate(starts) for earlier in starts[:place]]
-        title, text = f"{TITLE}, where it begins", variants(options.runs, OF_STARTS, others, pairs)
+        title, text = f"{TITLE}, where it begins", starts(options.runs, others)
     elif others:
         pairs = [(head, "CA-Stream") for head in others]
         title, text = f"{TITLE}, variants", variants(options.runs, OF_VARIANTS, others, pairs)
