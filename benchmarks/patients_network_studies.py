@@ -17,6 +17,8 @@ CAMS = ("grad-cam", "score-cam")
 NEEDLES = {"evaluation": {"grids": {"kinds": ["needle"]}}}
 DISTANCES = ("mse", "mae", "intersection")
 """Of readable gradients, beside the cosine."""
+WEIGHTS = ("weight 0.001", "weight 0.1", "weight 10")
+"""Of readable gradients, beside 1, the usual one."""
 ALONE = "guided alone"
 TEN_EPOCHS = {"max_epochs": 10, "min_epochs": 10}
 
@@ -147,9 +149,21 @@ def of_gradients(name: str, **settings: object) -> Recipe:
 
 def readable_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
     """Weight 0, the usual weight, others over four decades, and four distances."""
-    weights = [of_gradients(f"weight {value:g}", weight=value) for value in (0.0, 1e-3, 1.0, 10.0)]
+    weights = [of_gradients(f"weight {value:g}", weight=value) for value in (0.0, 1e-3, 0.1, 10.0)]
     distances = [of_gradients(name, distance=name) for name in DISTANCES]
     return (weights[0], of_gradients("cosine"), *distances, *weights[1:])
+
+
+def weights_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """Other weights less the usual one; the cosine less other distances, and less none."""
+    for claim, sides in (
+        ("R4", [(name, "cosine") for name in WEIGHTS]),
+        ("R6", [("cosine", name) for name in (*DISTANCES, "weight 0")]),
+    ):
+        for first, second in sides:
+            for measure in ("AD: grad-cam", "AG: grad-cam", "AI: grad-cam", "correct"):
+                if {first, second} <= set(rows["recipe"]):
+                    yield claim, first, measure, second, measure
 
 
 def alone_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
@@ -209,6 +223,15 @@ Founding networks of the first fold of each seed, by `python benchmarks/patients
 the first section, with input gradients drawn towards guided ones. As in the source: distances, and weights over
 four decades; unlike it: two classes, 4 mm. In per cent: masked recognition of the true class as in "CAM methods", and
 insertion and deletion of the first eight by name. Weight 0 is the usual training."""
+OF_WEIGHTS = """\
+As the section "Readable gradients", by `python benchmarks/patients_networks.py weights`: other weights less the usual
+one (1), all with the cosine, and the cosine less other distances and less weight 0, all with the usual weight;
+Grad-CAM. As in the source: weights over four decades, distances. Said before anything was seen: lower and higher where
+the interval over people and every seed lie on one side of 0; two weights are alike where the intervals of the average
+drop (AD) and of the people classified correctly lie within 5 points. R4 holds if every weight is like the usual one,
+and does not hold if the AD or the accuracy of one is lower or higher by more than 5 points, by the interval and in
+every seed. R6 holds if the AD of the cosine is lower than that of each other distance, and does not hold if that of
+one is lower."""
 OF_ALONE = """\
 Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py alone`: trained as in the
 first section, with guided gradients in place of gradients (guided alone), beside weight 0, the usual training. Unlike
@@ -221,5 +244,8 @@ STUDIES = {
     "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
     "depth": Study("Probes, depth", DEPTH, probe_recipes, depth_pairs),
     "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
+    "weights": Study(
+        "Readable gradients, weights and distances", OF_WEIGHTS, readable_recipes, weights_pairs, False, cams=CAMS[:1]
+    ),
     "alone": Study("Guided gradients alone", OF_ALONE, alone_recipes, alone_pairs, False, losses=True),
 }

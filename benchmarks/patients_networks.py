@@ -9,6 +9,7 @@ own        B-cos and CoDA networks beside conventional ones: answers, and their 
 probes     heads of both losses on frozen networks: answers, grids, sparsity, and what the least important places do
 depth      the same heads, deeper ones less linear ones: answers and grids
 readable   networks trained with readable gradients beside weight 0: answers and masked recognition of CAM methods
+weights    the same networks with other weights and distances: answers and masked recognition of Grad-CAM
 alone      networks trained by guided gradients alone beside weight 0: answers and losses
 
 OUT/people.tsv keeps a row per recipe, seed, person and measure, OUT/losses.tsv one per epoch; the same command
