@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pandas as pd
 from inherent_runs import Recipe, Workplace
 from inherent_search import BCE, BEST, FOUNDING, GOOD, bcos
-from probes import BACKBONES, backbone_of, probes
+from probes import BACKBONES, LOSSES, backbone_of, probes
 
 Pair = tuple[str, str, str, str, str]
 """Claim, recipe and measure of the first side, and of the second: empty for chance."""
@@ -109,13 +109,21 @@ def own_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
         yield "K17", "CoDA-S", "correct", rival, "correct"
 
 
-def probe_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
+def probe_recipes(
+    work: Workplace, seed: int, bodies: Sequence[str] = tuple(BACKBONES), losses: Sequence[str] = tuple(LOSSES)
+) -> Sequence[Recipe]:
     """Heads and losses on the frozen networks of the founding family, then on B-cos networks."""
-    found = [one for name in BACKBONES for one in probes(backbone_of(work, BACKBONES[name], seed), name)]
+    found = [one for name in bodies for one in probes(backbone_of(work, BACKBONES[name], seed), name)]
     return [
         dataclasses.replace(one, settings={**one.settings, "training": {**one.settings["training"], **TEN_EPOCHS}})
         for one in found
+        if one.name.endswith(tuple(f", {loss}" for loss in losses))
     ]
+
+
+def depth_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
+    """Heads by binary cross-entropy, with which the source varies depth, on networks of the founding family."""
+    return probe_recipes(work, seed, ("founding",), ("BCE",))
 
 
 def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
@@ -206,18 +214,17 @@ of the map of the true class, and the mean probability of that class while voxel
 first, in per cent.
 Linear probes by CE of seed 43 were seen before the rest had run."""
 DEPTH = f"""\
-As the section "Probes", by `python benchmarks/patients_networks.py depth`: heads of three layers less linear ones, of
-the same loss on the same frozen networks. Layers are 1 × 1 × 1 convolutions before the average over places, with
-normalisation between them, as in the source; MLP: with ReLU, B-cos: B of 2.
+As the section "Probes", by `python benchmarks/patients_networks.py depth`: heads of three layers less linear ones, by
+binary cross-entropy, with which the source varies depth, on the same frozen founding networks. Layers are 1 × 1 × 1
+convolutions before the average over places, with normalisation between them, as in the source; MLP: with ReLU, B-cos:
+B of 2.
 {GRIDS}
-Said before anything of deeper heads was seen: a number rises (falls) where the interval over people and every seed
-lie above (below) 0. The source varies depth with binary cross-entropy, which decides; cross-entropy is beside it.
-Integrated gradients and input × gradient of the input were at chance with linear heads, so their maps of the last
-stage decide; of LRP (γ .25) and of B-cos networks' own maps it is those of the input. P10 holds if accuracy and GridPG
-of integrated gradients (founding) and of their own maps (bcos-simple) all rise with B-cos heads, and does not hold if
-one of them falls. P11 holds if GridPG of LRP or of integrated gradients falls with an MLP, and does not hold if both
-rise. P12 holds if Grad-CAM rises for one head and loss and falls for another, and does not hold if all four rise or
-all four fall."""
+Said before anything of deeper heads was seen: a number rises (falls) where the interval over people and every seed lie
+above (below) 0. Integrated gradients of the input were at chance with linear heads, so their maps of the last stage
+decide; of LRP (γ .25) it is those of the input. P10 holds if accuracy and GridPG of integrated gradients both rise
+with a B-cos head, and does not hold if one of them falls. P11 holds if GridPG of LRP or of integrated gradients falls
+with an MLP, and does not hold if both rise. P12 holds if Grad-CAM rises with one head and falls with the other, and
+does not hold if it rises or falls with both."""
 READABLE = """\
 Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py readable`: trained as in
 the first section, with input gradients drawn towards guided ones. As in the source: distances, and weights over
@@ -242,7 +249,7 @@ that knows nothing has a loss of .693. All took 2.7 minutes of a core that other
 STUDIES = {
     "own": Study("Networks that explain themselves", OWN, own_recipes, own_pairs),
     "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
-    "depth": Study("Probes, depth", DEPTH, probe_recipes, depth_pairs),
+    "depth": Study("Probes, depth", DEPTH, depth_recipes, depth_pairs),
     "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
     "weights": Study(
         "Readable gradients, weights and distances", OF_WEIGHTS, readable_recipes, weights_pairs, False, cams=CAMS[:1]
