@@ -3,8 +3,8 @@
     python benchmarks/patients_planted.py RUN OUT --seeds 43 44 45 --page PAGE
 
 RUN is a registered run of `benchmarks/patients.py`; it is only read. For each seed every control is copied with loss in
-known regions and without (as by `heatlas evaluate --plant`), networks learn to tell copies apart, and each copy with
-loss is explained by the network that has not seen its person. Scores are those of `heatlas evaluate`: boxes of maps
+known regions and without (as by `heatlas evaluate --plant`), a network learns to tell copies apart, and copies with
+loss are explained of people whom it has not seen. Scores are those of `heatlas evaluate`: boxes of maps
 against boxes around the parts of the true regions, and masked recognition with what lies inside or outside these boxes
 alone. OUT/planted.tsv keeps a row per seed, person and map; the same command continues.
 """
@@ -49,20 +49,19 @@ REAL = (OPTI, *CAMS)
 KEYS = ["seed", "participant_id", "method"]
 PERCENT = ("om", "le", "f1", "sp", "sp, ties", "ep")
 PLACES = ("", "_inside", "_outside")
-FEWEST = 5
-"""People of a row of the page."""
+RECIPE = Recipe("founding", {"cohort": {"folds": 3}})
 TITLE = "CAM methods where the truth is known"
 PREFACE = """\
 By `python benchmarks/patients_planted.py`: tissue loss is planted in copies of the {controls} controls (hippocampus,
 amygdala, entorhinal area, parahippocampal gyrus, one to three times the loss of Alzheimer's disease), and for each seed
-founding networks (five folds) learn to tell copies with loss from copies without. Copies with loss of the first
-{people} controls by name are explained by the network that has not seen the person, and those of the first {whole} by
-Opti-CAM too. As in the source: the true class, maps of the last features, masks by their range, what is hidden is air,
-the box of a map is that of the largest part above its mean. Unlike it: true boxes are small, those around the parts of
-the planted regions; boxes of three dimensions; two classes. Boxes take {share} per cent of the brain, which is what
-chance has in SP and EP. "sp, ties" counts a hit where any of the largest values is in a box, as the source does; SP
-shares ties. In per cent but for SM. "{boxes}": the map that is 1 everywhere. Of the copies, the networks recognise
-{right} per cent by seed; chance is 50.
+a founding network (the first fold of three) learns to tell copies with loss from copies without. Copies with loss of
+the people whom it has not seen are explained, in all {people} people, {whole} of them by Opti-CAM too (the first of
+each seed by name). As in the source: the true class, maps of the last features, masks by their range, what is hidden is
+air, the box of a map is that of the largest part above its mean. Unlike it: true boxes are small, those around the
+parts of the planted regions; boxes of three dimensions; two classes. Boxes take {share} per cent of the brain, which
+is what chance has in SP and EP. "sp, ties" counts a hit where any of the largest values is in a box, as the source
+does; SP shares ties. In per cent but for SM. "{boxes}": the map that is 1 everywhere. Of the copies, the networks
+recognise {right} per cent by seed; chance is 50.
 
 Said before any score was seen: better and worse where the interval over people and every seed lie on one side of 0.
 O6 holds if for every method, and for boxes alone, the average drop is larger with the inside of the boxes shown than
@@ -132,7 +131,7 @@ def asked(work: Workplace, seed: int, rows: pd.DataFrame, people: int, whole: in
     """The rows with those of a seed: every method of the first people, Opti-CAM of fewer."""
     own = dataclasses.replace(work, out=work.out / f"seed-{seed}")
     own.out.mkdir(parents=True, exist_ok=True)
-    cohort = own.planted(Recipe("founding").config(work.run, seed))
+    cohort = own.planted(RECIPE.config(work.run, seed))
     networks = {fold.index: load_model(cohort.layout.fold(fold.index)) for fold in cohort.tested_folds}
     right = recognised(cohort, networks)
     done = set(rows[rows["seed"] == seed][["participant_id", "method"]].itertuples(index=False, name=None))
@@ -163,33 +162,33 @@ def recognised(cohort: JudgedCohort, networks: Mapping[int, LoadedModel]) -> flo
     return 100 * float(np.mean(right))
 
 
-def box_accuracies(rows: pd.DataFrame, method: str, people: Sequence[str]) -> NDArray[np.float64]:
-    """IoUs (seeds, people, thresholds) of a method's maps, of which `box_accuracy` is made."""
-    own = rows[rows["method"] == method].set_index(["seed", "participant_id"])[list(BOX_COLUMNS)]
-    return np.stack([own.loc[seed].loc[list(people)].to_numpy(float) for seed in sorted(set(rows["seed"]))])
+def with_all(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    """Rows of these methods, of the people who have all of them in a seed."""
+    own = rows[rows["method"].isin(methods)]
+    return own[own.groupby(["seed", "participant_id"])["method"].transform("nunique") == len(set(methods))]
+
+
+def accuracy(rows: pd.DataFrame) -> float:
+    """Box accuracy of the maps of a method and seed, in per cent."""
+    return 100 * box_accuracy(rows[list(BOX_COLUMNS)].to_numpy(float))
 
 
 def ba_difference(rows: pd.DataFrame, first: str, second: str) -> str:
     """Cells as of `across`, of the box accuracy, which only a set of maps has: people drawn, the same in all seeds."""
-    people = both(rows, first, second)
-    sides = [box_accuracies(rows, name, people) for name in (first, second)]
+    own = with_all(rows, (first, second)).set_index("participant_id")
+    people = sorted(set(own.index))
+    sides = [[one[one["method"] == name] for name in (first, second)] for _, one in own.groupby("seed")]
 
-    def by_seed(places: NDArray[np.intp]) -> NDArray[np.float64]:
-        each = [[100 * box_accuracy(seed[places]) for seed in side] for side in sides]
-        return np.subtract(*np.array(each))
+    def by_seed(drawn: Sequence[str]) -> NDArray[np.float64]:
+        there = [[name for name in drawn if name in pair[0].index] for pair in sides]
+        sizes = [[accuracy(side.loc[names]) for side in pair] for pair, names in zip(sides, there, strict=True)]
+        return -np.diff(sizes)[:, 0]
 
-    places = np.arange(len(people))
-    seeds = by_seed(places)
-    mean = lambda drawn: float(by_seed(drawn.astype(int)).mean())  # noqa: E731
-    low, high = participant_interval((places.astype(float),), mean, DRAWS, 0)
+    seeds = by_seed(people)
+    mean = lambda places: float(np.nanmean(by_seed([people[int(place)] for place in places])))  # noqa: E731
+    low, high = participant_interval((np.arange(len(people), dtype=float),), mean, DRAWS, 0)
     within = "" if np.isnan(low) else f" ({low:+.1f} to {high:+.1f})"
     return f"{len(people)} | {', '.join(f'{one:+.1f}' for one in seeds)} | {seeds.mean():+.1f}{within}"
-
-
-def both(rows: pd.DataFrame, *methods: str) -> list[str]:
-    """People who have a map of each of these methods in every seed."""
-    own = rows[rows["method"].isin(methods)].groupby("participant_id").size()
-    return sorted(own[own == len(methods) * rows["seed"].nunique()].index)
 
 
 def difference(rows: pd.DataFrame, score: str, first: str, second: str) -> str:
@@ -212,19 +211,14 @@ def inside_less_outside(rows: pd.DataFrame, score: str, method: str) -> str:
 
 
 def means(rows: pd.DataFrame, scores: Sequence[str], methods: Sequence[str]) -> list[str]:
-    """Means of each method by seed, over the people who have all of these methods."""
-    people = both(rows, *methods)
-    rows = rows[rows["participant_id"].isin(people)]
-    lines = [f"| {len(people)} people | " + " | ".join(scores) + " |", "|---" * (len(scores) + 1) + "|"]
+    """Means of each method by seed, over the people who have all of these methods there."""
+    rows = with_all(rows, methods)
+    people = rows["participant_id"].nunique()
+    lines = [f"| {people} people | " + " | ".join(scores) + " |", "|---" * (len(scores) + 1) + "|"]
     for name in methods:
-        own, cells = rows[rows["method"] == name], []
+        seeds, cells = [one for _, one in rows[rows["method"] == name].groupby("seed")], []
         for score in scores:
-            seeds = own.groupby("seed")
-            each = (
-                [100 * box_accuracy(one[list(BOX_COLUMNS)].to_numpy(float)) for _, one in seeds]
-                if score == "ba"
-                else seeds[score].mean()
-            )
+            each = [accuracy(one) if score == "ba" else one[score].mean() for one in seeds]
             cells.append(", ".join(f"{one:.{2 if score == 'sm' else 1}f}" for one in each))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
@@ -235,7 +229,7 @@ def tables(rows: pd.DataFrame, controls: int) -> str:
     by_box = ("om", "le", "f1", "ba", "sp", "sp, ties", "ep", "sm")
     seen = [f"{score}{place}" for score in ("ad", "ag", "ai") for place in PLACES]
     right = ", ".join(f"{one:.1f}" for one in rows.groupby("seed")["right"].first())
-    people, whole = len(both(rows, FAKE)), len(both(rows, OPTI))
+    people, whole = (rows[rows["method"] == name]["participant_id"].nunique() for name in (FAKE, OPTI))
     said = PREFACE.format(
         controls=controls, people=people, whole=whole, share=f"{rows['chance'].mean():.1f}", boxes=BOXES, right=right
     )
@@ -254,8 +248,8 @@ def main() -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
-    parser.add_argument("--people", type=int, default=24, help="first controls by name, whose copies are explained")
-    parser.add_argument("--whole", type=int, default=10, help="those of them whom Opti-CAM explains too")
+    parser.add_argument("--people", type=int, default=22, help="first by name, whose copies are explained")
+    parser.add_argument("--whole", type=int, default=8, help="those of them whom Opti-CAM explains too")
     parser.add_argument("--page", type=Path)
     parser.add_argument("--n-procs", type=int, default=1)
     options = parser.parse_args()
@@ -266,7 +260,8 @@ def main() -> int:
     with open_executor(options.n_procs) as executor:
         for whole in (0, options.whole):  # what takes long comes last
             for seed in options.seeds:
-                rows = asked(Workplace(options.run, options.out, executor), seed, rows, options.people, whole)
+                work = Workplace(options.run, options.out, executor, folds=1)
+                rows = asked(work, seed, rows, options.people, whole)
     scans = pd.read_csv(options.run / "scans.tsv", sep="\t")
     controls = int((scans["kept"] & (scans["label"] == "CN")).sum())
     text = tables(pd.read_csv(kept, sep="\t"), controls)

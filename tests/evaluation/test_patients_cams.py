@@ -73,7 +73,8 @@ def test_differences_are_over_people_and_box_accuracy_is_that_of_a_set():
 def test_only_people_who_have_all_maps_in_every_seed_are_compared():
     rows = of_three_seeds({"a": 0.6, "b": 0.4}, lambda *_: 1.0)
     missing = (rows["seed"] == 2) & (rows["participant_id"] == "p0") & (rows["method"] == "b")
-    assert patients_planted.both(rows[~missing], "a", "b") == [f"p{person}" for person in range(1, 6)]
+    found = patients_planted.with_all(rows[~missing], ("a", "b")).groupby("seed")["participant_id"].unique()
+    assert [list(people) for people in found] == [[f"p{person}" for person in range(first, 6)] for first in (0, 1, 0)]
 
 
 def test_inside_less_outside_is_of_one_map():
