@@ -64,10 +64,10 @@ def of_three_seeds(methods, value):
 
 def test_differences_are_over_people_and_box_accuracy_is_that_of_a_set():
     rows = of_three_seeds({"a": 0.6, "b": 0.4}, lambda name, seed, person: (name == "a") * seed + person)
-    assert patients_planted.difference(rows, "om", "a", "b") == "| OM: a less b | 6 | +1.0, +2.0, +3.0 | +2.0 |"
+    assert patients_planted.difference(rows, "om", "a", "b") == "| OM: a less b | 6 | +1.00, +2.00, +3.00 | +2.00 |"
     # An IoU of .6 is right for two of the three, one of .4 for one.
     assert patients_planted.difference(rows, "ba", "a", "b") == "| BA: a less b | 6 | +33.3, +33.3, +33.3 | +33.3 |"
-    assert patients_planted.means(rows, ("om", "ba"), ("a",))[2] == "| a | 3.5, 4.5, 5.5 | 66.7, 66.7, 66.7 |"
+    assert patients_planted.means(rows, ("om", "ba"), ("a",))[2] == "| a | 3.50, 4.50, 5.50 | 66.7, 66.7, 66.7 |"
 
 
 def test_only_people_who_have_all_maps_in_every_seed_are_compared():
