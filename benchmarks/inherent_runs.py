@@ -121,7 +121,8 @@ class Workplace:
         """Copies of the controls with planted loss, and untouched ones, with the networks of a recipe."""
         kept, nobody = ScanTable.read(self.run / "scans.tsv").kept, Split(())
         return planted_cohort(
-            Bench(self.layout, BenchRequest(), kept, nobody, config, self._atlas(config), self.executor, self.digests)
+            Bench(self.layout, BenchRequest(), kept, nobody, config, self._atlas(config), self.executor, self.digests),
+            self.folds,
         )[0]
 
     def _atlas(self, config: Config) -> Any:

@@ -7,10 +7,13 @@ RUN is a registered run of `benchmarks/patients.py`; it is only read.
 
 own        B-cos and CoDA networks beside conventional ones: answers, and their own maps in grids beside post-hoc maps
 probes     heads of both losses on frozen networks: answers, grids, sparsity, and what the least important places do
+depth      the same heads, deeper ones less linear ones: answers and grids
 readable   networks trained with readable gradients beside weight 0: answers and masked recognition of CAM methods
+weights    the same networks with other weights and distances: answers and masked recognition of Grad-CAM
+alone      networks trained by guided gradients alone beside weight 0: answers and losses
 
-OUT/people.tsv keeps a row per recipe, seed, person and measure; the same command continues. Differences are over
-people, each by the mean of the seeds, with an interval; the page shows every seed.
+OUT/people.tsv keeps a row per recipe, seed, person and measure, OUT/losses.tsv one per epoch; the same command
+continues. Differences are over people, each by the mean of the seeds, with an interval; the page shows every seed.
 """
 
 from __future__ import annotations
@@ -43,12 +46,15 @@ from heatlas.pipeline.evaluation.scores.overlap import entropy, gini
 from heatlas.pipeline.evaluation.scores.removal import part_numbers, removal_curve
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.executors import open_executor
 
 KEYS = ["recipe", "seed", "person"]
 FEWEST = 5
 """People of a row of the page: nothing of single people is published."""
 STEPS = 20
+DIVERGED = "not a finite number"
+"""In what a training says whose loss is no longer finite."""
 CHANCE = 0.25
 """Of the share in a grid of four cells."""
 
@@ -113,16 +119,27 @@ def shares(cohort: JudgedCohort, found: Networks, recipe: Recipe, work: Workplac
     return pd.concat(rows, ignore_index=True)
 
 
-def made(work: Workplace, study: Study, recipe: Recipe, seed: int) -> pd.DataFrame:
-    """All measures of the networks of a recipe and seed."""
+def made(work: Workplace, study: Study, recipe: Recipe, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """All measures of the networks of a recipe and seed, and their losses by epoch, the mean over folds.
+
+    A training whose loss is no longer finite has one loss, which is not, and no measures.
+    """
     cohort = work.cohort(recipe.config(work.run, seed))
     found = networks(recipe, cohort, seed)
-    trained(work, found, cohort)
+    named = {"recipe": recipe.name, "seed": seed}
+    try:
+        trained(work, found, cohort)
+    except RuntimeError as error:
+        if not study.losses or DIVERGED not in str(error):
+            raise
+        return pd.DataFrame(), pd.DataFrame([{**named, "epoch": np.nan, "train_loss": np.nan}])
+    epochs = pd.concat(read_table(found.layout.fold(fold.index).history) for fold in cohort.tested_folds)
+    losses = epochs.groupby("epoch", as_index=False)["train_loss"].mean().assign(**named)
     wide = pd.DataFrame(list(answers(cohort, found, study, recipe)))
     rows = wide.melt(id_vars="person", var_name="measure").dropna(subset="value")
     if study.grids and recipe.methods:
         rows = pd.concat([rows, shares(cohort, found, recipe, work)], ignore_index=True)
-    return rows.assign(recipe=recipe.name, seed=seed)
+    return rows.assign(**named), losses
 
 
 def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
@@ -140,13 +157,24 @@ def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
     return f"| {claim} | {sides[0]}, {sides[1]} less {against} | {across(change, digits)} |"
 
 
-def section(rows: pd.DataFrame, study: Study) -> str:
-    """Means by recipe and measure and seed, then the differences."""
+def losses_table(losses: pd.DataFrame) -> list[str]:
+    """Losses of the trainings by recipe and seed; nan where one is no longer finite."""
+    lines = ["", "| training loss by seed | first epoch | last epoch | highest |", "|---|---|---|---|"]
+    for recipe, own in losses.groupby("recipe", sort=False):
+        seeds = own.groupby("seed")["train_loss"]
+        found = (seeds.first(), seeds.last(), seeds.max())
+        lines.append(f"| {recipe} | " + " | ".join(", ".join(f"{one:.3f}" for one in each) for each in found) + " |")
+    return lines
+
+
+def section(rows: pd.DataFrame, study: Study, losses: pd.DataFrame) -> str:
+    """Means by recipe and measure and seed, then losses if asked for and the differences."""
     rows = rows[rows["measure"].map(shown)]
     lines = [study.preface, "", "| recipe | measure | people | mean by seed |", "|---|---|---|---|"]
     for (recipe, measure), own in rows.groupby(["recipe", "measure"], sort=False):
         seeds = ", ".join(f"{one:.2f}" for one in own.groupby("seed")["value"].mean())
         lines.append(f"| {recipe} | {measure} | {own['person'].nunique()} | {seeds} |")
+    lines += losses_table(losses) if study.losses else []
     lines += ["", "| claim | difference | people | seeds | mean (95 %) |", "|---|---|---|---|---|"]
     return "\n".join([*lines, *filter(None, (difference(rows, pair) for pair in study.pairs(rows)))])
 
@@ -163,20 +191,24 @@ def main() -> int:
     parser.add_argument("--n-procs", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    study, kept = STUDIES[options.study], options.out / "people.tsv"
+    study, kept, of_epochs = STUDIES[options.study], options.out / "people.tsv", options.out / "losses.tsv"
     options.out.mkdir(parents=True, exist_ok=True)
     rows = pd.read_csv(kept, sep="\t") if kept.is_file() else pd.DataFrame(columns=[*KEYS, "measure", "value"])
+    losses = pd.read_csv(of_epochs, sep="\t") if of_epochs.is_file() else pd.DataFrame(columns=KEYS[:2])
     with open_executor(options.n_procs) as executor:
         work = Workplace(options.run, options.out, executor, options.folds)
         for seed in options.seeds:
             for recipe in study.recipes(work, seed):
-                done = ((rows["recipe"] == recipe.name) & (rows["seed"] == seed)).any()
+                done = any(((t["recipe"] == recipe.name) & (t["seed"] == seed)).any() for t in (rows, losses))
                 if done or (options.only and not any(re.fullmatch(one, recipe.name) for one in options.only)):
                     continue
-                rows = pd.concat([rows, made(work, study, recipe, seed)], ignore_index=True)
+                new = made(work, study, recipe, seed)
+                rows, losses = (pd.concat(both, ignore_index=True) for both in zip((rows, losses), new, strict=True))
                 rows.to_csv(kept, sep="\t", index=False)
+                losses.to_csv(of_epochs, sep="\t", index=False)
                 print(f"{recipe.name}, seed {seed}", flush=True)
-    text = section(pd.read_csv(kept, sep="\t"), study)  # as the same command makes it again
+    rows, losses = (pd.read_csv(path, sep="\t") for path in (kept, of_epochs))  # as the same command makes it again
+    text = section(rows, study, losses)
     print(text)
     if options.page:
         write_section(options.page, study.title, text, HEADING)

@@ -130,6 +130,13 @@ def test_folds_are_of_whole_people_and_test_everyone_once(count) -> None:
     assert all(fold.validation and len(fold.train) >= 2 for fold in split.folds)
 
 
+def test_the_first_folds_are_those_of_all() -> None:
+    people = people_to_plant(controls(12), "CN", seed=4)
+    every, first = (paired_folds(people, 3, 0.2, 4, only) for only in (0, 1))
+    assert first.folds == every.folds[:1]
+    assert len(every.folds) == 3
+
+
 def test_the_truth_names_what_was_planted_and_what_is_not_to_be_marked() -> None:
     people = people_to_plant(controls(12), "CN", seed=1)
     truth = truth_of(people, load_atlas(ATLAS, GRID), "Cuneus")

@@ -182,7 +182,8 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
                     row |= _moved(again, volume[0, 0], one.values, within, task.settings)
             row |= {name: scores[name] for name in FAITHFUL if name in known}
             if values is not None and places.truth is not None and not row["undefined"]:
-                row |= _localisation(values, places, task, volume, device)
+                with exact_float32(device):
+                    row |= located(values, places, first, volume, first.classes.index(task.explanations[0].target))
         elif task.seen and one.values is not None and one.network in (REAL, NO_NETWORK):
             with exact_float32(device):
                 scores = faithful.masked(one.values)
@@ -337,17 +338,29 @@ def _made_again(one: OneMap, task: ScanToJudge, device: torch.device) -> Explain
     return explain
 
 
-def _localisation(
-    values: NDArray[np.float32], places: ScanMasks, task: ScanToJudge, volume: Tensor, device: torch.device
+def located(
+    values: NDArray[np.float32], places: ScanMasks, loaded: LoadedModel, volume: Tensor, target: int
 ) -> dict[str, float]:
-    """Scores against the true regions; for SM the true network sees what lies in the box of the map, and air."""
-    loaded = task.networks[0].network.load(device)
-    target = loaded.classes.index(task.explanations[0].target)
+    """Scores against the true regions; for SM the network sees what lies in the box of the map, and air.
+
+    Parameters
+    ----------
+    values : array, shape (D, H, W)
+        The map.
+    places : ScanMasks
+        With true regions.
+    loaded : LoadedModel
+        The true network.
+    volume : Tensor
+        The scan as it sees it, (1, C, D, H, W).
+    target : int
+        Number of the class that is explained.
+    """
     seen, box = volume.clone(), attended_box(np.where(places.brain, values, 0))
     if box is not None:
         seen = torch.zeros_like(volume)
         seen[:, :, *box] = volume[:, :, *box]
-    with torch.no_grad(), exact_float32(device):
+    with torch.no_grad():
         whole, part = torch.softmax(loaded.model(torch.cat([volume, seen])), dim=1)
     assert places.truth is not None
     recognised = int(whole.argmax()) == target

@@ -39,8 +39,14 @@ from heatlas.pipeline.training.stage import fold_job, registered_versions
 log = logging.getLogger("heatlas")
 
 
-def planted_cohort(bench: Bench) -> tuple[JudgedCohort, list[Outcome]]:
+def planted_cohort(bench: Bench, only: int = 0) -> tuple[JudgedCohort, list[Outcome]]:
     """Copy the controls of the run, train on the copies, and keep those that a network has not seen.
+
+    Parameters
+    ----------
+    bench : Bench
+    only : int
+        Folds that are trained, the first ones; 0 for all.
 
     Raises
     ------
@@ -56,7 +62,7 @@ def planted_cohort(bench: Bench) -> tuple[JudgedCohort, list[Outcome]]:
     jobs = planting_jobs(layout, copies, people, atlas, recipe, digests)
     outcomes = run_jobs(layout, jobs, bench.executor, "planting")
     made = _copied(layout, people, outcomes)
-    split = paired_folds(made, recipe.cohort.folds, recipe.cohort.validation_fraction, recipe.seed)
+    split = paired_folds(made, recipe.cohort.folds, recipe.cohort.validation_fraction, recipe.seed, only)
     labelled = tuple(scan for person in made for scan in person.copies)
     versions = registered_versions(copies, labelled, recipe, digests)
     spec = configured_input(recipe)

@@ -143,10 +143,12 @@ def people_to_plant(scans: Sequence[Scan], negative: str | None, seed: int) -> t
     )
 
 
-def paired_folds(people: Sequence[PlantedControl], folds: int, validation_fraction: float, seed: int) -> Split:
+def paired_folds(
+    people: Sequence[PlantedControl], folds: int, validation_fraction: float, seed: int, only: int = 0
+) -> Split:
     """Folds of whole people; each person has a scan of either class, so that every part has both.
 
-    At most as many folds as leave two people to train and one to validate.
+    At most as many folds as leave two people to train and one to validate; with `only`, the first ones of them.
     """
     names = sorted(person.scan.participant_id for person in people)
     order = [names[place] for place in generator(seed, "plant", "folds").permutation(len(names))]
@@ -156,7 +158,7 @@ def paired_folds(people: Sequence[PlantedControl], folds: int, validation_fracti
         count = min(max(round(validation_fraction * len(rest)), 1), len(rest) - 2)
         parts = [tuple(sorted(map(str, part))) for part in (rest[count:], rest[:count], test)]
         made.append(Fold(index, *parts))
-    return Split(tuple(made))
+    return Split(tuple(made[: only or None]))
 
 
 def planted_config(config: Config, seed: int) -> Config:

@@ -1,0 +1,277 @@
+"""CAM methods where the truth is known: loss planted in copies of patients' controls, by finished or registered runs.
+
+    python benchmarks/patients_planted.py RUN OUT --seeds 43 44 45 --page PAGE
+
+RUN is a registered run of `benchmarks/patients.py`; it is only read. For each seed every control is copied with loss in
+known regions and without (as by `heatlas evaluate --plant`), a network learns to tell copies apart, and copies with
+loss are explained of people whom it has not seen. Scores are those of `heatlas evaluate`: boxes of maps
+against boxes around the parts of the true regions, and masked recognition with what lies inside or outside these boxes
+alone. OUT/planted.tsv keeps a row per seed, person and map; the same command continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from inherent_runs import Recipe, Workplace
+from numpy.typing import NDArray
+from patients_cams import CAMS, FAKE, HEADING, across, method_of
+from sections import write_section
+from torch import Tensor
+
+from heatlas.pipeline.attribution.methods import attribute
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench.map_row import ScanMasks
+from heatlas.pipeline.evaluation.bench.scan_job import boxed, located
+from heatlas.pipeline.evaluation.cohorts import JudgedCohort
+from heatlas.pipeline.evaluation.marker import marker
+from heatlas.pipeline.evaluation.scores.boxes import box_accuracy, boxes_of, union_of
+from heatlas.pipeline.evaluation.scores.faithfulness import Faithfulness
+from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
+from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS
+from heatlas.pipeline.models.inputs import read_channels
+from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.regions.audit import read_brain
+from heatlas.pipeline.run.work.executors import open_executor
+
+OPTI, BOXES = "opti-cam", "boxes alone"
+"""The map that is 1 everywhere, which shows the boxes themselves, and has what chance gives in SP and EP."""
+REAL = (OPTI, *CAMS)
+KEYS = ["seed", "participant_id", "method"]
+PERCENT = ("om", "le", "f1", "sp", "sp, ties", "ep")
+FINE = ("om", "le", "sm")
+PLACES = ("", "_inside", "_outside")
+RECIPE = Recipe("founding", {"cohort": {"folds": 3}})
+TITLE = "CAM methods where the truth is known"
+PREFACE = """\
+By `python benchmarks/patients_planted.py`: tissue loss is planted in copies of the {controls} controls (hippocampus,
+amygdala, entorhinal area, parahippocampal gyrus, one to three times the loss of Alzheimer's disease), and for each seed
+a founding network (the first fold of three) learns to tell copies with loss from copies without. Copies with loss of
+the people whom it has not seen are explained, in all {people} people, {whole} of them by Opti-CAM too (the first of
+each seed by name). As in the source: the true class, maps of the last features, masks by their range, what is hidden is
+air, the box of a map is that of the largest part above its mean. Unlike it: true boxes are small, those around the
+parts of the planted regions; boxes of three dimensions; two classes. Boxes take {share} per cent of the brain, which
+is what chance has in SP and EP. "sp, ties" counts a hit where any of the largest values is in a box, as the source
+does; SP shares ties. In per cent but for SM. "{boxes}": the map that is 1 everywhere. Of the copies, the networks
+recognise {right} per cent by seed; chance is 50. 29 minutes of a core that others used too.
+A trial with networks of one epoch and two people was looked at before.
+
+Said before any score was seen: better and worse where the interval over people and every seed lie on one side of 0.
+O6 holds if for every method, and for boxes alone, the average drop is larger with the inside of the boxes shown than
+with their outside; it does not hold if for one of them it is smaller. O7 holds if Fake-CAM is better than every real
+method in OM, LE, F1, SP (by the source's count) and SM; it does not hold if in one of them a real method is better. O8
+holds if no real method is better than Opti-CAM in OM and LE, Opti-CAM is better in both than Grad-CAM, and worse than
+Grad-CAM in BA, SP and EP; it does not hold if a real method is better in OM or LE, or Opti-CAM is better than Grad-CAM
+in BA, SP or EP."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Copied:
+    """A copy of a control as its network sees it, (1, 1, D, H, W), the class explained, and where the truth is."""
+
+    loaded: LoadedModel
+    volume: Tensor
+    target: int
+    places: ScanMasks
+
+    @classmethod
+    def of(cls, cohort: JudgedCohort, loaded: LoadedModel, scan: Scan) -> Copied:
+        assert cohort.truth is not None
+        files = cohort.layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
+        brain, box = read_brain(files.brain_mask, loaded.input.template_grid), loaded.input.box
+        inside = brain if box is None else np.ascontiguousarray(box.crop(brain))
+        groups = cohort.atlas.regions.groups
+        numbers = [number for name in cohort.truth.groups for number in groups[name]]
+        marked = any(one.kind == "marker" and scan.name in one.scans for one in cohort.truth.distractors)
+        cube = marker(inside.shape, (0, 0, 0)) if marked else None
+        size = min(loaded.input.template_grid.voxel_sizes_mm)
+        places = ScanMasks.of(inside, cohort.atlas.labels_in(box), numbers, size, cube)
+        volume = torch.from_numpy(read_channels(files, loaded.input))[None]
+        return cls(loaded, volume, loaded.classes.index(str(cohort.config.cohort.positive)), places)
+
+    @property
+    def truth(self) -> NDArray[np.bool_]:
+        assert self.places.truth is not None
+        return self.places.truth
+
+    def map(self, name: str) -> Tensor:
+        """Values (D, H, W) of a method's map; Fake-CAM is made at the input, as published."""
+        if name == BOXES:
+            return torch.ones_like(self.volume[0, 0])
+        method = method_of(name)
+        stage = 0 if name == FAKE else METHODS[method.name].stage_of(self.loaded.model)
+        return attribute(self.loaded.model, self.volume, self.target, method, stage).values[0, 0]
+
+    def row(self, values: Tensor) -> dict[str, float]:
+        """Scores of a map: by boxes, and by masked recognition through the map with all, or inside or outside boxes."""
+
+        def score(volumes: Tensor) -> Tensor:
+            return self.loaded.model(volumes).softmax(1)[:, self.target]
+
+        scan = self.volume[0, 0]
+        faithful = Faithfulness(score, scan, torch.zeros_like(scan, dtype=torch.long))
+        found = located(values.numpy(), self.places, self.loaded, self.volume, self.target)
+        brain, boxes = self.places.brain, union_of(boxes_of(self.truth), self.truth.shape)
+        known = values.numpy()[brain]
+        found["sp, ties"] = float((known == known.max())[boxes[brain]].any())
+        found["chance"] = 100 * float(boxes[brain].mean())
+        found |= {name: 100 * found[name] for name in PERCENT}
+        seen = faithful.masked(values)
+        return found | {name: seen[name] for name in ("ad", "ag", "ai")} | boxed(faithful, values, self.truth)
+
+
+def asked(work: Workplace, seed: int, rows: pd.DataFrame, people: int, whole: int) -> pd.DataFrame:
+    """The rows with those of a seed: every method of the first people, Opti-CAM of fewer."""
+    own = dataclasses.replace(work, out=work.out / f"seed-{seed}")
+    own.out.mkdir(parents=True, exist_ok=True)
+    cohort = own.planted(RECIPE.config(work.run, seed))
+    networks = {fold.index: load_model(cohort.layout.fold(fold.index)) for fold in cohort.tested_folds}
+    right = recognised(cohort, networks)
+    done = set(rows[rows["seed"] == seed][["participant_id", "method"]].itertuples(index=False, name=None))
+    for place, scan in enumerate(sorted(cohort.positive, key=lambda one: one.participant_id)[:people]):
+        names = [name for name in (*CAMS, FAKE, BOXES, OPTI) if name != OPTI or place < whole]
+        names = [name for name in names if (scan.participant_id, name) not in done]
+        if not names:
+            continue
+        copied = Copied.of(cohort, networks[cohort.fold_of(scan)], scan)
+        new: list[Mapping[str, Any]] = [
+            {"seed": seed, "participant_id": scan.participant_id, "method": name, "right": right}
+            | copied.row(copied.map(name))
+            for name in names
+        ]
+        rows = pd.concat([rows, pd.DataFrame(new)], ignore_index=True)
+        rows.to_csv(work.out / "planted.tsv", sep="\t", index=False)
+    return rows
+
+
+def recognised(cohort: JudgedCohort, networks: Mapping[int, LoadedModel]) -> float:
+    """Per cent of the copies, with loss and without, whose class is found."""
+    right = []
+    for scan in cohort.scans:
+        copied = Copied.of(cohort, networks[cohort.fold_of(scan)], scan)
+        with torch.no_grad():
+            found = int(copied.loaded.model(copied.volume).argmax()) == copied.target
+        right.append(found == (scan.label == cohort.config.cohort.positive))
+    return 100 * float(np.mean(right))
+
+
+def with_all(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    """Rows of these methods, of the people who have all of them in a seed."""
+    own = rows[rows["method"].isin(methods)]
+    return own[own.groupby(["seed", "participant_id"])["method"].transform("nunique") == len(set(methods))]
+
+
+def accuracy(rows: pd.DataFrame) -> float:
+    """Box accuracy of the maps of a method and seed, in per cent."""
+    return 100 * box_accuracy(rows[list(BOX_COLUMNS)].to_numpy(float))
+
+
+def ba_difference(rows: pd.DataFrame, first: str, second: str) -> str:
+    """Cells as of `across`, of the box accuracy, which only a set of maps has: people drawn, the same in all seeds."""
+    own = with_all(rows, (first, second)).set_index("participant_id")
+    people = sorted(set(own.index))
+    sides = [[one[one["method"] == name] for name in (first, second)] for _, one in own.groupby("seed")]
+
+    def by_seed(drawn: Sequence[str]) -> NDArray[np.float64]:
+        there = [[name for name in drawn if name in pair[0].index] for pair in sides]
+        sizes = [[accuracy(side.loc[names]) for side in pair] for pair, names in zip(sides, there, strict=True)]
+        return -np.diff(sizes)[:, 0]
+
+    seeds = by_seed(people)
+    mean = lambda places: float(np.nanmean(by_seed([people[int(place)] for place in places])))  # noqa: E731
+    low, high = participant_interval((np.arange(len(people), dtype=float),), mean, DRAWS, 0)
+    within = "" if np.isnan(low) else f" ({low:+.1f} to {high:+.1f})"
+    return f"{len(people)} | {', '.join(f'{one:+.1f}' for one in seeds)} | {seeds.mean():+.1f}{within}"
+
+
+def difference(rows: pd.DataFrame, score: str, first: str, second: str) -> str:
+    """A row of the page: one method less another."""
+    decimals = 2 if score in FINE else 1
+    if score == "ba":
+        cells = ba_difference(rows, first, second)
+    else:
+        wide = rows.pivot_table(index=["seed", "participant_id"], columns="method", values=score)
+        change = (wide[first] - wide[second]).dropna()
+        cells = across(change, decimals)
+    return f"| {score.upper() if ',' not in score else score}: {first} less {second} | {cells} |"
+
+
+def inside_less_outside(rows: pd.DataFrame, score: str, method: str) -> str:
+    """A row of the page: masked recognition with the inside of the boxes shown less that with their outside."""
+    own = rows[rows["method"] == method].set_index(["seed", "participant_id"])
+    change = (own[f"{score}_inside"] - own[f"{score}_outside"]).dropna()
+    return f"| {score.upper()}: {method}, inside less outside | {across(change, 1)} |"
+
+
+def means(rows: pd.DataFrame, scores: Sequence[str], methods: Sequence[str]) -> list[str]:
+    """Means of each method by seed, over the people who have all of these methods there."""
+    rows = with_all(rows, methods)
+    people = rows["participant_id"].nunique()
+    lines = [f"| {people} people | " + " | ".join(scores) + " |", "|---" * (len(scores) + 1) + "|"]
+    for name in methods:
+        seeds, cells = [one for _, one in rows[rows["method"] == name].groupby("seed")], []
+        for score in scores:
+            each = [accuracy(one) if score == "ba" else one[score].mean() for one in seeds]
+            cells.append(", ".join(f"{one:.{2 if score in FINE else 1}f}" for one in each))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def tables(rows: pd.DataFrame, controls: int) -> str:
+    """The section."""
+    by_box = ("om", "le", "f1", "ba", "sp", "sp, ties", "ep", "sm")
+    seen = [f"{score}{place}" for score in ("ad", "ag", "ai") for place in PLACES]
+    right = ", ".join(f"{one:.1f}" for one in rows.groupby("seed")["right"].first())
+    people, whole = (rows[rows["method"] == name]["participant_id"].nunique() for name in (FAKE, OPTI))
+    said = PREFACE.format(
+        controls=controls, people=people, whole=whole, share=f"{rows['chance'].mean():.1f}", boxes=BOXES, right=right
+    )
+    parts = [said, "", *means(rows, by_box, (*CAMS, FAKE, BOXES)), "", *means(rows, by_box, (*REAL, FAKE, BOXES)), ""]
+    parts += [*means(rows, seen, (*REAL, FAKE, BOXES)), ""]
+    parts += ["| difference | people | seeds | mean (95 %) |", "|---|---|---|---|"]
+    parts += [inside_less_outside(rows, score, name) for score in ("ad", "ag", "ai") for name in (*REAL, FAKE, BOXES)]
+    parts += [difference(rows, score, FAKE, name) for score in ("om", "le", "f1", "sp, ties", "sm") for name in REAL]
+    parts += [difference(rows, score, OPTI, name) for score in ("om", "le") for name in CAMS]
+    parts += [difference(rows, score, OPTI, "grad-cam") for score in ("ba", "sp", "ep")]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
+    parser.add_argument("--people", type=int, default=22, help="first by name, whose copies are explained")
+    parser.add_argument("--whole", type=int, default=8, help="those of them whom Opti-CAM explains too")
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--n-procs", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    options.out.mkdir(parents=True, exist_ok=True)
+    kept = options.out / "planted.tsv"
+    rows = pd.read_csv(kept, sep="\t") if kept.is_file() else pd.DataFrame(columns=KEYS)
+    with open_executor(options.n_procs) as executor:
+        for whole in (0, options.whole):  # what takes long comes last
+            for seed in options.seeds:
+                work = Workplace(options.run, options.out, executor, folds=1)
+                rows = asked(work, seed, rows, options.people, whole)
+    scans = pd.read_csv(options.run / "scans.tsv", sep="\t")
+    controls = int((scans["kept"] & (scans["label"] == "CN")).sum())
+    text = tables(pd.read_csv(kept, sep="\t"), controls)
+    print(text)
+    if options.page:
+        write_section(options.page, TITLE, text, HEADING)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

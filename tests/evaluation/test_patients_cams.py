@@ -1,0 +1,119 @@
+"""Studies of CAM methods, streams, probes and gradients on patients: what their tables say of answers known by hand."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pandas as pd
+import patients_networks
+import patients_planted
+import patients_stream
+import pytest
+import torch
+from patients_network_studies import STUDIES
+from torch import nn
+
+from heatlas.pipeline.evaluation.bench.map_row import ScanMasks
+from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS
+
+SHAPE = (8, 8, 8)
+
+
+class Bright(nn.Module):
+    """The second class is the more likely the more of a corner of 2 × 2 × 2 voxels is seen: logit 2 for all of it."""
+
+    def forward(self, volumes):
+        logit = 2 * volumes[:, 0, :2, :2, :2].mean((1, 2, 3))
+        return torch.stack([torch.zeros_like(logit), logit], 1)
+
+
+def copied():
+    truth = np.zeros(SHAPE, dtype=bool)
+    truth[:2, :2, :2] = True
+    nothing, whole = np.zeros(SHAPE, dtype=bool), np.ones(SHAPE, dtype=bool)
+    places = ScanMasks(whole, truth, nothing, nothing)
+    return patients_planted.Copied(types.SimpleNamespace(model=Bright()), torch.ones(1, 1, *SHAPE), 1, places)
+
+
+def test_a_map_of_the_truth_and_one_that_is_even_get_what_they_should():
+    copy = copied()
+    perfect = copy.row(torch.from_numpy(copy.truth).float())
+    p = 1 / (1 + np.exp(-2))
+    assert {name: perfect[name] for name in ("le", "om", "f1", "sp", "sp, ties", "ep", "ad", "ag", "ai")} == (
+        pytest.approx({"le": 0, "om": 0, "f1": 100, "sp": 100, "sp, ties": 100, "ep": 100, "ad": 0, "ag": 0, "ai": 0})
+    )
+    assert perfect["sm"] == pytest.approx(np.log(0.05) - np.log(p))  # 8 of 512 voxels are below the least share
+    assert perfect["ad_outside"] == pytest.approx(100 * (p - 0.5) / p)
+    assert perfect["ad_inside"] == 0
+    even = copy.row(copy.map(patients_planted.BOXES))
+    assert even["chance"] == even["sp"] == even["ep"] == pytest.approx(100 * 8 / 512)
+    assert even["sp, ties"] == 100
+    assert even["le"] == pytest.approx(100 * (1 - 8 / 512))
+
+
+def of_three_seeds(methods, value):
+    """Rows of six people in each of three seeds; values of a score, and of IoUs with true boxes."""
+    rows = [
+        {"seed": seed, "participant_id": f"p{person}", "method": name, "om": value(name, seed, person), "right": 90.0,
+         **dict.fromkeys(BOX_COLUMNS, methods[name])}
+        for name in methods for seed in (1, 2, 3) for person in range(6)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_differences_are_over_people_and_box_accuracy_is_that_of_a_set():
+    rows = of_three_seeds({"a": 0.6, "b": 0.4}, lambda name, seed, person: (name == "a") * seed + person)
+    assert patients_planted.difference(rows, "om", "a", "b") == "| OM: a less b | 6 | +1.00, +2.00, +3.00 | +2.00 |"
+    # An IoU of .6 is right for two of the three, one of .4 for one.
+    assert patients_planted.difference(rows, "ba", "a", "b") == "| BA: a less b | 6 | +33.3, +33.3, +33.3 | +33.3 |"
+    assert patients_planted.means(rows, ("om", "ba"), ("a",))[2] == "| a | 3.50, 4.50, 5.50 | 66.7, 66.7, 66.7 |"
+
+
+def test_only_people_who_have_all_maps_in_every_seed_are_compared():
+    rows = of_three_seeds({"a": 0.6, "b": 0.4}, lambda *_: 1.0)
+    missing = (rows["seed"] == 2) & (rows["participant_id"] == "p0") & (rows["method"] == "b")
+    found = patients_planted.with_all(rows[~missing], ("a", "b")).groupby("seed")["participant_id"].unique()
+    assert [list(people) for people in found] == [[f"p{person}" for person in range(first, 6)] for first in (0, 1, 0)]
+
+
+def test_inside_less_outside_is_of_one_map():
+    rows = of_three_seeds({"a": 0.6}, lambda *_: 1.0).assign(ad_inside=70.0, ad_outside=40.0)
+    assert patients_planted.inside_less_outside(rows, "ad", "a") == (
+        "| AD: a, inside less outside | 6 | +30.0, +30.0, +30.0 | +30.0 |"
+    )
+
+
+def test_later_starts_of_a_stream_are_less_all_earlier_ones(tmp_path):
+    for name, heads in (("seed-1", {"CA-Stream": 20.0, "from stage 1": 19.0, "from stage 3": 14.0}),):
+        run = tmp_path / name
+        run.mkdir()
+        rows = [
+            {"participant_id": f"p{person}", "method": f"{cam}, {head}", "AG": value + person}
+            for cam in patients_stream.CAMS for head, value in heads.items() for person in range(5)
+        ]  # fmt: skip
+        pd.DataFrame(rows).to_csv(run / "cams.tsv", sep="\t", index=False)
+    assert patients_stream.HEADS["from stage 3"].first_attended == 3
+    text = patients_stream.starts([tmp_path / "seed-1"], ["from stage 1", "from stage 3"])
+    assert "| AG: grad-cam, from stage 1 less grad-cam, CA-Stream | 5 | -1.0 | -1.0 |" in text
+    assert "| AG: grad-cam++, from stage 3 less grad-cam++, from stage 1 | 5 | -5.0 | -5.0 |" in text
+
+
+def test_deeper_heads_are_compared_with_linear_ones_of_their_loss():
+    names = [f"founding, {head}, {loss}" for head in ("linear", "mlp-3", "bcos-3") for loss in ("CE", "BCE")]
+    measures = ("correct", "share: grad-cam at 1", "gini: x")
+    rows = pd.DataFrame([{"recipe": name, "measure": measure} for name in names[1:] for measure in measures])
+    found = list(STUDIES["depth"].pairs(rows))
+    assert ("P11", "founding, mlp-3, BCE", "correct", "founding, linear, BCE", "correct") in found
+    assert {pair[0] for pair in found if "grad-cam" in pair[2]} == {"P12"}
+    assert len(found) == 4  # none of cross-entropy, whose linear head is missing
+
+
+def test_a_loss_that_is_no_longer_finite_is_shown_as_such():
+    losses = pd.DataFrame(
+        {"recipe": ["a"] * 4 + ["b"], "seed": [1, 1, 2, 2, 1], "epoch": [1, 2, 1, 2, np.nan],
+         "train_loss": [0.7, 0.1, 0.8, 0.9, np.nan]}
+    )  # fmt: skip
+    found = patients_networks.losses_table(losses)
+    assert found[3] == "| a | 0.700, 0.800 | 0.100, 0.900 | 0.700, 0.900 |"
+    assert found[4] == "| b | nan | nan | nan |"
