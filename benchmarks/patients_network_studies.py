@@ -255,7 +255,8 @@ any number was seen, but for CoDA-S in the grids of the section before:
 {GRIDS}
 Of own maps alone there are up to four grids for each class and fold, of ResNet-10 up to two. T: temperature, as a
 multiple of the usual one; penalty: λ = {PENALTY:g} on the mean absolute weight.
-Networks with biases and those that see air took ten minutes of a core."""
+Networks with biases and those that see air took ten minutes of a core; CoDA-S took 24, half of them for its networks,
+of a core that others used too."""
 PROBES = f"""\
 On each fold's frozen network, trained from the labels as in the first section (founding) or as `bcos-simple`, by
 `python benchmarks/patients_networks.py probes`: heads of one layer (linear) and, if asked, three (MLP, B-cos), ten
