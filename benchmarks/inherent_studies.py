@@ -92,11 +92,17 @@ def shown_scans(work: Workplace, recipe: Recipe, seed: int, positive_only: bool 
         yield Shown(scan.scan_id, scan in cohort.positive, volume, loaded, cohort.fold_of(scan))
 
 
-def encoded(one: Shown) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+def encoded(loaded: LoadedModel, volume: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """The pairs of a scan, and the logits as a function of them."""
-    encoding, *rest = one.loaded.model.stages
+    encoding, *rest = loaded.model.stages
     with torch.no_grad():
-        return encoding(one.volume), torch.nn.Sequential(*rest)
+        return encoding(volume), torch.nn.Sequential(*rest)
+
+
+def of_each_class(loaded: LoadedModel, volume: Tensor) -> Tensor:
+    """Contributions (2, D, H, W) of a scan to both logits."""
+    pairs, logits = encoded(loaded, volume)
+    return torch.cat([contributions(loaded.model, lambda x, of=of: logits(x)[:, of], pairs).sum(1) for of in (0, 1)])
 
 
 def implicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
@@ -104,17 +110,17 @@ def implicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
     rows = []
     for recipe in recipes:
         for one in shown_scans(work, recipe, seed, positive_only=True):
-            pairs, logits = encoded(one)
-            both = torch.cat([
-                contributions(one.loaded.model, lambda x, f=logits, of=of: f(x)[:, of], pairs).sum(1)
-                for of in (0, 1)
-            ])  # fmt: skip
+            both, places = of_each_class(one.loaded, one.volume), parts_of(one.loaded, one.volume)
             of_each = {"AD logit": both[1], "AD less mean of the classes": both[1] - both.mean(0)}
-            brain = one.volume[0, 0].numpy() > 0
-            places = ScanMasks.of(brain, np.zeros(brain.shape, np.int64), (), one.loaded.input.resolution_mm)
             for name, values in of_each.items():
                 rows.append({"recipe": recipe.name, "map": name, **misplaced(values.numpy(), places)})
     return pd.DataFrame(rows).groupby(["recipe", "map"], sort=False).mean().reset_index()
+
+
+def parts_of(loaded: LoadedModel, volume: Tensor) -> ScanMasks:
+    """The brain of a scan, where it is above 0, and its rim."""
+    brain = volume[0, 0].numpy() > 0
+    return ScanMasks.of(brain, np.zeros(brain.shape, np.int64), (), loaded.input.resolution_mm)
 
 
 def misplaced(values: np.ndarray, places: ScanMasks) -> dict[str, float]:
@@ -134,12 +140,8 @@ def explicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
     rows = []
     for recipe in recipes:
         for one in shown_scans(work, recipe, seed):
-            pairs, logits = encoded(one)
-            margin = lambda x, logits=logits: contrast(1, 0)(logits(x))  # noqa: E731
-            shown = dynamic_weights(one.loaded.model, margin, pairs) * pairs
-            owed = float(margin(pairs).detach() - shown.sum())
-            with torch.no_grad():
-                rows.append({"recipe": recipe.name, "owed": owed, "margin": float(margin(pairs))})
+            owed, margin = owed_and_margin(one.loaded, one.volume)
+            rows.append({"recipe": recipe.name, "owed": owed, "margin": margin})
     table = pd.DataFrame(rows).assign(
         ratio=lambda t: t["owed"] / t["margin"], size=lambda t: t["owed"].abs(), of=lambda t: t["margin"].abs()
     )
@@ -147,6 +149,16 @@ def explicit(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
         median_ratio=("ratio", "median"), mean_constant=("size", "mean"), mean_margin=("of", "mean")
     )
     return found.assign(constant_over_margin=found["mean_constant"] / found["mean_margin"]).reset_index()
+
+
+def owed_and_margin(loaded: LoadedModel, volume: Tensor) -> tuple[float, float]:
+    """What constants of the network add to logit AD - logit CN of a scan, and the difference itself."""
+    pairs, logits = encoded(loaded, volume)
+    margin = lambda x: contrast(1, 0)(logits(x))  # noqa: E731
+    shown = contributions(loaded.model, margin, pairs)
+    with torch.no_grad():
+        whole = float(margin(pairs))
+    return whole - float(shown.sum()), whole
 
 
 def trade_off(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
@@ -162,7 +174,7 @@ def trade_off(work: Workplace, seed: int, recipes: Recipes) -> pd.DataFrame:
 
 def alignment(one: Shown) -> float:
     """Cosine of the row of W(x) for the predicted class with the encoded scan; 1 would be a copy of the scan."""
-    pairs, logits = encoded(one)
+    pairs, logits = encoded(one.loaded, one.volume)
     with torch.no_grad():
         said = int(logits(pairs).argmax())
     weights = dynamic_weights(one.loaded.model, lambda x: logits(x)[:, said], pairs)
@@ -175,7 +187,7 @@ def removal(work: Workplace, seed: int, _: Recipes) -> pd.DataFrame:
     of_founding = founding_maps(work, seed)
     rows = []
     for one in shown_scans(work, BEST, seed, positive_only=True):
-        pairs, logits = encoded(one)
+        pairs, logits = encoded(one.loaded, one.volume)
         own = contributions(one.loaded.model, lambda x, f=logits: contrast(1, 0)(f(x)), pairs).sum(1)[0]
         brain, volume = one.volume[0, 0] > 0, one.volume[0, 0]
         other = one.loaded.input.box.crop(of_founding[one.scan_id])

@@ -1,19 +1,22 @@
 """Claims about kinds of networks, their probes and their own maps, asked of patients: one cohort, the same folds.
 
     python benchmarks/patients_networks.py own RUN OUT --seeds 43 44 45 --page PAGE
+    python benchmarks/patients_networks.py tests RUN OUT --seeds 43 44 45 --page PAGE
     python benchmarks/patients_networks.py probes RUN OUT --seeds 43 44 45 --page PAGE
 
 RUN is a registered run of `benchmarks/patients.py`; it is only read.
 
 own        B-cos and CoDA networks beside conventional ones: answers, and their own maps in grids beside post-hoc maps
+tests      what own maps are worth: voxels taken away, layers drawn anew, constants, air; their settings in grids
 probes     heads of both losses on frozen networks: answers, grids, sparsity, and what the least important places do
 depth      the same heads, deeper ones less linear ones: answers and grids
 readable   networks trained with readable gradients beside weight 0: answers and masked recognition of CAM methods
 weights    the same networks with other weights and distances: answers and masked recognition of Grad-CAM
 alone      networks trained by guided gradients alone beside weight 0: answers and losses
 
-OUT/people.tsv keeps a row per recipe, seed, person and measure, OUT/losses.tsv one per epoch; the same command
-continues. Differences are over people, each by the mean of the seeds, with an interval; the page shows every seed.
+OUT/people.tsv (of `tests`: tests.tsv, so that both may share networks) keeps a row per recipe, seed, person and
+measure, OUT/losses.tsv one per epoch; the same command continues. Differences are over people, each by the mean of the
+seeds, with an interval; the page shows every seed.
 """
 
 from __future__ import annotations
@@ -78,7 +81,11 @@ def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe)
             target = int(scan in cohort.positive)
             with torch.no_grad():
                 logits = loaded.model(volume)[0]
-            row = {"correct": 100.0 * (int(logits.argmax()) == target), "logit": float(logits[1] - logits[0])}
+            row: dict[str, object] = {}
+            for measure, people in study.measures.get(recipe.name, {}).items():
+                if not people or place < people:
+                    row |= measure(loaded, volume, target)
+            row |= {"correct": 100.0 * (int(logits.argmax()) == target), "logit": float(logits[1] - logits[0])}
             for name in study.cams:
                 rest = ("insertion", "deletion") if place < study.curves else ()
                 scores, _ = masked(loaded, volume, volume[0, 0] != 0, target, name, rest)
@@ -149,11 +156,12 @@ def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
     for recipe, measure in (sides[:2], sides[2:]):
         own = rows[(rows["recipe"] == recipe) & (rows["measure"] == measure)]
         found.append(own.set_index(["seed", "person"])["value"])
-    change = (found[0] - (found[1] if sides[2] else 100 * CHANCE)).dropna()
+    limit = float(sides[3] or 100 * CHANCE) if not sides[2] else float("nan")
+    change = (found[0] - (found[1] if sides[2] else limit)).dropna()
     if change.index.get_level_values("person").nunique() < FEWEST:
         return None
     digits = 4 if sides[1].startswith(("gini", "entropy")) else 2
-    against = f"{sides[2]}, {sides[3]}" if sides[2] else "chance"
+    against = f"{sides[2]}, {sides[3]}" if sides[2] else sides[3] or "chance"
     return f"| {claim} | {sides[0]}, {sides[1]} less {against} | {across(change, digits)} |"
 
 
@@ -191,7 +199,8 @@ def main() -> int:
     parser.add_argument("--n-procs", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    study, kept, of_epochs = STUDIES[options.study], options.out / "people.tsv", options.out / "losses.tsv"
+    study = STUDIES[options.study]
+    kept, of_epochs = options.out / study.table, options.out / "losses.tsv"
     options.out.mkdir(parents=True, exist_ok=True)
     rows = pd.read_csv(kept, sep="\t") if kept.is_file() else pd.DataFrame(columns=[*KEYS, "measure", "value"])
     losses = pd.read_csv(of_epochs, sep="\t") if of_epochs.is_file() else pd.DataFrame(columns=KEYS[:2])
