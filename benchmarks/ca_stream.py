@@ -22,7 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from guidance_study import RECIPE, RESNET
+from guidance_conditions import RESNET
+from guidance_study import RECIPE
 from marked_cohort import FOLDS, Cohort, load, parts_of
 
 from heatlas.pipeline.attribution.cam.map_range import by_range

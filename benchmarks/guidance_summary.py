@@ -23,9 +23,16 @@ from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_inte
 from heatlas.pipeline.evaluation.scores.pareto import chosen, pareto_front
 
 if TYPE_CHECKING:
-    from guidance_study import Condition
+    from guidance_conditions import Condition
 
 GROUPED = ("against_training", "mean_accuracy", "as_in_training")
+OF_STUDENTS = ("cosine", "agrees")
+ALSO = (
+    ("bcos-energy-10%", "bcos-energy"), ("bcos-energy-mild-10%", "bcos-energy-mild"),
+    ("energy-middle", "plain"), ("bcos-energy-middle", "bcos-plain"),
+    ("energy-last", "energy"), ("bcos-energy-last", "bcos-energy"),
+)  # fmt: skip
+"""As `COMPARED`, of the further section."""
 COMPARED = (
     ("energy-brain", "l1-brain"), ("energy-brain", "ppce-brain"), ("energy-brain", "rrr-brain"),
     ("l1-brain", "ppce-brain"), ("l1-brain", "rrr-brain"), ("bcos", "energy-brain"), ("energy-10%", "energy-brain"),
@@ -113,6 +120,52 @@ def _head(*columns: str) -> list[str]:
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
 
 
+def plain_summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
+    """Markdown of conditions without a marker: one table of values and one of paired differences, seed by seed."""
+    by_name = dict(list(rows.groupby("condition", sort=False)))
+    named = {one.name: one for one in wanted if one.plain and one.name in by_name}
+    lines = _head(
+        "condition", "accuracy", "by seed", "worse class by seed", "EPG", "EPG, last stage", "IoU", "without a map",
+        "cosine", "agreement",
+    )  # fmt: skip
+    for name, one in named.items():
+        own = by_name[name]
+        of_seed = own.groupby("seed")["correct"].mean()
+        worse = own.groupby(["seed", "positive"])["correct"].mean().groupby("seed").min()
+        cells = [name, f"{per_person(own, 'correct').mean():.2f}"]
+        cells += [" ".join(f"{value:.2f}" for value in found) for found in (of_seed, worse)]
+        cells += [f"{own[column].mean():.3f}" for column in _of_maps(one)]
+        cells += [f"{own[_of_maps(one)[0]].isna().mean():.0%}"]
+        cells += [f"{own[column].mean():.2f}" if one.teacher else "" for column in OF_STUDENTS]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "Differences (95 % interval over people, seeds averaged; each seed)", ""]
+    lines += _head("condition", "minus", "accuracy", "EPG", "EPG, last stage", "IoU", "cosine", "agreement")
+    pairs = [(name, one.against) for name, one in named.items() if one.against != name]
+    for name, against in (pair for pair in (*pairs, *ALSO) if set(pair) <= set(named)):
+        one, own, other = named[name], by_name[name], by_name[against]
+        cells = [name, against, *(_paired(own, other, column) for column in ("correct", *_of_maps(one)))]
+        both = one.teacher and named[against].teacher
+        cells += [_paired(own, other, column) if both else "" for column in OF_STUDENTS]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _of_maps(one: Condition) -> tuple[str, ...]:
+    return f"epg_{one.mask}", f"last_epg_{one.mask}", f"iou_{one.mask}"
+
+
+def _paired(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
+    """Mean over people of the difference of the networks of a seed, its interval, and the mean of each seed."""
+    places = ["seed", "person"]
+    change = (own.set_index(places)[name] - other.set_index(places)[name]).dropna()  # a constant network has no map
+    if change.empty:
+        return "no map"
+    people = change.groupby("person").mean()
+    low, high = participant_interval((people.to_numpy(),), np.mean, DRAWS, 0)
+    seeds = ", ".join(f"{value:+.3f}" for value in change.groupby("seed").mean())
+    return f"{people.mean():+.3f}{_within(low, high, 3)}; {seeds}"
+
+
 def choices(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     """Markdown: accuracy, EPG and IoU on validation, the Pareto set of each mask, and the condition chosen from it."""
     means = rows.groupby("condition").mean(numeric_only=True)
@@ -135,6 +188,13 @@ def tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     """Markdown of all: tests first, then choices on the validation parts."""
     test = rows["part"] == "test"
     return f"{summary(rows[test], wanted)}\n\n{choices(rows[~test], wanted)}\n"
+
+
+def further_tables(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
+    """Markdown of the tested people: conditions without a marker, and with one the reversed task."""
+    test = rows[rows["part"] == "test"]
+    marked = [one for one in wanted if not one.plain]
+    return f"{plain_summary(test, wanted)}\n\nThe reversed task\n\n{summary(test, marked)}\n"
 
 
 def _difference(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
@@ -169,7 +229,7 @@ def _within(low: float, high: float, decimals: int) -> str:
 
 def main() -> int:
     """Print the tables of kept answers."""
-    from guidance_study import conditions
+    from guidance_conditions import conditions
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("answers", type=Path)

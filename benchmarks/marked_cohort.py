@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.ndimage import find_objects
+from scipy.ndimage import label as label_parts
 from torch.nn import functional
 
 from heatlas.pipeline.cohort.people.tasks import task_of
@@ -70,9 +72,28 @@ def load(run: Path) -> Cohort:
     for name, boxes in (("regions", False), ("boxes", True)):
         own = mask_of(ObjectiveConfig(kind="guided", regions=TEMPORAL, boxes=boxes), config.regions.atlas, spec)
         masks[name] = functional.avg_pool3d(torch.from_numpy(own).float()[None], factor)[0] >= 0.5
+    masks["sides"] = enlarged(masks["regions"], 0.0)
     masks["outside"] = ~masks["brain"]
     positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
     return Cohort(list(firsts), torch.stack([plain, marked], 1), positive, masks, cube, read(unlabelled))
+
+
+def enlarged(mask: torch.Tensor, share: float) -> torch.Tensor:
+    """Bounding boxes of the connected parts of a mask, each grown on either side by a share of its width there.
+
+    As Rao et al. 2023 make annotations coarse; clipped at the border.
+
+    Examples
+    --------
+    >>> line = torch.tensor([0, 0, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0]).bool()
+    >>> enlarged(line.view(1, 1, -1), 0.5).int().flatten().tolist()
+    [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0]
+    """
+    filled = torch.zeros_like(mask)
+    for box in find_objects(label_parts(mask.numpy(), np.ones((3, 3, 3)))[0]):
+        grown = [(side, round(share * (side.stop - side.start))) for side in box]
+        filled[tuple(slice(max(side.start - more, 0), side.stop + more) for side, more in grown)] = True
+    return filled
 
 
 def parts_of(positive: np.ndarray, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
