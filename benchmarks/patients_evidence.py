@@ -255,12 +255,12 @@ def answer(low: float, high: float) -> str:
 
 PREFACE = f"""\
 By `python benchmarks/patients_evidence.py RUN OUT`: the 133 people and five folds of seed 43 at 4 mm, {{count}} recipes
-of {{families}} families on the images of the preset, one network a fold and one seed each. *Whole*: trained on all people
-of a fold to the last epoch; the others had fewer epochs or people. Evidence is expected gradients (density, target AD),
-g Hedges' g between AD and CN with the fold held, agreement the rank correlation over {{regions}} regions: of g with the
-mean place in the other networks, and in the other families (each the mean of its networks); of |g| with |g| of the mean
-intensity in the images, which needs no network. Chance: an area of .50, place {{middle}}, agreement 0. Ridge on regions is
-the baseline of the run; a region's evidence is what its mean and spread add to the logit.
+of {{families}} families on the images of the preset, one network a fold and one seed each. *Whole*: trained on all
+people of a fold to the last epoch; the others had fewer epochs or people. Evidence is expected gradients (density of
+the map of AD), g Hedges' g between AD and CN with the fold held, agreement the rank correlation over {{regions}}
+regions: of g with the mean place in the other networks, and in the other families (each the mean of its networks);
+of |g| with |g| of the mean intensity in the images, which needs no network. Chance: area .50, place {{middle}},
+agreement 0. Ridge on regions is the baseline of the run; a region's evidence is what its mean and spread add.
 
 Asked before the networks were trained: **do more accurate networks have better evidence?** Spearman's ρ over networks
 of area and measure, turned so that more is better, with an interval that draws people (within fold and class) and
