@@ -147,17 +147,26 @@ def by_regions(cohort: JudgedCohort) -> pd.DataFrame:
     rows = []
     for fold in cohort.tested_folds:
         train, test = np.isin(people, [*fold.train, *fold.validation]), np.isin(people, [*fold.test])
-        scaler = StandardScaler().fit(columns[train])
-        x, z = scaler.transform(columns[train]), scaler.transform(columns[test])
-        turn = ridge.rotation(x @ x.T, x.shape[1])
         seed = derived_seed(cohort.config.seed, "baselines", fold.index)
-        found = ridge.fit(x @ x.T @ turn, ill[train].astype(float), people[train].tolist(), 2, seed)
-        weights = x.T @ turn @ (found.weights[1] - found.weights[0])
-        added = (z - x[~ill[train]].mean(0)) * weights @ members.T
-        logit = z @ weights + found.intercepts[1] - found.intercepts[0]
+        logit, parts = ridge_parts(columns[train], ill[train], people[train].tolist(), columns[test], seed)
+        added = parts @ members.T
         for place, person in enumerate(people[test]):
             rows.append([person, float(ill[test][place]), fold.index, logit[place], *added[place]])
     return pd.DataFrame(rows, columns=[*INDEX, "logit", *groups]).set_index(INDEX)
+
+
+def ridge_parts(
+    train: Floats, ill: NDArray[np.bool_], people: Sequence[str], test: Floats, seed: int
+) -> tuple[Floats, Floats]:
+    """Logits of test scans as `ridge.predicted` has them, and what each column adds beside the mean control."""
+    scaler = StandardScaler().fit(train)
+    x, z = scaler.transform(train), scaler.transform(test)
+    wide = x.shape[1] > x.shape[0]
+    turn = x.T @ ridge.rotation(x @ x.T, x.shape[1]) if wide else np.eye(x.shape[1])
+    found = ridge.fit(x @ turn, ill.astype(float), people, 2, seed)
+    weights = turn @ (found.weights[1] - found.weights[0])
+    logit = z @ weights + found.intercepts[1] - found.intercepts[0]
+    return logit, (z - x[~ill].mean(0)) * weights
 
 
 def tissue_of(run: Path, people: Sequence[str], regions: Sequence[str]) -> Floats:
