@@ -2,8 +2,8 @@
 
     python benchmarks/patients_evidence.py RUN OUT --page PAGE
 
-RUN is a registered run of `benchmarks/patients.py`; it is only read. Every recipe has a network a fold; each person is
-explained by the one that has not seen him or her (expected gradients). OUT/people/RECIPE.tsv keeps a row a person:
+RUN is a registered run of `benchmarks/patients.py`; it is only read, its own networks too. Every recipe has a network a
+fold; each person is explained by the one that has not seen him or her. OUT/people/RECIPE.tsv keeps a row a person:
 logit and density of the evidence in every region; the same command continues. `heatlas evaluate --parts consensus` asks
 the same of one recipe, its epochs and families with a truth; here recipes differ in more, and there is none.
 """
@@ -11,6 +11,7 @@ the same of one recipe, its epochs and families with a truth; here recipes diffe
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,14 +30,19 @@ from scipy.stats import spearmanr
 from sections import write_section
 from sklearn.preprocessing import StandardScaler
 
+from heatlas.pipeline.cohort.people.splits import Split, few_people
 from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD
 from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.consensus.agreement import agreement, consensus, places, trend
+from heatlas.pipeline.evaluation.consensus.networks import OWN, Networks
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc
+from heatlas.pipeline.models.families.registry import family_of as family_of_networks
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.effect_size import hedges_g
+from heatlas.pipeline.run.layout.folder import read_run_config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
@@ -45,7 +51,8 @@ from heatlas.pipeline.training.baselines.images import image_features
 
 Floats = NDArray[np.float64]
 REGION = "Hippocampus"
-METHOD = "expected-gradients"
+METHODS = ("deeplift", "expected-gradients")
+"""Of evidence: the first that the family has. DeepLIFT takes a tenth of the time (docs/benchmarks/evaluation.md)."""
 DRAWS = 2000
 RIDGE = "ridge on regions"
 INDEX = ["participant_id", "outcome", "fold"]
@@ -62,6 +69,7 @@ def _epochs(count: int) -> Mapping[str, int]:
 
 
 RECIPES = (
+    FOUNDING,
     Recipe("linear", {"model": {"architecture": "linear"}}),
     _founding("2 epochs", **_epochs(2)),
     _founding("4 epochs", **_epochs(4)),
@@ -73,7 +81,6 @@ RECIPES = (
     Recipe("ViT", {"model": {"architecture": "vit", "patch": 8}}),
     Recipe("Conv5-FC3", {"model": CONV5, "training": {"learning_rate": 3e-4}}),
     Recipe("ResNet-10", {"model": {"architecture": "resnet10", "width": 0.25}}),
-    FOUNDING,
     _founding("minimum and maximum", {"intensities": "minmax"}),
     Recipe("B-cos, B 1.5", BEST.settings),
     Recipe("SFCN", {"model": SFCN}),
@@ -112,13 +119,24 @@ def is_whole(recipe: Recipe) -> bool:
     return not {"participants", "max_epochs"} & set(recipe.settings.get("training", {}))
 
 
+def asked_of(recipe: Recipe, run: Path, seed: int) -> Recipe:
+    """The recipe with the one method that is asked."""
+    refused = family_of_networks(recipe.config(run, seed).model).refused
+    return Recipe(recipe.name, recipe.settings, tuple(one for one in METHODS if one not in refused)[:1])
+
+
 def made(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     """Logit and densities of every person by the networks of a recipe, which are trained if missing."""
-    asked = Recipe(recipe.name, recipe.settings, (METHOD,))
+    asked = asked_of(recipe, work.run, seed)
     cohort = work.cohort(asked.config(work.run, seed))
     found = networks(asked, cohort, seed)
+    if recipe is FOUNDING and seed == read_run_config(RunLayout(work.run.resolve())).seed:
+        own = work.out / "models"
+        if not own.is_symlink():
+            own.symlink_to((work.run / "models").resolve())
+        found = Networks("run", OWN, cohort.layout, cohort.config, made=True)
     print(f"{recipe.name}: trained in {trained(work, found, cohort):.1f} minutes", flush=True)
-    explaining, explanations = found.explaining(cohort), asked.explanations(cohort.config)
+    explaining, explanations = with_own_controls(found.explaining(cohort)), asked.explanations(cohort.config)
     jobs = map_jobs(explaining, explanations, work.digests, "maps")
     outcomes = run_jobs(work.layout, jobs, work.executor, f"{found.name} maps")
     left, rows = maps_of(explaining, explanations, outcomes)
@@ -128,6 +146,16 @@ def made(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     table = participant_densities(left, rows, name)
     table.insert(0, "logit", [people[person] for person in table.index.get_level_values("participant_id")])
     return table
+
+
+def with_own_controls(cohort: JudgedCohort) -> JudgedCohort:
+    """The cohort with the people whom its networks were trained on, where these are fewer: controls are among them."""
+    share, seed = cohort.config.training.participants, cohort.config.seed
+    if share == 1:
+        return cohort
+    labels = {scan.participant_id: scan.label for scan in cohort.labelled}
+    folds = tuple(few_people(fold, labels, share, seed) for fold in cohort.split.folds)
+    return dataclasses.replace(cohort, split=Split(folds))
 
 
 def by_regions(cohort: JudgedCohort) -> pd.DataFrame:
@@ -265,11 +293,13 @@ def answer(low: float, high: float) -> str:
 PREFACE = f"""\
 By `python benchmarks/patients_evidence.py RUN OUT`: the 133 people and five folds of seed 43 at 4 mm, {{count}} recipes
 of {{families}} families on the images of the preset, one network a fold and one seed each. *Whole*: trained on all
-people of a fold to the last epoch; the others had fewer epochs or people. Evidence is expected gradients (density of
-the map of AD), g Hedges' g between AD and CN with the fold held, agreement the rank correlation over {{regions}}
-regions: of g with the mean place in the other networks, and in the other families (each the mean of its networks);
-of |g| with |g| of the mean intensity in the images, which needs no network. Chance: area .50, place {{middle}},
-agreement 0. Ridge on regions is the baseline of the run; a region's evidence is what its mean and spread add.
+people of a fold to the last epoch; the others had fewer epochs or people. Evidence is DeepLIFT from controls (density
+of the map of AD; expected gradients where it is not defined, as for B-cos networks), g Hedges' g between AD and CN with
+the fold held, agreement the rank correlation over {{regions}} regions: of g with the mean place in the other networks,
+and in the other families (each the mean of its networks); of |g| with |g| of the mean intensity in the images, which
+needs no network. Chance: area .50, place {{middle}}, agreement 0. Ridge on regions is the baseline of the run; a
+region's evidence is what its mean and spread add. Expected gradients of all networks were begun with and given up for
+lack of time, before anything was scored.
 
 Asked before the networks were trained: **do more accurate networks have better evidence?** Spearman's ρ over networks
 of area and measure, turned so that more is better, with an interval that draws people (within fold and class) and
