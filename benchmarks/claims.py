@@ -3,6 +3,7 @@
     python benchmarks/claims.py > docs/claims.md                 # the page, from the records in benchmarks/claims
     python benchmarks/claims.py list [WORD ...]                  # rows in which every word occurs
     python benchmarks/claims.py run A2 RUN=demo/run              # makes a row again; folders by their names
+    python benchmarks/claims.py run A2 RUN=demo/run --record     # and keeps what it took in times.tsv
 
 A record quotes the page that its numbers come from. A row whose quotation is no longer there is shown as stale and
 counts as open; `tests/evaluation/test_claims.py` fails by the name of the claim. Numbers of a row that its quotations
@@ -12,6 +13,9 @@ do not hold are refused there as well. Of which commit and people a page is: `be
 from __future__ import annotations
 
 import argparse
+import datetime
+import os
+import platform
 import re
 import shlex
 import subprocess
@@ -25,9 +29,11 @@ from pathlib import Path
 from typing import Any
 
 import result_pages
+from timed import timed
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "claims"
+TIMES = RECORDS / "times.tsv"
 SOURCES = (
     "relevance_propagation", "attribution_methods", "coda", "bcos", "guidance", "distillation", "temperature",
     "probing", "opti_cam", "ca_stream", "readable_gradients",
@@ -152,7 +158,7 @@ class Command:
     lines : tuple of str
     config : str
     minutes : float or None
-        Of one core; two cores for a minute are two. None where nobody said.
+        Of one core; two cores for a minute are two. None where no page says.
     said, said_in : str
         By whom: a quotation, and the file that holds it.
     """
@@ -174,6 +180,58 @@ class Command:
         config.write_text(_named(self.config, folders), encoding="utf-8")
         every = {**folders, "CONFIG": str(config)}
         return tuple([_named(word, every) for word in shlex.split(line)] for line in self.lines)
+
+
+SAID, MEASURED, ESTIMATED = "said", "measured", "estimated"
+COLUMNS = ("command", "minutes", "kind", "date", "commit", "machine", "how")
+
+
+@dataclass(frozen=True)
+class Time:
+    """How long a command takes, in minutes of one core.
+
+    Parameters
+    ----------
+    minutes : float
+    kind : {"said", "measured", "estimated"}
+        On a page, by ``run ID --record``, or from measured parts: nobody ran the whole command.
+    how : str
+        The file that says it, the commit and machine, or what the estimate is made of.
+    """
+
+    minutes: float
+    kind: str
+    how: str
+
+
+@cache
+def recorded() -> dict[str, Time]:
+    """Times of times.tsv by command."""
+    return {
+        one["command"]: Time(float(one["minutes"]), one["kind"], one["how"] or f"{one['machine']}, `{one['commit']}`")
+        for one in _rows_of_times()
+    }
+
+
+def _rows_of_times() -> list[dict[str, str]]:
+    lines = TIMES.read_text(encoding="utf-8").splitlines()[1:] if TIMES.is_file() else []
+    return [dict(zip(COLUMNS, line.split("\t"), strict=True)) for line in lines]
+
+
+def record(command: str, minutes: float) -> None:
+    """Write what a command took to times.tsv, in place of what is there."""
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
+    values = (command, f"{minutes:.1f}", MEASURED, datetime.date.today().isoformat(), commit, machine, "")
+    rows = [one for one in _rows_of_times() if one["command"] != command] + [dict(zip(COLUMNS, values, strict=True))]
+    lines = ["\t".join(one[name] for name in COLUMNS) for one in sorted(rows, key=lambda one: one["command"])]
+    TIMES.write_text("\n".join(["\t".join(COLUMNS), *lines]) + "\n", encoding="utf-8")
+
+
+def time_of(name: str) -> Time | None:
+    """What a page says; else what was measured or estimated; None where neither is known."""
+    one = commands()[name]
+    return recorded().get(name) if one.minutes is None else Time(one.minutes, SAID, f"`{one.said_in}`")
 
 
 def _named(text: str, folders: Mapping[str, str]) -> str:
@@ -277,10 +335,10 @@ last column; [tests of the inherent networks](theory/inherent.md#what-the-tests-
 
 COMMANDS = """## Commands
 
-`python benchmarks/claims.py run ID NAME=FOLDER …` makes a row again: words in capitals are folders, and CONFIG is a
-file with the settings that follow. INPUT is `../shared/data/oasis1/older`, YOUNGER `../shared/data/oasis1/younger`,
-RUN a finished run (of the demo: `demo/run`). A command of an open row asks it with one setting; what else to set is in
-the row."""
+`python benchmarks/claims.py run ID NAME=FOLDER …` makes a row again and says how long it took: words in capitals are
+folders, and CONFIG is a file with the settings that follow. INPUT is `../shared/data/oasis1/older`, YOUNGER
+`../shared/data/oasis1/younger`, RUN a finished run (of the demo: `demo/run`). A command of an open row asks it with one
+setting; what else to set is in the row. An interrupted command continues where it was."""
 
 
 def _table(source: Source) -> str:
@@ -319,32 +377,34 @@ def _reached() -> str:
 
 
 def _command(name: str) -> str:
-    one = commands()[name]
-    long = "" if one.minutes is None else f" ({one.minutes:g} minutes of a core)"
+    one, time = commands()[name], time_of(name)
+    long = f" ({time.minutes:g} minutes of a core, {time.kind})" if time else ""
     text = f"**`{name}`**{long}\n\n```bash\n" + "\n".join(one.lines) + "\n```"
     return text + (f"\n\n```toml\n{one.config.strip()}\n```" if one.config else "")
 
 
 def hours(names: Sequence[str]) -> float:
-    """Hours on two cores of the commands that say how long they take."""
-    return sum(commands()[name].minutes or 0 for name in names) / 60 / 2
+    """Hours on two cores of the commands whose time is known."""
+    return sum(one.minutes for one in map(time_of, names) if one) / 60 / 2
 
 
 def _time(names: Sequence[str]) -> str:
     """Time of each study, longest first, and of all together."""
-    timed = sorted((name for name in names if commands()[name].minutes is not None), key=_minutes, reverse=True)
+    known = {name: one for name in names if (one := time_of(name))}
+    kinds = [one.kind for one in known.values()]
+    unknown = ", ".join(f"`{name}`" for name in names if name not in known)
     lines = [
-        "Minutes of one core (two cores for a minute are two), as said in the file beside them: without the runs that",
-        "a command reads, and without what several share (the networks of `benchmarks/patients.py`). Known for",
-        f"{len(timed)} of {len(names)} commands; the others were never timed, or never run. **Together",
+        "Minutes of one core (two cores for a minute are two), without the runs that a command reads, and without what",
+        "several share (the networks of `benchmarks/patients.py`). *Said*: by the file beside it. *Measured*: by",
+        "`python benchmarks/claims.py run ID … --record`; a command that continues an interrupted one is measured from",
+        "there. *Estimated*: from measured parts, as said beside it; nobody has timed the whole.", "",
+        f"Known for {len(known)} of {len(names)} commands ({kinds.count(SAID)} said, {kinds.count(MEASURED)} measured, "
+        f"{kinds.count(ESTIMATED)} estimated){f'; not for {unknown}' if unknown else ''}. **Together",
         f"{hours(names):.1f} hours on two cores**; all studies may take {BOUND}.", "",
-        "| command | minutes of a core | said in |", "|---|---:|---|",
+        "| command | minutes of a core | | by |", "|---|---:|---|---|",
     ]  # fmt: skip
-    return "\n".join(lines + [f"| `{name}` | {_minutes(name):g} | `{commands()[name].said_in}` |" for name in timed])
-
-
-def _minutes(name: str) -> float:
-    return commands()[name].minutes or 0
+    order = sorted(known.items(), key=lambda item: -item[1].minutes)
+    return "\n".join(lines + [f"| `{name}` | {one.minutes:g} | {one.kind} | {one.how} |" for name, one in order])
 
 
 def _summary() -> str:
@@ -394,8 +454,11 @@ def listed(words: Sequence[str]) -> Iterator[str]:
                     yield line
 
 
-def run(row: str, given: Sequence[str]) -> int:
-    """Run the command of a row; the exit code of its first line that fails, else 0."""
+def run(row: str, given: Sequence[str], keep: bool = False) -> int:
+    """Run the command of a row and say how long it took; the exit code of its first line that fails, else 0.
+
+    `keep`: the time is recorded.
+    """
     answers = {name: answer for source in sources() for claim in source.claims for name, answer in claim.rows()}
     if row not in answers:
         raise SystemExit(f"claims: no row {row}; python benchmarks/claims.py list names them.")
@@ -406,11 +469,19 @@ def run(row: str, given: Sequence[str]) -> int:
     if set(folders) != set(command.folders):
         wanted = " ".join(f"{name}=FOLDER" for name in command.folders) or "nothing"
         raise SystemExit(f"claims: {row} takes {wanted} after its name.")
+    if keep and not answers[row].command:
+        raise SystemExit(f"claims: {row} is made by a test, whose time is not recorded.")
+    spent = 0.0
     with tempfile.TemporaryDirectory() as scratch:
         for words in command.filled(folders, Path(scratch) / "config.toml"):
             print(shlex.join(words), flush=True)
-            if code := subprocess.run([*PROGRAMS[words[0]], *words[1:]], cwd=ROOT, check=False).returncode:
+            code, seconds = timed([*PROGRAMS[words[0]], *words[1:]], ROOT)
+            spent += seconds / 60
+            if code:
                 return code
+    print(f"{spent:.1f} minutes of a core")
+    if keep:
+        record(answers[row].command, spent)
     return 0
 
 
@@ -429,11 +500,12 @@ def main() -> int:
     making = steps.add_parser("run", help="make a row again")
     making.add_argument("row")
     making.add_argument("folders", nargs="*", metavar="NAME=FOLDER")
+    making.add_argument("--record", action="store_true", help="write what it took to benchmarks/claims/times.tsv")
     arguments = parser.parse_args()
     if arguments.step == "list":
         print("\n".join(listed(arguments.words)))
     elif arguments.step == "run":
-        return run(arguments.row, arguments.folders)
+        return run(arguments.row, arguments.folders, arguments.record)
     else:
         print(page(), end="")
     return 0

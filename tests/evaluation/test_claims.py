@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import claims
@@ -65,14 +65,70 @@ def test_commands_and_their_settings_exist(name, tmp_path):
                 assert not word.startswith("--") or f'"{word}"' in source, word
 
 
-def test_times_are_those_that_a_file_says_and_keep_the_bound():
-    timed = {name: one for name, one in claims.commands().items() if one.minutes is not None}
-    for name, one in timed.items():
-        assert one.said, name
-        assert claims.flat(one.said) in claims.flat((ROOT / one.said_in).read_text("utf-8")), name
-    assert claims.hours(list(timed)) == pytest.approx(sum(one.minutes for one in timed.values()) / 120)
-    assert claims.hours(list(timed)) <= claims.BOUND
-    assert f"Together\n{claims.hours(list(timed)):.1f} hours" in claims.page()
+def test_times_are_said_measured_or_estimated_and_keep_the_bound():
+    for name, one in claims.commands().items():
+        if one.minutes is not None:
+            assert one.said, name
+            assert claims.flat(one.said) in claims.flat((ROOT / one.said_in).read_text("utf-8")), name
+    for name, time in claims.recorded().items():
+        assert name in claims.commands(), f"times.tsv: there is no command {name}"
+        assert time.kind in (claims.MEASURED, claims.ESTIMATED), name
+        assert time.how.strip(" ,`"), name
+    assert claims.hours(list(claims.commands())) <= claims.BOUND
+
+
+SPENT = (
+    "command\tminutes\tkind\tdate\tcommit\tmachine\thow\n"
+    "angle\t90\testimated\t2026-11-27\tabc\t2 cores\tthree seeds of half an hour\n"
+    "cascade\t30\tmeasured\t2026-11-27\tabc\t2 cores\t\n"
+)
+
+
+@pytest.fixture
+def of_three(monkeypatch, tmp_path):
+    """Times of three commands, one of them said on a page as well; a fourth has none."""
+    spent = tmp_path / "times.tsv"
+    spent.write_text(SPENT + "said\t1000\testimated\t2026-11-27\tabc\t2 cores\tolder than the page\n", "utf-8")
+    lines = ("python x RUN",)
+    named = {name: claims.Command(lines) for name in ("angle", "cascade", "unknown")}
+    monkeypatch.setattr(claims, "TIMES", spent)
+    monkeypatch.setattr(claims, "commands", lambda: {**named, "said": claims.Command(lines, "", 12.0, "12", "a.md")})
+    claims.recorded.cache_clear()
+    yield spent
+    claims.recorded.cache_clear()
+
+
+def test_the_hours_of_all_commands_and_those_without_a_time(of_three):
+    names = ["angle", "cascade", "said", "unknown"]
+    assert claims.hours(names) == pytest.approx((90 + 30 + 12) / 60 / 2)  # what a page says goes before an estimate
+    page = claims._time(names)
+    assert "3 of 4 commands (1 said, 1 measured, 1 estimated); not for `unknown`." in page
+    assert "Together\n1.1 hours on two cores**; all studies may take 24" in page
+    assert page.splitlines()[-3:] == [
+        "| `angle` | 90 | estimated | three seeds of half an hour |",
+        "| `cascade` | 30 | measured | 2 cores, `abc` |",
+        "| `said` | 12 | said | `a.md` |",
+    ]
+    assert "not for" not in claims._time(names[:3])
+
+
+def test_a_measured_time_takes_the_place_of_an_estimate(of_three, monkeypatch):
+    monkeypatch.setattr(claims.subprocess, "check_output", lambda *words, **how: "def\n")
+    claims.record("angle", 61.26)
+    claims.record("unknown", 2)
+    rows = [line.split("\t") for line in of_three.read_text("utf-8").splitlines()]
+    assert [row[0] for row in rows] == ["command", "angle", "cascade", "said", "unknown"]
+    assert rows[1][1:3] + rows[1][4:5] == ["61.3", "measured", "def"]
+    claims.recorded.cache_clear()
+    assert claims.time_of("angle").minutes == 61.3
+
+
+def test_workers_that_outlive_a_command_count(tmp_path):
+    spin = "import time\nwhile time.process_time() < {}: pass"
+    late = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {spin.format(0.5)!r}])"
+    code, seconds = claims.timed([sys.executable, "-c", f"{late}\n{spin.format(0.3)}\nsys.exit(3)"], tmp_path)
+    assert code == 3
+    assert seconds >= 0.8
 
 
 def test_every_part_of_the_notes_is_reached_or_says_why_not():
@@ -106,25 +162,30 @@ def test_a_page_that_changed_makes_its_row_stale_and_the_claim_open(monkeypatch)
     assert claims.page().count("**stale**") == sum(bool(answer.page) for answer in ROWS.values())
 
 
-def test_a_row_is_made_again_in_the_folders_that_are_named(monkeypatch, tmp_path):
-    called = []
+def test_a_row_is_made_again_in_the_folders_that_are_named(monkeypatch, tmp_path, capsys):
+    called, kept = [], []
 
-    def started(words, cwd, check):
+    def started(words, folder):
         called.append((words, Path(words[-1]).read_text() if words[-1].endswith(".toml") else ""))
-        return dataclasses.make_dataclass("Done", ["returncode"])(0)
+        return 0, 90.0
 
-    monkeypatch.setattr(claims.subprocess, "run", started)
+    monkeypatch.setattr(claims, "timed", started)
+    monkeypatch.setattr(claims, "record", lambda *what: kept.append(what))
     assert claims.run("D9", [f"INPUT={tmp_path}", "OUT=/out", "RUN=/teacher"]) == 0
     assert [shlex.join(words[2:]) for words, _ in called][1] == "evaluate /out --parts objective"
     assert called[0][0][2:6] == ["run", str(tmp_path), "/out", "--preset"]
     assert 'teacher = "/teacher"' in called[0][1]
+    assert not kept
+    assert claims.run("D9", [f"INPUT={tmp_path}", "OUT=/out", "RUN=/teacher"], keep=True) == 0
+    assert kept == [("distilled", pytest.approx(3.0))]
+    assert capsys.readouterr().out.endswith("3.0 minutes of a core\n")
     with pytest.raises(SystemExit, match="D9 takes INPUT=FOLDER RUN=FOLDER OUT=FOLDER"):
         claims.run("D9", ["OUT=/out"])
     with pytest.raises(SystemExit, match="no command"):
         claims.run("S6", [])
     with pytest.raises(SystemExit, match="no row X1"):
         claims.run("X1", [])
-    assert len(called) == 2
+    assert len(called) == 4
 
 
 def test_rows_are_found_by_their_words():
