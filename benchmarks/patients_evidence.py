@@ -11,7 +11,6 @@ the same of one recipe, its epochs and families with a truth; here recipes diffe
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,6 @@ from scipy.stats import spearmanr
 from sections import write_section
 from sklearn.preprocessing import StandardScaler
 
-from heatlas.pipeline.cohort.people.splits import Split, few_people
 from heatlas.pipeline.evaluation.bench.densities import LEAST_SPREAD
 from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of, participant_densities
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
@@ -135,7 +133,7 @@ def made(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
             own.symlink_to((work.run / "models").resolve())
         found = Networks("run", OWN, cohort.layout, cohort.config, made=True)
     print(f"{recipe.name}: trained in {trained(work, found, cohort):.1f} minutes", flush=True)
-    explaining, explanations = with_own_controls(found.explaining(cohort)), asked.explanations(cohort.config)
+    explaining, explanations = found.explaining(cohort), asked.explanations(cohort.config)
     jobs = map_jobs(explaining, explanations, work.digests, "maps")
     outcomes = run_jobs(work.layout, jobs, work.executor, f"{found.name} maps")
     left, rows = maps_of(explaining, explanations, outcomes)
@@ -145,16 +143,6 @@ def made(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     table = participant_densities(left, rows, name)
     table.insert(0, "logit", [people[person] for person in table.index.get_level_values("participant_id")])
     return table
-
-
-def with_own_controls(cohort: JudgedCohort) -> JudgedCohort:
-    """The cohort with the people whom its networks were trained on, where these are fewer: controls are among them."""
-    share, seed = cohort.config.training.participants, cohort.config.seed
-    if share == 1:
-        return cohort
-    labels = {scan.participant_id: scan.label for scan in cohort.labelled}
-    folds = tuple(few_people(fold, labels, share, seed) for fold in cohort.split.folds)
-    return dataclasses.replace(cohort, split=Split(folds))
 
 
 def by_regions(cohort: JudgedCohort) -> pd.DataFrame:

@@ -301,8 +301,8 @@ any number was seen, but for CoDA-S in the grids of the section before:
 Of own maps alone there are up to four grids for each class and fold, of ResNet-10 up to two. T: temperature, as a
 multiple of the usual one; penalty: λ = {PENALTY:g} on the mean absolute weight.
 Networks with biases and those that see air took ten minutes of a core; CoDA-S took 24, half of them for its networks,
-of a core that others used too, and ResNet-10 took 26 of it. B-cos over B, the founding network without biases,
-temperatures and penalty are recipes of this command that were not run, for lack of time."""
+of a core that others used too, and ResNet-10 took 26 of it, B-cos over B 12 and two temperatures 18. The founding
+network without biases and the penalty are recipes of this command that were not run, for lack of time."""
 PROBES = f"""\
 On each fold's frozen network, trained from the labels as in the first section (founding) or as `bcos-simple`, by
 `python benchmarks/patients_networks.py probes`: heads of one layer (linear) and, if asked, three (MLP, B-cos), ten

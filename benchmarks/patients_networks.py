@@ -15,8 +15,8 @@ weights    the same networks with other weights and distances: answers and maske
 alone      networks trained by guided gradients alone beside weight 0: answers and losses
 
 OUT/people.tsv (of `tests`: tests.tsv, so that both may share networks) keeps a row per recipe, seed, person and
-measure, OUT/losses.tsv one per epoch; the same command continues. Differences are over people, each by the mean of the
-seeds, with an interval; the page shows every seed.
+measure, OUT/people_losses.tsv one per epoch; the same command continues. Differences are over people, each by the mean
+of the seeds, with an interval; the page shows every seed.
 """
 
 from __future__ import annotations
@@ -200,7 +200,8 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     study = STUDIES[options.study]
-    kept, of_epochs = options.out / study.table, options.out / "losses.tsv"
+    kept = options.out / study.table
+    of_epochs = kept.with_name(f"{kept.stem}_losses.tsv")
     options.out.mkdir(parents=True, exist_ok=True)
     rows = pd.read_csv(kept, sep="\t") if kept.is_file() else pd.DataFrame(columns=[*KEYS, "measure", "value"])
     losses = pd.read_csv(of_epochs, sep="\t") if of_epochs.is_file() else pd.DataFrame(columns=KEYS[:2])
@@ -208,15 +209,16 @@ def main() -> int:
         work = Workplace(options.run, options.out, executor, options.folds)
         for seed in options.seeds:
             for recipe in study.recipes(work, seed):
-                done = any(((t["recipe"] == recipe.name) & (t["seed"] == seed)).any() for t in (rows, losses))
+                done = ((rows["recipe"] == recipe.name) & (rows["seed"] == seed)).any()
                 if done or (options.only and not any(re.fullmatch(one, recipe.name) for one in options.only)):
                     continue
                 new = made(work, study, recipe, seed)
                 rows, losses = (pd.concat(both, ignore_index=True) for both in zip((rows, losses), new, strict=True))
-                rows.to_csv(kept, sep="\t", index=False)
                 losses.to_csv(of_epochs, sep="\t", index=False)
+                rows.to_csv(kept, sep="\t", index=False)  # last: what is here is done
                 print(f"{recipe.name}, seed {seed}", flush=True)
-    rows, losses = (pd.read_csv(path, sep="\t") for path in (kept, of_epochs))  # as the same command makes it again
+    rows = pd.read_csv(kept, sep="\t")  # as the same command makes it again
+    losses = pd.read_csv(of_epochs, sep="\t") if of_epochs.is_file() else losses
     text = section(rows, study, losses)
     print(text)
     if options.page:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heatlas.pipeline.cohort.people.persons import same_person
-from heatlas.pipeline.cohort.people.splits import Split
+from heatlas.pipeline.cohort.people.splits import Split, few_people
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.explaining.networks import Control, MeanControls, ReferenceScan
@@ -116,11 +116,12 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
             nobody: dict[int, tuple[Scan, ...]] = {fold.index: () for fold in split.folds}
             return ReferencePool(nobody, 1, (), _wanted(task), mean=mean_controls(bundle))
         other = RunLayout(Path(config.training.networks_of))
-        trained = {person for fold in Split.read(other).folds for person in fold.train}
-        scans = [
-            one for one in _registered_in(other, config.registration.resolution_mm) if one.participant_id in trained
-        ]
+        there = _registered_in(other, config.registration.resolution_mm)
+        trained = {person for fold in _learned_from(Split.read(other), there, config).folds for person in fold.train}
+        scans = [one for one in there if one.participant_id in trained]
         together = not any(trained & set(fold.train) for fold in split.folds)  # else each fold is one network of it
+    else:
+        split = _learned_from(split, scans, config)
     labelled = [scan for scan in scans if scan.label is not None]
     firsts = []
     for person, names in same_person(scan.participant_id for scan in labelled).items():
@@ -134,6 +135,16 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
         for fold in split.folds
     }
     return ReferencePool(by_fold, attribution.reference_size, attribution.reference_match, _wanted(task), other)
+
+
+def _learned_from(split: Split, scans: Sequence[Scan], config: Config) -> Split:
+    """The split with the people whom networks learned from, where ``training.participants`` takes a share of them."""
+    if config.training.participants == 1:
+        return split
+    number = task_of(config.cohort).is_number
+    labels = {scan.participant_id: None if number else scan.label for scan in scans if scan.label is not None}
+    share, seed = config.training.participants, config.seed
+    return Split(tuple(few_people(fold, labels, share, seed) for fold in split.folds))
 
 
 def mean_controls(bundle: Bundle) -> MeanControls:

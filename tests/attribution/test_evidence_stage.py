@@ -19,7 +19,7 @@ from outside_contrast import ATLAS, BOX, CONFIG, SPEC, OutsideRun, make_run
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.expected_gradients import ExpectedGradients
 from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.cohort.people.splits import Fold, Split
+from heatlas.pipeline.cohort.people.splits import Fold, Split, few_people
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.stage import EVIDENCE_TABLE, explain_applied, explain_scans
@@ -267,6 +267,18 @@ def test_who_is_no_control() -> None:
     train = ("sub-1", "sub-3", "sub-4", "sub-ADNI002S0295", "sub-ADNI131S0295")
     controls = controls_of(scans, Split((Fold(0, train, ("sub-5",), ("sub-9",)),)), EVIDENCE)
     assert [scan.scan_id for scan in controls.of(0, scans[7])] == ["F"]
+
+
+def test_controls_are_among_the_share_of_people_who_trained_the_network() -> None:
+    scans = [Scan(f"sub-{n}", None, f"I{n}", "x.nii", label="CN" if n % 2 else "AD") for n in range(20)]
+    split = Split((Fold(0, tuple(scan.participant_id for scan in scans[:16]), (), ("sub-16", "sub-17")),))
+    few = replace(EVIDENCE, training=replace(EVIDENCE.training, participants=0.25))
+    labels = {scan.participant_id: scan.label for scan in scans}
+    learned = few_people(split.folds[0], labels, 0.25, few.seed).train
+    found = [scan.participant_id for scan in controls_of(scans, split, few).of(0, scans[16])]
+    assert sorted(found) == [name for name in learned if labels[name] == "CN"]
+    assert len(found) == 2
+    assert len(controls_of(scans, split, EVIDENCE).of(0, scans[16])) == 8
 
 
 def test_a_number_is_compared_with_all_people_of_the_training_part() -> None:
