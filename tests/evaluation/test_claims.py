@@ -171,16 +171,16 @@ def test_a_row_is_made_again_in_the_folders_that_are_named(monkeypatch, tmp_path
 
     monkeypatch.setattr(claims, "timed", started)
     monkeypatch.setattr(claims, "record", lambda *what: kept.append(what))
-    assert claims.run("D9", [f"INPUT={tmp_path}", "OUT=/out", "RUN=/teacher"]) == 0
+    assert claims.run("D10", [f"INPUT={tmp_path}", "OUT=/out", "RUN=/teacher"]) == 0
     assert [shlex.join(words[2:]) for words, _ in called][1] == "evaluate /out --parts objective"
     assert called[0][0][2:6] == ["run", str(tmp_path), "/out", "--preset"]
     assert 'teacher = "/teacher"' in called[0][1]
     assert not kept
-    assert claims.run("D9", [f"INPUT={tmp_path}", "OUT=/out", "RUN=/teacher"], keep=True) == 0
-    assert kept == [("distilled", pytest.approx(3.0))]
+    assert claims.run("D10", [f"INPUT={tmp_path}", "OUT=/out", "RUN=/teacher"], keep=True) == 0
+    assert kept == [("distilled-vit", pytest.approx(3.0))]
     assert capsys.readouterr().out.endswith("3.0 minutes of a core\n")
-    with pytest.raises(SystemExit, match="D9 takes INPUT=FOLDER RUN=FOLDER OUT=FOLDER"):
-        claims.run("D9", ["OUT=/out"])
+    with pytest.raises(SystemExit, match="D10 takes INPUT=FOLDER RUN=FOLDER OUT=FOLDER"):
+        claims.run("D10", ["OUT=/out"])
     with pytest.raises(SystemExit, match="no command"):
         claims.run("S6", [])
     with pytest.raises(SystemExit, match="no row X1"):
