@@ -5,6 +5,7 @@ from __future__ import annotations
 import grid_directions
 import numpy as np
 import pandas as pd
+import patients_hippocampus
 import patients_relevance
 import pytest
 
@@ -52,12 +53,12 @@ def test_relevance_beside_volume_and_intensity_is_of_true_positives_on_the_scale
     known = pd.DataFrame({"scan_id": [f"s{k:02d}" for k in range(20)], "mmse": -tissue, "nwbv": tissue})
     known.to_csv(tmp_path / "warped" / "scans.tsv", sep="\t", index=False)
     known.to_csv(tmp_path / "warped" / "clinical.tsv", sep="\t", index=False)
-    volumes = patients_relevance.hippocampal(tmp_path / "warped")
+    volumes = patients_hippocampus.hippocampal(tmp_path / "warped")
     assert volumes["volume"]["s00"] == pytest.approx(5500)
-    found = patients_relevance.beside_tissue(runs[0], volumes["volume"])
+    found = patients_hippocampus.beside_tissue(runs[0], volumes["volume"])
     assert len(found) == 18
     assert found.corr()["intensity"]["lrpB000"] == pytest.approx(-1)
-    text = patients_relevance.hippocampus(runs, volumes)
+    text = patients_hippocampus.hippocampus(runs, volumes)
     assert "| L1, L3: LRP β = 0 and intensity | -1.00, -1.00 | -1.00 |" in text
     assert "| L1, L3: LRP β = 0 and volume | 1.00, 1.00 | 1.00 |" in text
     assert "| L3: volume, LRP β = 1 less β = 0 | -2.00, -2.00 | -2.00 |" in text
@@ -65,7 +66,7 @@ def test_relevance_beside_volume_and_intensity_is_of_true_positives_on_the_scale
     assert "| volume and MMSE, 20 patients | 1.00 | 1.00 | 1.00 to 1.00 |" in text
     assert "| volume and nWBV, 20 patients | -1.00 | -1.00 | -1.00 to -1.00 |" in text
     with pytest.raises(SystemExit, match="1 true positives have no hippocampal volume, such as s03"):
-        patients_relevance.hippocampus(runs, volumes.drop("s03"))
+        patients_hippocampus.hippocampus(runs, volumes.drop("s03"))
 
 
 def scores_of(shares, kind="needle"):
