@@ -19,7 +19,8 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.people.annotated import training_part
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.cohort.segmented.labels import labels_of_scans, region_numbers
 from heatlas.pipeline.evaluation.planting.copies import require_masks_of_copies
 from heatlas.pipeline.models.inputs import configured_input
@@ -28,7 +29,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, record_failures
 from heatlas.pipeline.training.objectives.explanations import context_of, facts_of
 from heatlas.pipeline.training.objectives.guidance import Guidance, guided
 from heatlas.pipeline.training.objectives.masks import mask_of, own_mask
@@ -37,7 +38,9 @@ from heatlas.pipeline.training.objectives.records import Context
 from heatlas.pipeline.training.stage import registered_versions
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.workflows import stages
 from heatlas.workflows.command_line import main
+from heatlas.workflows.preflight import _objective_notes
 from tests.training.test_objectives import PLAIN, SHAPE, small_network
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
@@ -328,6 +331,34 @@ def test_a_subject_without_a_session_is_of_the_only_visit_among_all_kept_scans(t
         labels_of_scans(tmp_path, labelled, named, kept)
 
 
+def test_check_and_run_match_subjects_with_all_kept_scans(tmp_path, monkeypatch) -> None:
+    visits = [
+        Scan("sub-1", session, f"sub-1_{session}", f"sub-1_{session}_T1w.nii.gz", label=label)
+        for session, label in (("ses-1", "CN"), ("ses-2", None))
+    ]
+    of_subject(tmp_path / "subjects", "sub-1")
+    own = config(cohort={"freesurfer_folder": str(tmp_path / "subjects")})
+    with pytest.raises(BadInputError, match="no scan has a label image"):
+        _objective_notes(own, InputCohort(tmp_path, "bids", ScanTable(tuple(visits)), ()), SPLIT)
+
+    seen = {}
+
+    def carried(*arguments):
+        seen["arguments"] = arguments
+        raise InterruptedError
+
+    monkeypatch.setattr(stages, "carry_labels", carried)
+    layout = RunLayout(tmp_path / "run")
+    ScanTable(tuple(visits)).write(layout)
+    record_failures(layout, [])
+    dropped = replace(visits[1], scan_id="other", image="x.nii").dropped("a reason")
+    work = stages.Work(layout, tmp_path, own, (*visits, dropped), SPLIT, None, None)
+    with pytest.raises(InterruptedError):
+        stages.train(work)
+    assert seen["arguments"][2] == visits[:1]
+    assert seen["arguments"][6:] == (visits, configured_input(own).box)
+
+
 def test_longitudinal_results_have_no_labels_of_the_scan(tmp_path) -> None:
     scans, subjects = bids(tmp_path), tmp_path / "subjects"
     scans = [replace(scan, image=f"raw/{scan.participant_id}_T1w.nii.gz") for scan in scans]
@@ -432,11 +463,11 @@ def test_failures_of_own_labels_are_gone_with_the_masks_of_the_atlas(tmp_path) -
     scans = [replace(scan, entry="template") for scan in bids(root)]
     for scan in scans:
         write_brain(layout.scan(scan.participant_id, None, 4.0), np.zeros(GRID.shape, bool))
-    for own, stages in ((config(), [STAGE, STAGE]), (config(objective={"region_labels": "atlas"}), [])):
+    for own, failed in ((config(), [STAGE, STAGE]), (config(objective={"region_labels": "atlas"}), [])):
         with ThreadPoolExecutor(1) as executor:
             carry_labels(layout, root, scans, own, executor, DigestCache(tmp_path / "digests.json"), scans)
         failures = FAILURES_TABLE.read(layout.failures)
-        assert failures["stage"].tolist() == stages
+        assert failures["stage"].tolist() == failed
         assert failures["message"].str.contains("the brain mask is empty; check the registration").all()
 
 
@@ -516,7 +547,8 @@ def cohort(tmp_path_factory) -> Path:
 def test_a_run_says_how_many_have_labels_and_is_compared_with_one_without_maps(cohort, capsys) -> None:
     run, config_file = cohort / "run", str(cohort / "own.toml")
     assert main(["check", str(cohort / "bids"), "--config", config_file]) == 0
-    assert "of 8 participants have labels of their own, and only their maps are guided" in capsys.readouterr().out
+    said = "of 8 participants have labels of their own with all of Hippocampus, and only their maps are guided"
+    assert said in capsys.readouterr().out
     command = ["run", str(cohort / "bids"), str(run), "--config", config_file, "--n-procs", "1"]
     assert main([*command, "--stop-after", "training"]) == 0
     assert "labelled scans have labels of their own with Hippocampus" in "".join(capsys.readouterr())
