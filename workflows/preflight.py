@@ -199,7 +199,8 @@ def _objective_notes(config: Config, cohort: InputCohort, split: Split) -> list[
 
     require_explanations(config, split)
     own = config.objective.own_anatomy
-    return [require_own_labels(config, cohort.root, cohort.table.labelled, split)] if own else []
+    table = cohort.table
+    return require_own_labels(config, cohort.root, table.labelled, split, table.kept) if own else []
 
 
 def _split_with_labels(config: Config, cohort: InputCohort) -> Split:

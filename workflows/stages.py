@@ -21,6 +21,7 @@ from heatlas.pipeline.evaluation.planted import PLANTED_RECOVERY_TABLE, evaluate
 from heatlas.pipeline.evaluation.planted_effects import PLANTED_EFFECTS_TABLE, evaluate_effects
 from heatlas.pipeline.explaining.own_regions import add_own_regions
 from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
+from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.applied import aggregate_applied
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.stage import aggregate_relevance
@@ -152,7 +153,9 @@ def register(work: Work) -> Result:
 def train(work: Work) -> Result:
     """Train one network per fold and predict unseen scans, including those outside the contrast."""
     scans, split, config = work.labelled("registration"), work.split, work.config
-    carried = carry_labels(work.layout, work.input_root, work.located(scans), config, work.executor, work.digests)
+    located, kept = work.located(scans), [scan for scan in work.scans if scan.kept]
+    seen = configured_input(config).box if config.objective.own_anatomy else None
+    carried = carry_labels(work.layout, work.input_root, located, config, work.executor, work.digests, kept, seen)
     if work.without_labels:
         outcomes = take_networks(work.layout, split, config, work.executor, work.digests)
     else:

@@ -18,17 +18,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from heatlas.atlases.freesurfer import freesurfer_names
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.segmented.labels import segmentation_of
+from heatlas.pipeline.cohort.segmented.labels import names_of_regions, segmentation_of, table_beside
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.metrics import density
 from heatlas.pipeline.regions.packed_labels import REST
 from heatlas.pipeline.regions.stage import map_version
 from heatlas.pipeline.regions.tables import REST_NAME
-from heatlas.pipeline.registration.own_labels import INSIDE, labels_in_template, share_inside
+from heatlas.pipeline.registration.own_labels import INSIDE, labels_in_template, outside_brain, share_inside
 from heatlas.pipeline.run.columns import described
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
@@ -49,7 +48,8 @@ OWN_REGIONS_TABLE = Table(
         "map": "Relevance map, named as in relevance.tsv",
         "region": "Label number in the segmentation of the scan; 0 is the rest of the volume. All rows of a map add up "
         "to its total",
-        "name": "Region, named by FreeSurfer; n/a for a number that aparc+aseg does not have",
+        "name": "Region, named by FreeSurfer, or in a _dseg.nii.gz by its label table; n/a for a number that "
+        "aparc+aseg or the table does not have",
         "hemisphere": "left, right or both (of the participant)",
         "n_voxels": "Voxels of the region on the grid of the maps; 0 if the grid is too coarse for the region",
         "volume_mm3": "Volume of the region in the scan, by its segmentation, in mm3; n/a for the rest",
@@ -69,11 +69,13 @@ class OwnRegions:
     files: ScanFiles
     labels: Path
     maps: tuple[str, ...]
+    label_table: Path | None = None
 
 
 def own_rows(
-    maps: Mapping[str, NDArray[np.float32]], labels: NDArray[np.int32], volumes: Mapping[int, float]
-) -> pd.DataFrame:
+    maps: Mapping[str, NDArray[np.float32]], labels: NDArray[np.int32], volumes: Mapping[int, float],
+    names: Mapping[int, tuple[str, str]],
+) -> pd.DataFrame:  # fmt: skip
     """Rows of one scan, without its names: every map, the rest and every region of the segmentation.
 
     Parameters
@@ -84,18 +86,20 @@ def own_rows(
         The segmentation on this grid.
     volumes : mapping of int to float
         Volume in mm³ of every region of the segmentation as given, also of those that this grid does not hold.
+    names : mapping of int to tuple of str
+        Name and hemisphere of the numbers that have one.
 
     Examples
     --------
-    >>> rows = own_rows({"m": np.array([1.0, 2.0, 4.0, 8.0], np.float32)}, np.array([0, 17, 17, 0]), {17: 9.0, 53: 1.0})
+    >>> map_of = {"m": np.array([1.0, 2.0, 4.0, 8.0], np.float32)}
+    >>> rows = own_rows(map_of, np.array([0, 17, 17, 0]), {17: 9.0, 53: 1.0}, {17: ("Caudate", ""), 53: ("Insula", "")})
     >>> rows[["region", "name", "n_voxels", "volume_mm3", "sum"]].values.tolist()[1:]
-    [[17, 'Left-Hippocampus', 2, 9.0, 6.0], [53, 'Right-Hippocampus', 0, 1.0, 0.0]]
+    [[17, 'Caudate', 2, 9.0, 6.0], [53, 'Insula', 0, 1.0, 0.0]]
     """
     numbers = np.array([REST, *sorted(set(volumes) - {REST})])
     place = np.searchsorted(numbers, labels.ravel(order="F"))
-    known = freesurfer_names()
-    named = {REST: (REST_NAME, "")}
-    said = [named.get(number) or known.get(number) or ("", "") for number in numbers.tolist()]
+    named = {**names, REST: (REST_NAME, "")}
+    said = [named.get(number, ("", "")) for number in numbers.tolist()]
     voxels = np.bincount(place, minlength=len(numbers))
     common = pd.DataFrame(
         {
@@ -123,12 +127,12 @@ def sum_own_regions(outputs: dict[str, Path], task: OwnRegions) -> Mapping[str, 
     inside = share_inside(labels != REST, task.files.brain_mask, grid)
     if inside < INSIDE:
         raise BadInputError(
-            f"the segmentation of the scan lies to {1 - inside:.0%} outside its brain in template space. Give one in "
-            "the space of the image (docs/inputs.md)."
+            f"{outside_brain('the segmentation of the scan', inside)} Give one in the space of the image "
+            "(docs/inputs.md)."
         )
     maps = {name: read_map(task.files.relevance_map(name), grid) for name in task.maps}
     scan = task.scan
-    rows = own_rows(maps, labels, volumes).assign(
+    rows = own_rows(maps, labels, volumes, names_of_regions(task.labels, task.label_table)).assign(
         participant_id=scan.participant_id, session_id=scan.session_id, scan_id=scan.scan_id
     )
     OWN_REGIONS_TABLE.write(outputs["table"], rows[list(OWN_REGIONS_TABLE.meanings)])
@@ -167,10 +171,12 @@ def add_own_regions(
     jobs = []
     for scan in (scan for scan in kept if scan.scan_id in found):
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        task = OwnRegions(scan, files, found[scan.scan_id], tuple(map_names))
+        table = table_beside(found[scan.scan_id], input_root)
+        task = OwnRegions(scan, files, found[scan.scan_id], tuple(map_names), table)
         inputs = {"labels": digests.digest(task.labels), "warp": digests.digest(files.warp),
                   "affine": digests.digest(files.affine_transform),
-                  "maps": map_version(layout, scan, map_names, config, digests)}  # fmt: skip
+                  "maps": map_version(layout, scan, map_names, config, digests),
+                  **({"label table": digests.digest(table)} if table else {})}  # fmt: skip
         key = unit_key(inputs, [list(map_names), files.resolution_mm, scan.scan_id, scan.entry], sum_own_regions)
         outputs = {"table": files.own_region_table, "columns": files.own_region_table.with_suffix(".json")}
         jobs.append(Job(STAGE, files.name, key, outputs, sum_own_regions, (task,)))

@@ -12,24 +12,27 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
+from heatlas.atlases.brain_box import Box
 from heatlas.atlases.images import UNREADABLE, write_template_image
 from heatlas.atlases.resampling import resample_labels
 from heatlas.atlases.spaces import Grid, require_same_grid, template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.images.headers import kind_of, read_raw_header
+from heatlas.pipeline.cohort.people.annotated import guided_people, training_part
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.segmented.labels import labels_of_scans, region_numbers, t1w_of
+from heatlas.pipeline.cohort.segmented.labels import labels_of_scans, n_longitudinal, region_numbers, t1w_of
 from heatlas.pipeline.registration.ants_transform import Interpolation, Transforms, Volume, resample
 from heatlas.pipeline.registration.images.preparation import closest_ras
 from heatlas.pipeline.registration.images.t1w import load_labels, voxel_to_world
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.private_paths import shown_as, without_home
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome, record_failures, run_jobs
 
 log = logging.getLogger("heatlas")
 STAGE = "own-labels"
@@ -42,12 +45,13 @@ _OF_SUBJECT = ("orig.mgz", "T1.mgz", "brain.mgz")
 
 @dataclass(frozen=True)
 class OwnLabels:
-    """What the job of one scan needs: `numbers` are those of the regions that masks are made of."""
+    """What the job of one scan needs: the regions that masks are made of, with their numbers, and what networks see."""
 
     files: ScanFiles
     labels: Path
-    numbers: tuple[int, ...]
+    regions: tuple[tuple[str, tuple[int, ...]], ...]
     placed: bool
+    seen: Box | None = None
 
 
 def labels_in_template(
@@ -78,10 +82,16 @@ def _carried(
     return np.asarray(np.rint(values), dtype=np.int32)
 
 
-def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, float]:
+def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, int | str]:
     """Write the regions of one scan in template space; the function of a `Job`.
 
-    Each voxel takes the label that has the largest share of it, by linear interpolation, or none.
+    Each voxel takes the label that has the largest share of it, by linear interpolation, or none. Without a voxel of
+    one of the regions nothing is marked: a map would be kept out of a region that the person does have.
+
+    Returns
+    -------
+    mapping
+        The number of labels, and why there is none (``lacking``, empty if there are).
     """
     grid = template_grid(task.files.resolution_mm, span_of(task.files.template))
     with shown_as(task.labels, "the label image of the scan"):
@@ -90,29 +100,49 @@ def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, float]:
     inside = share_inside(marked != NOTHING, task.files.brain_mask, grid)
     if inside < INSIDE:
         raise BadInputError(
-            f"the label image of the scan lies to {1 - inside:.0%} outside its brain in template space. Give one in "
-            "the space of the image (docs/inputs.md)."
+            f"{outside_brain('the label image of the scan', inside)} Give one in the space of the image "
+            "(docs/inputs.md)."
         )
-    wanted = np.where(np.isin(labels, task.numbers), labels, NOTHING)
+    numbers = [number for _, own in task.regions for number in own]
+    wanted = np.where(np.isin(labels, numbers), labels, NOTHING)
     found = _carried(wanted, affine, task.files, grid, task.placed, "genericLabel")
+    shown = found if task.seen is None else task.seen.crop(found)
+    lacking = [
+        f"{name} ({'no voxel that the network sees' if np.isin(labels, own).any() else 'not in the label image'})"
+        for name, own in task.regions
+        if not np.isin(shown, own).any()
+    ]
+    if lacking:
+        found = np.zeros_like(found)
     write_template_image(outputs["labels"], found.astype(np.float32), grid, "Heatlas: regions of the person's own")
-    return {"regions": len(np.unique(found[found != NOTHING]))}
+    return {"regions": len(np.unique(found[found != NOTHING])), "lacking": ", ".join(lacking)}
+
+
+def outside_brain(what: str, inside: float) -> str:
+    """How much of a segmentation lies outside the brain of its scan.
+
+    >>> outside_brain("the segmentation of the scan", 0.6)
+    'the segmentation of the scan: 40 % of it lies outside the brain in template space.'
+    """
+    return f"{what}: {100 * (1 - inside):.0f} % of it lies outside the brain in template space."
 
 
 def share_inside(marked: NDArray[np.bool_], brain_mask: Path, grid: Grid) -> float:
-    """Share of marked voxels in the brain of a scan; 0 if none is marked."""
+    """Share of marked voxels in the brain of a scan; 0 if none is marked. BadInputError for a brain without voxels."""
     try:
         image = nib.nifti1.Nifti1Image.from_filename(brain_mask)
         brain = np.asanyarray(image.dataobj) > 0.5
     except UNREADABLE as error:
         raise BadInputError(f"{brain_mask}: cannot be read ({error}); run the registration again.") from error
     require_same_grid(Grid.of(image), grid, brain_mask.name)
+    if not brain.any():
+        raise BadInputError(f"{brain_mask}: the brain mask is empty; check the registration of this scan.")
     return float(brain[marked].mean()) if marked.any() else 0.0
 
 
 def carry_labels(
     layout: RunLayout, input_root: Path, scans: Sequence[Scan], config: Config, executor: Executor,
-    digests: DigestCache,
+    digests: DigestCache, kept: Sequence[Scan], seen: Box | None = None,
 ) -> list[Outcome]:  # fmt: skip
     """Write the regions of ``[objective]`` of all scans that have labels of their own; remove those of others.
 
@@ -124,6 +154,10 @@ def carry_labels(
     scans : sequence of Scan
         Registered, with the paths of their images.
     config, executor, digests
+    kept : sequence of Scan
+        All kept scans of the input, as of `labels_of_scans`.
+    seen : Box or None
+        What the network sees; None for everything.
 
     Returns
     -------
@@ -131,8 +165,10 @@ def carry_labels(
         One per scan with labels; nothing where the settings do not ask for them.
     """
     if not config.objective.own_anatomy:
+        if layout.failures.is_file() and STAGE in set(FAILURES_TABLE.read(layout.failures)["stage"]):
+            record_failures(layout, [], [STAGE])  # of an earlier run, with other settings
         return []
-    found, jobs = labels_of_scans(input_root, scans, config), []
+    found, jobs = labels_of_scans(input_root, scans, config, kept), []
     for scan in scans:
         files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
         if scan.scan_id not in found:
@@ -140,23 +176,31 @@ def carry_labels(
             continue
         path = found[scan.scan_id]
         task = OwnLabels(files, path, region_numbers(path, input_root, config.objective.regions),
-                         scan.entry == "template")  # fmt: skip
+                         scan.entry == "template", seen)  # fmt: skip
         used = [files.brain_mask] if task.placed else [files.brain_mask, files.warp, files.affine_transform]
         inputs = {"labels": digests.digest(path), "registration": digests.joined(used)}
-        key = unit_key(inputs, [task.numbers, files.resolution_mm, task.placed], carry)
+        key = unit_key(inputs, [task.regions, files.resolution_mm, task.placed, seen], carry)
         jobs.append(Job(STAGE, files.name, key, {"labels": files.own_labels}, carry, (task,)))
-    log.info("%d of %d labelled scans have labels of their own, which guide their maps", len(jobs), len(scans))
     outcomes = run_jobs(layout, jobs, executor, "own labels") if jobs else []
+    guided = 0
     for outcome in outcomes:
         if not outcome.ok:  # whoever has no labels is not guided; those of an earlier run are of other settings
             outcome.job.outputs["labels"].unlink(missing_ok=True)
+        elif lacking := outcome.result.get("lacking"):
+            log.warning("%s: their maps are not guided, as their labels lack %s", outcome.job.unit, lacking)
+        else:
+            guided += 1
+    log.info("%d of %d labelled scans have labels of their own with %s, which guide their maps", guided, len(scans),
+             ", ".join(config.objective.regions))  # fmt: skip
     if not jobs:
         record_failures(layout, [], [STAGE])
     digests.save()
     return outcomes
 
 
-def require_own_labels(config: Config, input_root: Path, scans: Sequence[Scan], split: Split) -> str:
+def require_own_labels(
+    config: Config, input_root: Path, scans: Sequence[Scan], split: Split, kept: Sequence[Scan]
+) -> list[str]:
     """Refuse label images that cannot guide maps, by their headers and tables, before any work starts.
 
     Parameters
@@ -166,24 +210,30 @@ def require_own_labels(config: Config, input_root: Path, scans: Sequence[Scan], 
     scans : sequence of Scan
         With a label.
     split : Split
+    kept : sequence of Scan
+        All kept scans of the input, as of `labels_of_scans`.
 
     Returns
     -------
-    str
-        How many have labels of their own.
+    list of str
+        Notes: how many have labels of their own, and what was left out.
 
     Raises
     ------
     UsageError
-        For an unknown region, or a fold that trains with nobody who has labels.
+        For an unknown region, or a fold in which no map would be guided.
     BadInputError
         If no scan has labels, a table is missing, or an image cannot be read or lies on another grid than its scan.
     """
-    found = labels_of_scans(input_root, scans, config)
+    found, longitudinal = labels_of_scans(input_root, scans, config, kept), n_longitudinal(config)
+    left_out = [
+        f"{counted(longitudinal, 'longitudinal result')} (.long.) in cohort.freesurfer_folder left out for own labels: "
+        "these lie in the space of their base template, not of the scan"
+    ] * bool(longitudinal)
     if not found:
         raise BadInputError(
             'objective.region_labels = "own": no scan has a label image. Put _dseg.nii.gz beside the images, or set '
-            "cohort.freesurfer_folder or regions.own_labels."
+            f"cohort.freesurfer_folder or regions.own_labels.{''.join(f' Note: {note}.' for note in left_out)}"
         )
     for scan in (scan for scan in scans if scan.scan_id in found):
         path = found[scan.scan_id]
@@ -193,16 +243,13 @@ def require_own_labels(config: Config, input_root: Path, scans: Sequence[Scan], 
             require_same_grid(own, _grid_of(seen), f"{without_home(path)} and its image {seen.name}")
     people = {scan.participant_id for scan in scans if scan.scan_id in found}
     for fold in split.folds:
-        if not people & set(fold.train):
-            raise UsageError(
-                f"objective.region_labels: nobody in the training part of fold {fold.index} has labels of their own. "
-                'Segment more people, or set "atlas".'
-            )
+        guided_people(config, training_part(config, fold, scans), scans, people)
     everybody = {scan.participant_id for scan in scans}
-    return (
-        f"{len(people)} of {len(everybody)} participants have labels of their own, and only their maps are guided "
-        '(objective.region_labels = "own")'
+    guided = (
+        f"at most {len(people)} of {len(everybody)} participants have labels of their own with all of "
+        f'{", ".join(config.objective.regions)}, and only their maps are guided (objective.region_labels = "own")'
     )
+    return [guided, *left_out]
 
 
 def _image_with_labels(labels: Path, t1w: Path) -> Path | None:

@@ -13,7 +13,7 @@ from heatlas.atlases.freesurfer import freesurfer_names
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
-from heatlas.pipeline.cohort.segmented.labels import segmentation_of
+from heatlas.pipeline.cohort.segmented.labels import names_of_regions, segmentation_of, table_beside
 from heatlas.pipeline.explaining.own_regions import (
     OWN_REGIONS_TABLE,
     OwnRegions,
@@ -40,7 +40,7 @@ def test_sums_are_those_of_a_loop_and_add_up() -> None:
     random = np.random.default_rng(2)
     labels = random.choice([0, *LABELS[:5]], size=(7, 5, 6)).astype(np.int32)
     maps = {name: np.asfortranarray(random.normal(size=labels.shape).astype(np.float32)) for name in ("a", "b")}
-    rows = own_rows(maps, labels, {number: 3.0 for number in LABELS})
+    rows = own_rows(maps, labels, {number: 3.0 for number in LABELS}, freesurfer_names())
     assert len(rows) == 2 * 7
     for row in rows.itertuples():
         inside = labels == row.region
@@ -55,6 +55,23 @@ def test_sums_are_those_of_a_loop_and_add_up() -> None:
     assert named.loc[0, "name"] == "unlabelled rest"
     assert named.loc[4444, ["n_voxels", "volume_mm3"]].tolist() == [0, 3.0]
     assert named["name"].isna().tolist() == [number == 4444 for number in named.index]
+
+
+def test_regions_of_a_dseg_are_named_by_its_own_table(tmp_path) -> None:
+    path = tmp_path / "sub-1" / "sub-1_dseg.nii.gz"
+    path.parent.mkdir()
+    assert names_of_regions(path, table_beside(path, tmp_path)) == {}  # 17 may be anything
+    (tmp_path / "dseg.tsv").write_text("index\tname\n17\tThalamus\n53\tLeft Insula\n")
+    names = names_of_regions(path, table_beside(path, tmp_path))
+    assert names == {17: ("Thalamus", "both"), 53: ("Left Insula", "left")}
+    labels = np.array([0, 17, 17, 53], np.int32)
+    rows = own_rows({"m": np.array([1, 2, 3, 4], np.float32)}, labels, {17: 2.0, 53: 1.0, 60: 1.0}, names)
+    assert rows["name"].tolist()[:3] == ["unlabelled rest", "Thalamus", "Left Insula"]
+    assert rows["name"].isna().tolist() == [False, False, False, True]
+    assert rows["sum"].tolist() == [1, 5, 4, 0]
+    other = tmp_path / "aparc+aseg.mgz"
+    assert table_beside(other, tmp_path) is None
+    assert names_of_regions(other, None)[17] == ("Left-Hippocampus", "left")
 
 
 def test_both_sides_have_the_same_names() -> None:
@@ -120,7 +137,7 @@ def test_a_segmentation_in_another_space_is_refused(tmp_path) -> None:
     nib.save(nib.Nifti1Image(brain, GRID.affine), files.brain_mask)
     scan = Scan("sub-1", None, "1", "sub-1/mri/brain.mgz", entry="template")
     task = OwnRegions(scan, files, segmentation(tmp_path / "aparc+aseg.mgz", np.array([60.0, 0, 0])), ())
-    with pytest.raises(BadInputError, match=r"the segmentation of the scan lies to \d+% outside its brain"):
+    with pytest.raises(BadInputError, match=r"the segmentation of the scan: \d+ % of it lies outside the brain"):
         sum_own_regions({}, task)
 
 

@@ -42,6 +42,14 @@ def test_changes_whose_interval_excludes_0_are_named() -> None:
     assert found.figure is None
 
 
+def test_the_number_of_people_with_a_mask_of_their_own_is_said() -> None:
+    rows = [["guided", "correct", 0.8, 0.75, -0.05, -0.2, 0.1, 30], ["guided", "epg", 0.1, 0.4, 0.3, 0.25, 0.35, 7]]
+    for labels, said in (("own", True), ("atlas", False)):
+        objective = ObjectiveConfig(kind="guided", regions=("Hippocampus",), region_labels=labels)
+        (found,) = build(material(objective, before_after=BEFORE_AFTER_TABLE.frame(rows)))["comparisons"]
+        assert ("are of 7 participants with a mask of their own; people without labels" in found.text) is said
+
+
 def test_networks_taught_by_guided_gradients_alone_are_called_so() -> None:
     table = BEFORE_AFTER_TABLE.frame([["readable-gradients", "correct", 0.8, 0.5, -0.3, -0.4, -0.2, 30]])
     for alone, said in ((True, "taught by guided gradients alone. Before"), (False, "like those of guided backprop")):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from heatlas.atlases.labels import load_atlas
+from heatlas.pipeline.cohort.people.annotated import annotated_people
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.families.registry import build_network
@@ -28,7 +29,7 @@ from heatlas.pipeline.training.objectives.explanations import (
     with_explanations,
 )
 from heatlas.pipeline.training.objectives.map_settings import MapSettings, map_settings
-from heatlas.pipeline.training.objectives.masks import annotated_people, mask_of
+from heatlas.pipeline.training.objectives.masks import mask_of
 from heatlas.pipeline.training.objectives.of_task import classification
 
 FOLD = Fold(0, ("sub-1", "sub-2"), ("sub-3",), ("sub-4",))

@@ -16,17 +16,20 @@ import torch
 from heatlas.atlases.images import write_template_image
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
+from heatlas.pipeline.cohort.people.annotated import training_part
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.cohort.segmented.labels import labels_of_scans, region_numbers
 from heatlas.pipeline.evaluation.planting.copies import require_masks_of_copies
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.registration.own_labels import OwnLabels, carry, carry_labels, require_own_labels
+from heatlas.pipeline.registration.own_labels import STAGE, OwnLabels, carry, carry_labels, require_own_labels
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, record_failures
 from heatlas.pipeline.training.objectives.explanations import context_of, facts_of
 from heatlas.pipeline.training.objectives.guidance import Guidance, guided
 from heatlas.pipeline.training.objectives.masks import mask_of, own_mask
@@ -35,7 +38,9 @@ from heatlas.pipeline.training.objectives.records import Context
 from heatlas.pipeline.training.stage import registered_versions
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
+from heatlas.workflows import stages
 from heatlas.workflows.command_line import main
+from heatlas.workflows.preflight import _objective_notes
 from tests.training.test_objectives import PLAIN, SHAPE, small_network
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
@@ -96,7 +101,7 @@ def test_planted_labels_arrive_where_affine_and_warp_take_them_with_left_and_rig
     labels = planted_in(shape, STORED_AXES)
     path = tmp_path / "aparc+aseg.nii.gz"
     nib.save(nib.Nifti1Image(labels, STORED_AXES), path)
-    carry({"labels": tmp_path / "own.nii.gz"}, OwnLabels(files, path, (17, 53), placed=False))
+    carry({"labels": tmp_path / "own.nii.gz"}, OwnLabels(files, path, (("Hippocampus", (17, 53)),), placed=False))
     found = np.asarray(nib.load(tmp_path / "own.nii.gz").dataobj)
 
     centres = nib.affines.apply_affine(GRID.affine, np.moveaxis(np.indices(GRID.shape), 0, -1))
@@ -119,8 +124,8 @@ def test_labels_in_another_space_are_refused_by_their_share_outside_the_brain(tm
     write_brain(files, brain)
     path = tmp_path / "x_dseg.nii.gz"
     nib.save(nib.Nifti1Image(planted_in(GRID.shape, GRID.affine), GRID.affine), path)
-    with pytest.raises(BadInputError, match=r"the label image of the scan lies to \d+% outside its brain"):
-        carry({"labels": tmp_path / "own.nii.gz"}, OwnLabels(files, path, (17,), placed=True))
+    with pytest.raises(BadInputError, match=r"the label image of the scan: \d+ % of it lies outside the brain"):
+        carry({"labels": tmp_path / "own.nii.gz"}, OwnLabels(files, path, (("Hippocampus", (17,)),), placed=True))
 
 
 def write_own(layout: RunLayout, name: str, labels: np.ndarray) -> None:
@@ -224,19 +229,22 @@ def test_labels_are_found_beside_the_image_by_pattern_and_in_a_folder_of_subject
     root = tmp_path / "bids"
     scans = bids(root, entities="_desc-aseg")
     first = root / "sub-1" / "anat" / "sub-1_desc-aseg_dseg.nii.gz"
-    assert labels_of_scans(root, scans, config())["sub-1"] == first
-    assert region_numbers(first, root, ["Hippocampus"]) == (1, 2)
-    assert region_numbers(first, root, ["Right Hippocampus", "Brain-Stem"]) == (2, 9)
+    assert labels_of_scans(root, scans, config(), scans)["sub-1"] == first
+    assert region_numbers(first, root, ["Hippocampus"]) == (("Hippocampus", (1, 2)),)
+    assert region_numbers(first, root, ["Right Hippocampus", "Brain-Stem"]) == (
+        ("Right Hippocampus", (2,)),
+        ("Brain-Stem", (9,)),
+    )
     own = first.with_name("sub-1_desc-aseg_dseg.tsv")
     own.write_text("index\tname\n7\tLeft Hippocampus\n")  # nearer than that of all
-    assert region_numbers(first, root, ["Hippocampus"]) == (7,)
+    assert region_numbers(first, root, ["Hippocampus"]) == (("Hippocampus", (7,)),)
     (first.parent / "sub-1_space-MNI152NLin2009cAsym_dseg.nii.gz").write_bytes(first.read_bytes())
-    assert labels_of_scans(root, scans, config())["sub-1"] == first  # another space is not that of the image
+    assert labels_of_scans(root, scans, config(), scans)["sub-1"] == first  # another space is not that of the image
     (first.parent / "sub-1_dseg.nii.gz").write_bytes(first.read_bytes())
     with pytest.raises(BadInputError, match=r"sub-1_T1w.nii.gz: 2 segmentations lie beside it"):
-        labels_of_scans(root, scans, config())
+        labels_of_scans(root, scans, config(), scans)
     named = config(regions={"own_labels": "{participant_id}/anat/{name}_desc-aseg_dseg.nii.gz"})
-    assert labels_of_scans(root, scans, named)["sub-1"] == first
+    assert labels_of_scans(root, scans, named, scans)["sub-1"] == first
 
     subjects = tmp_path / "subjects"
     for name in ("sub-1", "sub-7"):
@@ -245,9 +253,9 @@ def test_labels_are_found_beside_the_image_by_pattern_and_in_a_folder_of_subject
             (subjects / name / part).touch()
     of_subjects = config(cohort={"freesurfer_folder": str(subjects)})
     plain = [replace(scan, image=f"raw/{scan.participant_id}_T1w.nii.gz") for scan in scans]
-    assert labels_of_scans(root, plain, of_subjects) == {"sub-1": subjects / "sub-1" / "mri" / "aseg.mgz"}
+    assert labels_of_scans(root, plain, of_subjects, plain) == {"sub-1": subjects / "sub-1" / "mri" / "aseg.mgz"}
     (subjects / "sub-1" / "mri" / "aparc+aseg.mgz").touch()
-    assert labels_of_scans(root, plain, of_subjects)["sub-1"].name == "aparc+aseg.mgz"
+    assert labels_of_scans(root, plain, of_subjects, plain)["sub-1"].name == "aparc+aseg.mgz"
 
 
 SPLIT = Split((Fold(0, ("sub-1",), ("sub-2",), ()),))
@@ -255,27 +263,29 @@ SPLIT = Split((Fold(0, ("sub-1",), ("sub-2",), ()),))
 
 def test_what_cannot_guide_is_refused_by_name_before_work(tmp_path) -> None:
     scans = bids(tmp_path)
-    assert require_own_labels(config(), tmp_path, scans, SPLIT).startswith("2 of 2 participants have labels")
+    assert require_own_labels(config(), tmp_path, scans, SPLIT, scans)[0].startswith(
+        "at most 2 of 2 participants have labels"
+    )
     lost = [replace(scan, image=f"x/{scan.name}_T1w.nii.gz") for scan in scans]
     with pytest.raises(BadInputError, match=r"no scan has a label image. Put _dseg.nii.gz beside"):
-        require_own_labels(config(), tmp_path, lost, SPLIT)
+        require_own_labels(config(), tmp_path, lost, SPLIT, lost)
     half = [*scans[1:], *lost[:1]]
     with pytest.raises(UsageError, match=r"nobody in the training part of fold 0 has labels of their own"):
-        require_own_labels(config(), tmp_path, half, SPLIT)
+        require_own_labels(config(), tmp_path, half, SPLIT, half)
     with pytest.raises(UsageError, match=r"objective.regions: Hipocampus: no such region of dseg.tsv; similar: Hippoc"):
-        require_own_labels(config(objective={"regions": ["Hipocampus"]}), tmp_path, scans, SPLIT)
+        require_own_labels(config(objective={"regions": ["Hipocampus"]}), tmp_path, scans, SPLIT, scans)
     path = tmp_path / "sub-1" / "anat" / "sub-1_dseg.nii.gz"
     moved = GRID.affine.copy()
     moved[0, 3] += 8
     nib.save(nib.Nifti1Image(np.zeros(GRID.shape, np.uint8), moved), path)
     with pytest.raises(BadInputError, match=r"sub-1_dseg.nii.gz and its image sub-1_T1w.nii.gz lie on different grids"):
-        require_own_labels(config(), tmp_path, scans, SPLIT)
+        require_own_labels(config(), tmp_path, scans, SPLIT, scans)
     path.write_bytes(b"no image")
     with pytest.raises(BadInputError, match=r"sub-1_dseg.nii.gz: not a readable NIfTI image"):
-        require_own_labels(config(), tmp_path, scans, SPLIT)
+        require_own_labels(config(), tmp_path, scans, SPLIT, scans)
     (tmp_path / "dseg.tsv").unlink()
     with pytest.raises(BadInputError, match=r"no label table; put sub-\d_dseg.tsv"):
-        require_own_labels(config(), tmp_path, scans, SPLIT)
+        require_own_labels(config(), tmp_path, scans, SPLIT, scans)
 
 
 def test_labels_of_freesurfer_lie_on_its_grid_not_on_that_of_the_scan(tmp_path) -> None:
@@ -287,10 +297,178 @@ def test_labels_of_freesurfer_lie_on_its_grid_not_on_that_of_the_scan(tmp_path) 
     labels = nib.MGHImage(np.zeros((40, 41, 42), np.int32), np.diag([-4.0, 4, 4, 1]))
     nib.save(labels, folder / "mri" / "aparc+aseg.mgz")
     own = config(cohort={"freesurfer_folder": str(tmp_path / "subjects")})
-    assert require_own_labels(own, tmp_path, scans, SPLIT).startswith("1 of 2 participants")
+    assert require_own_labels(own, tmp_path, scans, SPLIT, scans)[0].startswith("at most 1 of 2 participants")
     nib.save(nib.MGHImage(np.zeros((40, 41, 43), np.float32), labels.affine), folder / "mri" / "orig.mgz")
     with pytest.raises(BadInputError, match=r"aparc\+aseg.mgz and its image orig.mgz lie on different grids"):
-        require_own_labels(own, tmp_path, scans, SPLIT)
+        require_own_labels(own, tmp_path, scans, SPLIT, scans)
+
+
+def of_subject(folder: Path, name: str) -> Path:
+    """The label image of a subject of FreeSurfer, without voxels."""
+    for part in ("mri/aseg.mgz", "stats/aseg.stats"):
+        (folder / name / part).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name / part).touch()
+    return folder / name / "mri" / "aseg.mgz"
+
+
+def test_a_subject_without_a_session_is_of_the_only_visit_among_all_kept_scans(tmp_path) -> None:
+    visits = [
+        Scan("sub-1", session, f"sub-1_{session}", f"sub-1_{session}_T1w.nii.gz", label=label)
+        for session, label in (("ses-1", "CN"), ("ses-2", None))
+    ]
+    other = Scan("sub-2", "ses-1", "sub-2_ses-1", "sub-2_ses-1_T1w.nii.gz", label="CN")
+    subjects = tmp_path / "subjects"
+    of_subject(subjects, "sub-1")
+    second = of_subject(subjects, "sub-2")
+    own = config(cohort={"freesurfer_folder": str(subjects)})
+    labelled, kept = [visits[0], other], [*visits, other]
+    assert labels_of_scans(tmp_path, labelled, own, kept) == {"sub-2_ses-1": second}
+    first = of_subject(subjects, "sub-1_ses-1")
+    assert labels_of_scans(tmp_path, labelled, own, kept) == {"sub-1_ses-1": first, "sub-2_ses-1": second}
+    (tmp_path / "sub-1.nii.gz").touch()
+    named = config(regions={"own_labels": "{participant_id}.nii.gz"})
+    with pytest.raises(BadInputError, match="several scans would have the same segmentation"):
+        labels_of_scans(tmp_path, labelled, named, kept)
+
+
+def test_check_and_run_match_subjects_with_all_kept_scans(tmp_path, monkeypatch) -> None:
+    visits = [
+        Scan("sub-1", session, f"sub-1_{session}", f"sub-1_{session}_T1w.nii.gz", label=label)
+        for session, label in (("ses-1", "CN"), ("ses-2", None))
+    ]
+    of_subject(tmp_path / "subjects", "sub-1")
+    own = config(cohort={"freesurfer_folder": str(tmp_path / "subjects")})
+    with pytest.raises(BadInputError, match="no scan has a label image"):
+        _objective_notes(own, InputCohort(tmp_path, "bids", ScanTable(tuple(visits)), ()), SPLIT)
+
+    seen = {}
+
+    def carried(*arguments):
+        seen["arguments"] = arguments
+        raise InterruptedError
+
+    monkeypatch.setattr(stages, "carry_labels", carried)
+    layout = RunLayout(tmp_path / "run")
+    ScanTable(tuple(visits)).write(layout)
+    record_failures(layout, [])
+    dropped = replace(visits[1], scan_id="other", image="x.nii").dropped("a reason")
+    work = stages.Work(layout, tmp_path, own, (*visits, dropped), SPLIT, None, None)
+    with pytest.raises(InterruptedError):
+        stages.train(work)
+    assert seen["arguments"][2] == visits[:1]
+    assert seen["arguments"][6:] == (visits, configured_input(own).box)
+
+
+def test_longitudinal_results_have_no_labels_of_the_scan(tmp_path) -> None:
+    scans, subjects = bids(tmp_path), tmp_path / "subjects"
+    scans = [replace(scan, image=f"raw/{scan.participant_id}_T1w.nii.gz") for scan in scans]
+    of_subject(subjects, "sub-1.long.sub-1_base")
+    own = config(cohort={"freesurfer_folder": str(subjects)})
+    assert labels_of_scans(tmp_path, scans, own, scans) == {}
+    with pytest.raises(BadInputError, match=r"no scan has a label image.*Note: 1 longitudinal result \(.long.\)"):
+        require_own_labels(own, tmp_path, scans, SPLIT, scans)
+    path = of_subject(subjects, "sub-1")
+    nib.save(nib.MGHImage(np.zeros((40, 41, 42), np.int32), np.eye(4)), path)
+    _, note = require_own_labels(own, tmp_path, scans, SPLIT, scans)
+    assert note.startswith("1 longitudinal result (.long.) in cohort.freesurfer_folder left out")
+    assert labels_of_scans(tmp_path, scans, own, scans) == {"sub-1": path}
+
+
+@pytest.mark.parametrize(
+    ("image", "labels", "same"),
+    [
+        ("bert_T1.nii.gz", "anna_dseg.nii.gz", False),
+        ("bert_T1w.nii.gz", "bert_dseg.nii.gz", True),
+        ("bert.nii", "bert_dseg.nii.gz", True),
+        ("bert_T1w.nii.gz", "berta_dseg.nii.gz", False),
+        ("sub-1_T1w.nii.gz", "sub-1_desc-aseg_dseg.nii.gz", True),
+        ("sub-1_T1w.nii.gz", "sub-1_seg-dk_atlas-x_label-GM_dseg.nii.gz", True),
+        ("sub-1_rec-norm_T1w.nii.gz", "sub-1_rec-norm_dseg.nii.gz", True),
+        *(
+            (f"sub-1_{entity}-a_T1w.nii.gz", f"sub-1{other}_dseg.nii.gz", False)
+            for entity in ("rec", "ce", "echo", "part")
+            for other in ("", f"_{entity}-b")
+        ),
+    ],
+)
+def test_labels_beside_an_image_are_of_no_other_image(tmp_path, image, labels, same) -> None:
+    (tmp_path / labels).touch()
+    scan = Scan("sub-1", None, "sub-1", image)
+    assert labels_of_scans(tmp_path, [scan], config(), [scan]) == ({"sub-1": tmp_path / labels} if same else {})
+
+
+def test_the_exact_name_of_a_region_is_before_that_of_both_sides(tmp_path) -> None:
+    names = ["WM-hypointensities", "Hippocampus", "Left-Hippocampus"]
+    assert region_numbers(tmp_path / "aseg.mgz", tmp_path, names) == (
+        ("WM-hypointensities", (77,)), ("Hippocampus", (17, 53)), ("Left-Hippocampus", (17,)),
+    )  # fmt: skip
+
+
+def test_settings_by_which_nobody_is_guided_are_refused_before_work(tmp_path) -> None:
+    names = tuple(f"sub-{number}" for number in range(1, 9))
+    scans = [replace(scan, label="AD" if number % 2 else "CN") for number, scan in enumerate(bids(tmp_path, names))]
+    for name in names[3:]:  # labels are those of sub-1 (CN), sub-2 (AD) and sub-3 (CN)
+        (tmp_path / name / "anat" / f"{name}_dseg.nii.gz").unlink()
+    split = Split((Fold(3, names[:4], names[4:6], names[6:]), Fold(4, names[:1] + names[2:3], names[1:2], names[3:6])))
+
+    def check(**others):
+        return require_own_labels(config(**others), tmp_path, scans, split, scans)
+
+    assert check()[0].startswith("at most 3 of 8 participants")
+    with pytest.raises(UsageError, match=r"objective.annotated = 0.1: of 3 training participants that is nobody"):
+        check(objective={"annotated": 0.1})
+    with pytest.raises(UsageError, match=r"nobody of AD in the training part of fold 4 is annotated and has labels"):
+        check(objective={"classes": ["AD"]})
+    check(objective={"classes": ["CN"]})
+    few = config(training={"participants": 0.25})
+    learning = training_part(few, split.folds[0], scans).train  # one of each class
+    assert len(learning) == 2
+    for name in set(learning) & set(names[:3]):
+        (tmp_path / name / "anat" / f"{name}_dseg.nii.gz").unlink()
+    with pytest.raises(UsageError, match=r"nobody in the training part of fold \d has labels of their own"):
+        require_own_labels(few, tmp_path, scans, Split(split.folds[:1]), scans)
+
+
+def test_whose_labels_lack_a_region_is_not_annotated_and_is_named(tmp_path, caplog) -> None:
+    """A hippocampus for all; an entorhinal cortex for the first, nowhere for the second, unseen for the third."""
+    root, layout = tmp_path / "in", RunLayout(tmp_path / "run")
+    scans = [replace(scan, entry="template") for scan in bids(root, FOLD.train)]
+    (root / "dseg.tsv").write_text("index\tname\n1\tHippocampus\n2\tEntorhinal\n")
+    own = config(objective={"regions": ["Hippocampus", "Entorhinal"]})
+    box = configured_input(own).box
+    for number, scan in enumerate(scans):
+        write_brain(layout.scan(scan.participant_id, None, 4.0))
+        labels = np.zeros(GRID.shape, np.uint8)
+        labels[20:23, 30:34, 20:22] = 1
+        if number != 1:
+            labels[(slice(25, 27), slice(30, 32), slice(20, 22)) if number == 0 else (0, 0, 0)] = 2
+        nib.save(nib.Nifti1Image(labels, GRID.affine), root / scan.name / "anat" / f"{scan.name}_dseg.nii.gz")
+    assert min(box.start) > 0  # the first voxel is not seen
+    for status in ("done", "unchanged"):
+        caplog.clear()
+        with ThreadPoolExecutor(1) as executor, caplog.at_level("INFO", "heatlas"):
+            digests = DigestCache(tmp_path / "digests.json")
+            found = carry_labels(layout, root, scans, own, executor, digests, scans, box)
+        assert [one.status for one in found] == [status] * 3
+        assert (
+            "sub-2: their maps are not guided, as their labels lack Entorhinal (not in the label image)" in caplog.text
+        )
+        assert "sub-3: their maps are not guided, as their labels lack Entorhinal (no voxel that" in caplog.text
+        assert "1 of 3 labelled scans have labels of their own with Hippocampus, Entorhinal" in caplog.text
+    assert context(own, layout).annotated.tolist() == [True, False, False]
+
+
+def test_failures_of_own_labels_are_gone_with_the_masks_of_the_atlas(tmp_path) -> None:
+    root, layout = tmp_path / "in", RunLayout(tmp_path / "run")
+    scans = [replace(scan, entry="template") for scan in bids(root)]
+    for scan in scans:
+        write_brain(layout.scan(scan.participant_id, None, 4.0), np.zeros(GRID.shape, bool))
+    for own, failed in ((config(), [STAGE, STAGE]), (config(objective={"region_labels": "atlas"}), [])):
+        with ThreadPoolExecutor(1) as executor:
+            carry_labels(layout, root, scans, own, executor, DigestCache(tmp_path / "digests.json"), scans)
+        failures = FAILURES_TABLE.read(layout.failures)
+        assert failures["stage"].tolist() == failed
+        assert failures["message"].str.contains("the brain mask is empty; check the registration").all()
 
 
 @pytest.mark.parametrize(
@@ -330,7 +508,7 @@ def test_labels_that_are_gone_leave_the_run_and_a_change_trains_again(tmp_path) 
 
     def carried():
         with ThreadPoolExecutor(1) as executor:
-            return [one.status for one in carry_labels(layout, tmp_path / "in", scans, own, executor, digests)]
+            return [one.status for one in carry_labels(layout, tmp_path / "in", scans, own, executor, digests, scans)]
 
     assert carried() == ["done", "done"]
     assert carried() == ["unchanged", "unchanged"]
@@ -369,10 +547,11 @@ def cohort(tmp_path_factory) -> Path:
 def test_a_run_says_how_many_have_labels_and_is_compared_with_one_without_maps(cohort, capsys) -> None:
     run, config_file = cohort / "run", str(cohort / "own.toml")
     assert main(["check", str(cohort / "bids"), "--config", config_file]) == 0
-    assert "of 8 participants have labels of their own, and only their maps are guided" in capsys.readouterr().out
+    said = "of 8 participants have labels of their own with all of Hippocampus, and only their maps are guided"
+    assert said in capsys.readouterr().out
     command = ["run", str(cohort / "bids"), str(run), "--config", config_file, "--n-procs", "1"]
     assert main([*command, "--stop-after", "training"]) == 0
-    assert "labelled scans have labels of their own" in "".join(capsys.readouterr())
+    assert "labelled scans have labels of their own with Hippocampus" in "".join(capsys.readouterr())
     assert main(["evaluate", str(run), "--parts", "objective", "--n-procs", "1"]) == 0
     table = (run / "evaluation" / "before_after.tsv").read_text()
     assert {line.split("\t")[1] for line in table.splitlines()[1:]} >= {"correct", "epg"}

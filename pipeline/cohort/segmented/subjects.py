@@ -28,6 +28,10 @@ _BIDS = re.compile(r"(?<![A-Za-z0-9])(sub-[A-Za-z0-9]+)(?:[_/](ses-[A-Za-z0-9]+)
 _PTID = re.compile(r"(?<!\d)(\d{3}_S_\d{4,})(?:[_/-]([A-Za-z]\w*?))?(?=[/.]|$)", re.IGNORECASE)
 
 
+LONGITUDINAL = ".long."
+"""In the name of a longitudinal result, X.long.Y: of visit X, in the space of the base template Y."""
+
+
 def find_subjects(folder: Path) -> list[tuple[str, Path]]:
     """Name (relative path) and stats file of each subject below a folder, cross-sectional ones first."""
     if not folder.is_dir():
@@ -45,12 +49,16 @@ def find_subjects(folder: Path) -> list[tuple[str, Path]]:
             f"cohort.freesurfer_folder = '{folder}': no */stats/aseg.stats below this folder. Give the folder of "
             "FreeSurfer or FastSurfer subjects (SUBJECTS_DIR)."
         )
-    return sorted(found, key=lambda pair: (".long." in pair[0], pair[0]))
+    return sorted(found, key=lambda pair: (LONGITUDINAL in pair[0], pair[0]))
 
 
 def subjects_of_scans(scans: Sequence[Scan], folder: str) -> dict[str, Path]:
-    """Folder of the subject of each scan that has one, by its identifier; as for volumes."""
-    stats_files, _, _ = _match(scans, find_subjects(Path(folder)))
+    """Folder of the subject of each scan that has one, by its identifier, for images in the space of the scan.
+
+    As for volumes, but without longitudinal results. `scans` are all kept ones, as there.
+    """
+    subjects = [(name, path) for name, path in find_subjects(Path(folder)) if LONGITUDINAL not in name]
+    stats_files, _, _ = _match(scans, subjects)
     return {scan_id: path.parent.parent for scan_id, path in stats_files.items()}
 
 
@@ -145,7 +153,7 @@ def named_scan(name: str) -> tuple[str | None, str | None, str | None]:
     >>> named_scan("I118671"), named_scan("002_S_0295"), named_scan("fsaverage")
     (('I118671', None, None), (None, 'sub-ADNI002S0295', None), (None, None, None))
     """
-    base = name.split(".long.", 1)[0]
+    base = name.split(LONGITUDINAL, 1)[0]
     image = _IMAGE.search(base)
     if bids := _BIDS.search(base):
         return (image[0] if image else None), bids[1], bids[2]

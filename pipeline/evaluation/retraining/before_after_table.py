@@ -49,7 +49,9 @@ BEFORE_AFTER_TABLE = Table(
         "change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
         "change_high": "Upper bound",
         "n_participants": "Participants that both tested, each by a network that has not seen them, and whose map has "
-        "the measure in both: a map without positive values has no epg, iou or on_object_epg, one that is 0 no cosine",
+        "the measure in both: a map without positive values has no epg, iou or on_object_epg, one that is 0 no cosine; "
+        "with people's own labels ([objective] region_labels), who has none with all regions is left out of epg, iou "
+        "and on_object_epg",
     },
     "measure", "What did training with maps change?", stage="evaluation",
     filled=("objective", "measure", "before", "after", "n_participants"),

@@ -43,7 +43,8 @@ OBJECTIVE_WEIGHTS_TABLE = Table(
         },
         "n_validation": "Validation people, each once for every fold",
         "n_participants": "Participants tested, each by a network that has not seen them; a map without positive "
-        "values, or that is 0, is left out of means of maps",
+        "values, or that is 0, and that of someone without labels of their own where these guide, is left out of means "
+        "of maps",
     },
     "weight", "With which weight should networks be trained with maps?", stage="evaluation",
     filled=("weight", "of_run", "in_pareto_set", "chosen", "n_validation", "n_participants"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from heatlas.pipeline.cohort.people.annotated import annotated_people
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
@@ -29,7 +30,7 @@ from heatlas.pipeline.training.objectives.guidance import Guidance, guided
 from heatlas.pipeline.training.objectives.guidance_losses import dilated
 from heatlas.pipeline.training.objectives.known_networks import fold_of_run, known_network, start_of
 from heatlas.pipeline.training.objectives.map_settings import map_settings
-from heatlas.pipeline.training.objectives.masks import annotated_people, mask_of, own_masks
+from heatlas.pipeline.training.objectives.masks import mask_of, own_masks
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.readable_gradients import guided_alone, readable
 from heatlas.pipeline.training.objectives.records import Batch, Context, Objective

@@ -17,6 +17,7 @@ from heatlas.atlases.images import UNREADABLE
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import Grid, require_same_grid
 from heatlas.atlases.templates import template_on
+from heatlas.pipeline.cohort.people.annotated import guided_people
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.inputs import NetworkInput
@@ -26,7 +27,6 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.template_name import DEFAULT_TEMPLATE
-from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.objectives.guidance_losses import dilated
 from heatlas.pipeline.training.objectives.records import Context
 
@@ -122,28 +122,6 @@ def _read_on(path: Path, grid: Grid, what: str) -> NDArray[Any]:
     return values
 
 
-def annotated_people(people: Sequence[str], share: float, seed: int) -> frozenset[str]:
-    """A share of some people, drawn by a seed; the same person has the same rank in every fold.
-
-    Raises
-    ------
-    UsageError
-        If it is nobody.
-
-    Examples
-    --------
-    >>> len(annotated_people([f"sub-{n}" for n in range(20)], 0.1, seed=1))
-    2
-    """
-    count = round(share * len(people))
-    if count == 0:
-        raise UsageError(
-            f"objective.annotated = {share:g}: of {len(people)} training participants that is nobody; set at least "
-            f"{1 / len(people):.2g}."
-        )
-    return frozenset(sorted(people, key=lambda name: derived_seed(seed, "annotated", name))[:count])
-
-
 def own_masks(
     config: Config, spec: NetworkInput, fold: Fold, scans: Sequence[Scan], device: torch.device,
     layout: RunLayout | None,
@@ -160,11 +138,6 @@ def own_masks(
         if mask is not None:
             found[place] = dilated(torch.from_numpy(mask)[None].float(), wanted.dilate_voxels)[0].to(found)
     segmented = {scan.participant_id for scan, own in zip(scans, known, strict=True) if own}
-    if not segmented:
-        raise UsageError(
-            f"objective.region_labels: nobody in the training part of fold {fold.index} has labels of their own with "
-            f"{', '.join(wanted.regions)}."
-        )
-    people = annotated_people([name for name in fold.train if name in segmented], wanted.annotated, config.seed)
+    people = guided_people(config, fold, scans, segmented)
     annotated = [own and scan.participant_id in people for scan, own in zip(scans, known, strict=True)]
     return Context(masks=found, annotated=torch.tensor(annotated, device=device))

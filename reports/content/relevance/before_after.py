@@ -105,6 +105,12 @@ def _objective(material: Material, table: pd.DataFrame) -> Comparison:
         "as long on the same people without that (weight 0). Each person is tested by a network that has not seen "
         f"them. The interval excludes 0 for: {listing(clear) if clear else 'no measure'}."
     )
+    if material.run.config.objective.own_anatomy:
+        masked = table.loc[table["measure"].isin(["epg", "iou", "on_object_epg"]), "n_participants"].max()
+        with_mask = count(0 if pd.isna(masked) else int(masked), "participant")
+        text += (
+            f" Measures in the mask are of {with_mask} with a mask of their own; people without labels are left out."
+        )
     caption = f"{people}; 95 % bootstrap intervals of the paired change."
     blocks = {BEFORE: "Before: trained without maps", AFTER: "After: trained with maps"}
     figure = _maps(material, OBJECTIVE, blocks, f"Mean maps of {people} before and after training with maps.")

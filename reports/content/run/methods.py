@@ -401,7 +401,7 @@ def _explanations(config: Config) -> str:
     people = "all" if objective.annotated == 1 else percent(objective.annotated, 0)
     of = "the training participants"
     if objective.own_anatomy:
-        where, of = f"{where} in each person's own segmentation", f"{of} who have one"
+        where, of = f"{where} in each person's own segmentation", f"{of} who have one with all of them"
     return f" Maps of {named} were guided into {where} ({objective.loss} loss, {weight}, {people} of {of}) [@guidance]."
 
 
