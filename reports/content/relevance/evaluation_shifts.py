@@ -39,8 +39,8 @@ def shifts(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[PageTable, .
         "map that moves with its scan correlates by 1 with that of the scan as it is. A map "
         "that stays in its place correlates by less."
     )
-    people = count(int(table["n_participants"].max()), "participant")
-    people = people if table["n_participants"].nunique() == 1 else f"at most {people}"
+    fewest, most = int(table["n_participants"].min()), int(table["n_participants"].max())
+    people = ("" if fewest == most else "at most ") + count(most, "participant")
     caption = f"Mean correlation over {people}. Intervals and cosines are in evaluation/shift_curve.tsv. {LEFT_OUT}"
     return text, (page_table(rows, columns, caption, ROWS),)
 
