@@ -18,7 +18,7 @@ from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.stability import LOST
-from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
 
@@ -49,6 +49,7 @@ SHIFT_CURVE_TABLE = Table(
     },
     "map and shift", "Do maps move with a scan that is moved?", stage="evaluation",
     filled=("cohort", "map", "shift", "n_participants"),
+    forms={"map": Form.CODE},  # methods may be named on the command line, which the settings of the run do not know
 )  # fmt: skip
 
 
