@@ -16,9 +16,12 @@ from heatlas.pipeline.evaluation.bench.densities import CohortMaps, class_differ
 from heatlas.pipeline.evaluation.bench.distractors import distractor_table
 from heatlas.pipeline.evaluation.bench.judging import Extent, Judge
 from heatlas.pipeline.evaluation.bench.map_row import ScanMasks, map_row
+from heatlas.pipeline.evaluation.bench.scan_job import SHIFTED
 from heatlas.pipeline.evaluation.bench.shift_curve import shift_curve
+from heatlas.pipeline.evaluation.bench.stage import with_shifts_of_first
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.bench.verdicts import verdict_table
+from heatlas.pipeline.evaluation.cohorts import PLANTED as COPIES
 from heatlas.pipeline.evaluation.cohorts import Distractor, JudgedCohort, Truth
 from heatlas.pipeline.evaluation.scores.map_scores import score_map, set_scores
 from heatlas.pipeline.evaluation.scores.rank_correlation import rank_correlation
@@ -304,7 +307,7 @@ def test_where_a_number_is_predicted_regions_are_ranked_by_their_slope_on_it() -
 
 def test_the_curve_of_shifts_is_a_mean_over_people_with_their_interval() -> None:
     """By the true network alone, in rising order; people without a map are left out."""
-    asked = dataclasses.replace(cohort(None).config, evaluation=EvaluationConfig(shifts=(4, 0)))
+    asked = dataclasses.replace(cohort(None).config, evaluation=EvaluationConfig(shifts=(4, 8, 0)))
     judged = dataclasses.replace(cohort(None), config=asked)
     found = rows({("real", "m"): FINDS, ("shuffled-1", "m"): FINDS})
     values = np.linspace(0.2, 0.8, len(PEOPLE))
@@ -312,14 +315,40 @@ def test_the_curve_of_shifts_is_a_mean_over_people_with_their_interval() -> None
         both = np.where(np.arange(2 * len(PEOPLE)) < len(PEOPLE), np.tile(1 - factor * values, 2), -9.0)
         found.scores[f"correlation_{shift}"], found.scores[f"cosine_{shift}"] = both, both / 2
         found.scores[f"in_place_{shift}"] = 0.1
+        found.scores[f"lost_{shift}"] = 0.0
     found.scores.loc[0, "correlation_4"] = np.nan
+    found.scores.loc[0, "lost_4"] = 0.012
+    found.scores[["correlation_8", "cosine_8", "in_place_8"]] = np.nan
+    found.scores["lost_8"] = 0.05
     table = shift_curve(judged, found)
-    assert table["shift"].tolist() == [0, 4]
-    assert table["method"].tolist() == ["method-m"] * 2
-    assert table["n_participants"].tolist() == [12, 11]
+    assert table["shift"].tolist() == [0, 4, 8]
+    assert table["method"].tolist() == ["method-m"] * 3
+    assert table["n_participants"].tolist() == [12, 11, 0]
+    assert table["lost"].tolist() == pytest.approx([0, 0.001, 0.05])
+    assert pd.isna(table.loc[0, "note"])
+    assert table.loc[1, "note"].startswith("1 of 12 participants have no value: more than 0.1 % of the brain leaves")
+    assert table.loc[2, "note"].startswith("12 of 12 ")
+    assert table.loc[2, "correlation":"in_place_high"].isna().all()
+    table = table[table["shift"] < 8]
     assert table["correlation"].tolist() == pytest.approx([1, np.mean(1 - values[1:])])
     assert table["cosine"].tolist() == pytest.approx([0.5, np.mean(1 - values[1:]) / 2])
     assert table.loc[0, ["correlation_low", "correlation_high"]].isna().all()  # all alike: nothing to draw from
     low, high = table.loc[1, ["correlation_low", "correlation_high"]]
     assert (1 - values[1:]).min() < low < table.loc[1, "correlation"] < high < (1 - values[1:]).max()
     assert shift_curve(judged, rows({("real", "m"): FINDS})).empty  # faithfulness was not asked
+
+
+def test_maps_of_moved_scans_are_made_for_the_cohort_of_the_table_alone() -> None:
+    """Of planted copies no curve is written, so none is made; all else that is asked of them stays."""
+    config = dataclasses.replace(cohort(None).config, evaluation=EvaluationConfig(shift=2, shifts=(0, 4), samples=3))
+    asked = dataclasses.replace(cohort(None), config=config)
+    planted = dataclasses.replace(asked, name=COPIES)
+    first, second = with_shifts_of_first([(asked, Extent()), (planted, Extent(shuffles=1))])
+    assert first == (asked, Extent())
+    assert (second[0].name, second[1]) == (COPIES, Extent(shuffles=1))
+    assert second[0].config.evaluation == EvaluationConfig(shift=2, samples=3)
+    assert with_shifts_of_first([(planted, Extent())]) == [(planted, Extent())]  # the table is of the planted copies
+    scores = rows({("real", "m"): FINDS})
+    for name in (*SHIFTED, "lost"):
+        scores.scores[f"{name}_0"] = scores.scores[f"{name}_4"] = 0.0
+    assert set(shift_curve(planted, scores)["cohort"]) == {COPIES}

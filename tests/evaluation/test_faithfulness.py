@@ -23,7 +23,9 @@ from heatlas.pipeline.evaluation.scores.masked_recognition import (
 )
 from heatlas.pipeline.evaluation.scores.removal import Curve, part_numbers, removal_curve
 from heatlas.pipeline.evaluation.scores.stability import (
+    LOST,
     infidelity,
+    lost_share,
     max_sensitivity,
     random_sets,
     shift_correlation,
@@ -221,11 +223,16 @@ def test_masked_recognition_of_one_voxel_written_out() -> None:
 
 
 def test_maps_that_move_with_the_scan_are_told_from_those_with_a_place_of_their_own() -> None:
-    """Odd and unequal sides. A map that knows each voxel alone moves exactly; one of the grid's places does not."""
-    shape = (9, 12, 11)
+    """Odd and unequal sides. A map that knows each voxel alone moves exactly; one of the grid's places does not.
+
+    The brain has four voxels to spare on every side.
+    """
+    shape = (17, 20, 19)
     generator = torch.Generator().manual_seed(2)
     volume, places = (torch.rand(shape, dtype=torch.float64, generator=generator) for _ in range(2))
-    inside = volume > 0.2
+    room = (slice(4, -4),) * 3
+    inside = torch.zeros(shape, dtype=torch.bool)
+    inside[room] = volume[room] > 0.2
     for shift in (1, 4):
         assert shift_correlation(lambda x: x**2, volume, volume**2, inside, shift) == pytest.approx(1)
         fixed = shift_correlation(lambda _: places, volume, places, inside, shift)
@@ -242,7 +249,62 @@ def test_maps_that_move_with_the_scan_are_told_from_those_with_a_place_of_their_
     )
     assert math.isnan(shift_correlation(lambda x: x * torch.nan, volume, volume, inside, 1))
     assert math.isnan(shift_likeness(lambda x: x * 0, volume, volume, inside, 1)[1])
-    assert math.isnan(shift_correlation(lambda x: x, volume, volume, inside, 12))
+    assert math.isnan(shift_correlation(lambda x: x, volume, volume, inside, 5))  # a part of the brain leaves
+    assert math.isnan(shift_correlation(lambda x: x, volume, volume, inside, 17))
+
+
+def test_the_share_of_a_brain_that_leaves_the_volume_is_that_of_the_worse_direction() -> None:
+    brain = torch.zeros((10, 11, 12), dtype=torch.bool)
+    brain[1:8, 2:8, 2:8] = True
+    assert [lost_share(brain, shift) for shift in (0, 1)] == [0, 0]
+    assert lost_share(brain, 2) == pytest.approx(1 / 7)  # back: one of seven planes
+    assert lost_share(brain, 3) == pytest.approx(1 - 5 * 5 * 5 / (7 * 6 * 6))
+    assert lost_share(brain, 10) == 1
+    assert math.isnan(lost_share(torch.zeros_like(brain), 1))
+
+
+def test_a_network_without_places_has_1_at_every_shift_that_loses_nothing_and_no_value_beyond() -> None:
+    """Convolutions, ReLU, and an average over everything.
+
+    What two layers compute of the brain depends on three voxels beyond it, and it has six to spare: up to a shift of 3
+    the network computes all that it did.
+    """
+    torch.manual_seed(3)
+    network = torch.nn.Sequential(
+        torch.nn.Conv3d(1, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv3d(4, 2, 3, padding=1), torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool3d(1), torch.nn.Flatten(),
+    ).double()  # fmt: skip
+    brain = torch.zeros((18, 17, 19), dtype=torch.bool)
+    brain[6:12, 6:11, 6:13] = True
+    volume = torch.rand(brain.shape, dtype=torch.float64) * brain
+
+    def explain(x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(network(x[None, None])[0, 1], x)
+        return gradient * x.detach()
+
+    values = explain(volume)
+    assert values.abs().max() > 0
+    for shift in range(4):
+        assert lost_share(brain, shift) == 0
+        assert shift_likeness(explain, volume, values, brain, shift) == pytest.approx((1, 1), abs=1e-9)
+    assert lost_share(brain, 6) == 0
+    assert shift_correlation(explain, volume, values, brain, 6) < 0.9  # the face cuts features beyond the brain
+    for shift in (7, 9):
+        assert lost_share(brain, shift) > LOST
+        assert all(math.isnan(one) for one in shift_likeness(explain, volume, values, brain, shift))
+
+
+def test_up_to_one_in_a_thousand_voxels_of_a_brain_may_leave() -> None:
+    brain = torch.zeros((12, 12, 12), dtype=torch.bool)
+    brain[1:11, 1:11, 1:11] = True
+    volume = torch.rand(brain.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    brain[0, 5, 5] = True  # 1 of 1001
+    assert 0 < lost_share(brain, 1) < LOST
+    assert shift_correlation(lambda x: x, volume, volume, brain, 1) == pytest.approx(1)
+    brain[0, 5, 6] = True  # 2 of 1002
+    assert lost_share(brain, 1) > LOST
+    assert math.isnan(shift_correlation(lambda x: x, volume, volume, brain, 1))
 
 
 def test_boxes_of_the_truth_and_all_but_them_written_out() -> None:

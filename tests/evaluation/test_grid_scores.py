@@ -61,8 +61,10 @@ from heatlas.pipeline.models.families.monai import ViTConfig
 from heatlas.pipeline.models.families.probes.network import build as build_probe
 from heatlas.pipeline.models.families.probes.settings import ProbeConfig
 from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.grids import GridsConfig
+from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 SCANS = scans(8)
@@ -438,6 +440,44 @@ def test_networks_without_a_conventional_stem_have_no_depths_in_it(network: Call
     assert stem_depths(with_linear_head) == ()
 
 
+@pytest.mark.parametrize(
+    ("backbone", "linear"),
+    [
+        ('{"architecture": "resnet10", "width": 0.05}', True),
+        ('{"architecture": "densenet121", "first_channels": 4, "growth": 2}', True),
+        ('{"architecture": "seresnet50"}', False),
+        ('{"architecture": "efficientnet-b0"}', False),
+        ('{"architecture": "vit"}', False),
+    ],
+)
+def test_only_piecewise_linear_stems_have_depths_in_them(backbone: str, linear: bool) -> None:
+    settings = {**INHERENT["model"], "body": backbone, "hidden_channels": 2}
+    config = load_config(overrides={**INHERENT, "model": settings})
+    model = build_network(config.model, (64, 64, 64), 2).eval()
+    assert len(model.stages[0]) > 1
+    assert len(stem_depths(model)) == (len(model.stages[0]) - 1 if linear else 0)
+
+
+def test_kinds_of_layers_that_a_stem_may_have() -> None:
+    made = [nn.Conv3d(1, 2, 3), nn.BatchNorm3d(2), nn.LeakyReLU(), nn.MaxPool3d(2), nn.AvgPool3d(2), nn.Dropout3d()]
+    assert is_piecewise_linear(nn.Sequential(*made, nn.Identity(), nn.Flatten(), nn.Linear(2, 2)))
+    for other in (nn.GELU(), nn.Sigmoid(), nn.InstanceNorm3d(2), nn.SiLU(), nn.Softmax(1)):
+        assert not is_piecewise_linear(nn.Sequential(*made, other)), other
+
+    class Called(nn.Module):
+        def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+            super().__init__()
+            self.function = function
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.function(x)
+
+    assert is_piecewise_linear(nn.Sequential(Called(lambda x: x + torch.relu(x))))
+    for function in (lambda x: x * torch.relu(x), lambda x: x * torch.sigmoid(x), torch.exp):
+        assert not is_piecewise_linear(nn.Sequential(Called(function)))
+    assert not is_piecewise_linear(nn.Sequential(Called(lambda x: x if x.sum() > 0 else -x)))  # cannot be traced
+
+
 def test_a_share_of_1_by_construction_says_so() -> None:
     """LRP and guided backpropagation in DiFull: the map is made of one cell alone, and its note says that."""
     asked = [GridMethod("lrp", Lrp()), GridMethod("guided", GuidedBackprop()), GridMethod("gradient", Gradient())]
@@ -515,10 +555,19 @@ def test_grids_of_a_hybrid_are_not_refused_where_its_input_is() -> None:
     config = load_config(overrides={**INHERENT, "model": small, "registration": {"resolution_mm": 4.0}})
     atlas = load_atlas(config.regions.atlas, template_grid(4.0))
 
-    def bench(part: str) -> Bench:
-        request = BenchRequest(("inherent",), chosen_parts([part]))
-        return Bench(None, request, (), Split(()), config, atlas, None, None)  # type: ignore[arg-type]
+    def bench(part: str, method: str = "inherent", of: Config = config) -> Bench:
+        request = BenchRequest((method,), chosen_parts([part]) if part else ())
+        return Bench(None, request, (), Split(()), of, atlas, None, None)  # type: ignore[arg-type]
 
     bench("grids")._require_defined()
     with pytest.raises(UsageError, match="--method inherent --stage 1"):
         bench("faithfulness")._require_defined()
+    with pytest.raises(UsageError, match="--method inherent --stage 1"):
+        bench("")._require_defined()
+    with pytest.raises(UsageError, match="deeplift"):  # only inherent maps are let through
+        bench("grids", "deeplift")._require_defined()
+    conventional = load_config(
+        overrides={"model": {"architecture": "resnet10", "width": 0.05}, "registration": {"resolution_mm": 4.0}}
+    )
+    with pytest.raises(UsageError, match="not defined for networks of the family resnet10"):
+        bench("grids", of=conventional)._require_defined()

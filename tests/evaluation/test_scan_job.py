@@ -54,14 +54,22 @@ def test_scores_that_need_another_map_are_not_known_where_it_is_refused(refused)
 
 
 def test_every_shift_has_columns_and_a_map_that_stays_is_worth_what_it_has_in_place() -> None:
-    settings = EvaluationConfig(shift=1, shifts=(0, 2))
-    within = torch.ones(4, 5, 6, dtype=torch.bool)
-    moving = scan_job._moved(lambda x: x**2, VOLUME[0, 0], VOLUME[0, 0] ** 2, within, settings)
-    assert set(moving) == {"shift_correlation", *(f"{name}_{shift}" for name in scan_job.SHIFTED for shift in (0, 2))}
+    """The brain has two voxels to spare on every side; 3 push a part of it out, so nothing is compared."""
+    settings = EvaluationConfig(shift=1, shifts=(0, 2, 3))
+    scan = torch.rand((8, 9, 10), generator=torch.Generator().manual_seed(6))
+    within = torch.zeros(scan.shape, dtype=torch.bool)
+    within[2:-2, 2:-2, 2:-2] = True
+    moving = scan_job._moved(lambda x: x**2, scan, scan**2, within, settings)
+    names = (*scan_job.SHIFTED, "lost")
+    assert set(moving) == {"shift_correlation", *(f"{name}_{shift}" for name in names for shift in (0, 2, 3))}
+    assert [moving[f"lost_{shift}"] for shift in (0, 2)] == [0, 0]
+    assert moving["lost_3"] == pytest.approx(1 - 3 * 4 * 5 / (4 * 5 * 6))
+    assert all(math.isnan(moving[f"{name}_3"]) for name in scan_job.SHIFTED)
+    assert math.isnan(scan_job._moved(lambda x: x, scan, scan, within, EvaluationConfig(shift=3))["shift_correlation"])
     for name in ("shift_correlation", "correlation_0", "correlation_2", "cosine_2", "in_place_0"):
         assert moving[name] == pytest.approx(1), name
     assert moving["in_place_2"] < 0.9
-    values = VOLUME[0, 0] ** 2
-    stays = scan_job._moved(lambda _: values, VOLUME[0, 0], values, within, settings)
+    values = scan**2
+    stays = scan_job._moved(lambda _: values, scan, values, within, settings)
     assert stays["correlation_2"] == stays["in_place_2"] == moving["in_place_2"]
-    assert scan_job._moved(lambda x: x, VOLUME[0, 0], values, within, EvaluationConfig()) == {}
+    assert scan_job._moved(lambda x: x, scan, values, within, EvaluationConfig()) == {}

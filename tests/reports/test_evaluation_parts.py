@@ -148,6 +148,7 @@ def test_maps_that_move_with_the_scan_stand_first_with_a_column_per_shift(tmp_pa
     assert [column.title for column in part.tables[0].columns] == ["Map", "0 voxels", "4 voxels"]
     assert cells(part) == [["LRP β=0", "1.00", "0.80"], ["DeepLIFT", "1.00", "0.60"]]
     assert part.tables[0].caption.startswith("Mean correlation over 7 participants.")
+    assert "n/a: more than 0.1 % of the brain leaves the volume" in part.tables[0].caption
     own = tables()["shift_curve"]
     axes = draw_shift_curves(own.assign(title=own["map"]).sort_values(["map", "shift"])).axes
     for ax, fall in zip(axes, (0.1, 0.05), strict=True):
@@ -160,6 +161,21 @@ def test_maps_that_move_with_the_scan_stand_first_with_a_column_per_shift(tmp_pa
     assert [one.name for one in draw_shifts(material)] == ["shift_curve.svg"]
     alone = SimpleNamespace(run=run_of(shift_curve=own[own["shift"] == 4]), gallery=gallery.Gallery(tmp_path))
     assert draw_shifts(alone) == ()
+    cut = own.assign(correlation=own["correlation"].where(own["shift"] == 0))
+    assert draw_shifts(SimpleNamespace(run=run_of(shift_curve=cut), gallery=gallery.Gallery(tmp_path))) == ()
+
+
+@pytest.mark.parametrize(
+    ("known", "first"), [((0, 4), ["LRP β=0", "1.00", "0.80", "n/a"]), ((), ["DeepLIFT", *["n/a"] * 3])]
+)
+def test_shifts_without_a_value_are_not_available_and_do_not_decide_the_order(known, first) -> None:
+    own = tables()["shift_curve"]
+    own = pd.concat([own, own[own["shift"] == 4].assign(shift=8)])
+    own["correlation"] = own["correlation"].where(own["shift"].isin(known))
+    own["n_participants"] = own["n_participants"].where(own["shift"].isin(known), 0)
+    part = _part(run_of(shift_curve=own), SHOWN["shift_curve"], shown_of_all()[SHOWN["shift_curve"]])
+    assert cells(part)[0] == first
+    assert part.tables[0].caption.startswith("Mean correlation over at most 7 ") == (len(known) > 0)
 
 
 def test_claims_that_do_not_hold_come_first_and_all_are_counted() -> None:

@@ -234,8 +234,13 @@ def test_a_curve_of_shifts_is_a_table_on_the_page_and_goes_with_its_setting(run,
     require_as_declared(layout, SHIFT_CURVE_TABLE)
     table = SHIFT_CURVE_TABLE.read(layout).set_index("shift")
     assert table.index.tolist() == [0, 2, 3]
-    assert table.loc[0, ["correlation", "cosine", "in_place"]].tolist() == pytest.approx([1, 1, 1])
-    assert (table.loc[[2, 3], "correlation"] < 1).all()
+    assert set(table["cohort"]) == {"run"}
+    assert table.loc[0, ["correlation", "cosine", "in_place", "lost"]].tolist() == pytest.approx([1, 1, 1, 0])
+    assert table["lost"].is_monotonic_increasing
+    some = table["n_participants"] > 0
+    assert (table.loc[some, "correlation"] <= 1 + 1e-9).all()
+    assert (table.loc[table["lost"] > 0.001, "note"].str.contains("leaves the volume")).all()
+    assert table.loc[~some, "correlation"].isna().all()
     assert not (table["correlation_low"] > table["correlation"]).any()
     assert main(["report", str(copy)]) == 0
     page = "".join(path.read_text() for path in (*copy.glob("*.html"), *copy.glob("pages/*.html")))

@@ -73,7 +73,7 @@ class Part:
     usual, any_task, several_images, trains, last, at_stages : bool
         Whether it is asked by default; defined for several classes and for numbers too; defined for networks that see
         several images; trains networks with the recipe of the run; done after the others, since it may find nothing to
-        do; asks methods at stages of its own, with a row that says so where one is not defined.
+        do; asks inherent maps of hybrids at stages of its own, with a row that says so where they are not defined.
     """
 
     name: str

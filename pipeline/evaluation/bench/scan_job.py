@@ -31,7 +31,7 @@ from heatlas.pipeline.evaluation.nulls.networks import NO_NETWORK, REAL, randomi
 from heatlas.pipeline.evaluation.scores.boxes import attended_box, boxes_of
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, MASKED, Faithfulness
 from heatlas.pipeline.evaluation.scores.map_scores import score_map
-from heatlas.pipeline.evaluation.scores.stability import Explain, shift_correlation, shift_likeness
+from heatlas.pipeline.evaluation.scores.stability import Explain, lost_share, shift_correlation, shift_likeness
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.networks import Network
 from heatlas.pipeline.models.device import chosen_device
@@ -65,7 +65,8 @@ SHIFTED = {
     "cosine": "The same as a cosine, as in the source",
     "in_place": "Correlation that the map would have if it stayed in its place: of the map with itself, moved back",
 }
-"""How like maps of moved scans are, by shift (``[evaluation] shifts``); columns ``correlation_4`` of the unit."""
+"""How like maps of moved scans are, by shift (``[evaluation] shifts``); columns ``correlation_4`` of the unit, beside
+``lost_4``, the share of the brain that leaves the volume."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[O
 def _moved(
     again: Explain, volume: Tensor, values: Tensor, within: Tensor, settings: EvaluationConfig
 ) -> dict[str, float]:  # fmt: skip
-    """Whether a map moves with its scan: ``shift_correlation``, and `SHIFTED` of every further shift."""
+    """Whether a map moves with its scan: ``shift_correlation``; `SHIFTED` and what is lost of every further shift."""
     found = {}
     if settings.shift:
         found["shift_correlation"] = shift_correlation(again, volume, values, within, settings.shift)
@@ -238,6 +239,7 @@ def _moved(
         stays = shift_correlation(lambda _: values, volume, values, within, shift)
         likeness = (*shift_likeness(again, volume, values, within, shift), stays)
         found |= {f"{name}_{shift}": one for name, one in zip(SHIFTED, likeness, strict=True)}
+        found[f"lost_{shift}"] = lost_share(within, shift)
     return found
 
 

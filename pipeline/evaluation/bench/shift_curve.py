@@ -1,7 +1,8 @@
 """``shift_curve.tsv``: whether maps move with a scan, by how far it is moved (``[evaluation] shifts``).
 
 A map of a network that does not depend on where the scan lies has 1 at every shift; that of a transformer falls between
-multiples of its patch. Registration leaves voxels of doubt, so a steep fall says how far a map depends on them.
+multiples of its patch. Registration is not exact. The curve says how much a map changes if it errs by some voxels.
+No map is compared with that of a scan of which more than `LOST` of the brain leaves the volume.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from heatlas.pipeline.evaluation.bench.scan_job import SHIFTED
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls.networks import REAL
 from heatlas.pipeline.evaluation.scores.intervals import DRAWS, participant_interval
-from heatlas.pipeline.run.columns import described
+from heatlas.pipeline.evaluation.scores.stability import LOST
+from heatlas.pipeline.run.columns import Form, described
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.work.jobs import Outcome
 
@@ -34,15 +36,20 @@ SHIFT_CURVE_TABLE = Table(
             name: meaning
             for measure, text in SHIFTED.items()
             for name, meaning in (
-                (measure, f"{text}. Mean of both directions and over participants"),
+                (measure, f"{text}. Mean of both directions and over participants; see note"),
                 (f"{measure}_low", f"Lower bound of the 95 % bootstrap interval of {measure} over participants"),
                 (f"{measure}_high", "Upper bound"),
             )
         },
-        "n_participants": "Participants whose maps were all finite and not even",
+        "n_participants": "Participants whose maps were all finite and not even, and whose brain stays in the volume",
+        "lost": "Share of the voxels of the brain that leave the volume when the scan is moved, forward or back, "
+        "whichever is more. Mean over participants",
+        "note": f"How many participants have no value because more than {100 * LOST:g} % of their brain leaves the "
+        "volume; n/a if none",
     },
     "map and shift", "Do maps move with a scan that is moved?", stage="evaluation",
     filled=("cohort", "map", "shift", "n_participants"),
+    forms={"map": Form.CODE},  # methods may be named on the command line, which the settings of the run do not know
 )  # fmt: skip
 
 
@@ -52,19 +59,37 @@ def shift_curve(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
     made: list[list[object]] = []
     for name, own in rows.scores[rows.scores["network"] == REAL].groupby("map", sort=False):
         for shift in sorted(cohort.config.evaluation.shifts):
-            columns = [f"{measure}_{shift}" for measure in SHIFTED]
-            if not {*columns} <= {*own.columns}:
+            columns, gone = [f"{measure}_{shift}" for measure in SHIFTED], f"lost_{shift}"
+            if not {*columns, gone} <= {*own.columns}:
                 continue
-            known = own.dropna(subset=columns)
+            asked, known = own.dropna(subset=[gone]), own.dropna(subset=columns)
+            lost = asked.groupby(asked["scan_id"].map(person))[gone].agg(["mean", "min"])
+            if not len(lost):
+                continue
             means = known.groupby(known["scan_id"].map(person))[columns].mean()
-            if not len(means):
-                continue
             cells: list[object] = []
-            for column in columns:
+            for column in columns if len(means) else ():
                 values = means[column].to_numpy(float)
                 cells += [values.mean(), *participant_interval((values,), np.mean, DRAWS, cohort.config.seed)]
-            made.append([cohort.name, name, rows.methods.get(str(name)), shift, *cells, len(means)])
+            cells = cells or [np.nan] * (3 * len(columns))
+            cells += [len(means), lost["mean"].mean(), _note(int((lost["min"] > LOST).sum()), len(lost))]
+            made.append([cohort.name, name, rows.methods.get(str(name)), shift, *cells])
     return SHIFT_CURVE_TABLE.frame(made)
+
+
+def _note(out: int, of: int) -> str | None:
+    """Why people have no value.
+
+    Examples
+    --------
+    >>> _note(2, 12)
+    '2 of 12 participants have no value: more than 0.1 % of the brain leaves the volume'
+    """
+    return (
+        f"{out} of {of} participants have no value: more than {100 * LOST:g} % of the brain leaves the volume"
+        if out
+        else None
+    )
 
 
 def write_shift_curve(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:

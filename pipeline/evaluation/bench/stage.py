@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.atlases.labels import Atlas
+from heatlas.pipeline.attribution.inherent.contributions import Inherent
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
@@ -26,6 +27,7 @@ from heatlas.pipeline.evaluation.nulls.networks import shuffled_jobs
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.explaining.requested import explanations_of_run
 from heatlas.pipeline.explaining.scan_jobs import require_all_defined
+from heatlas.pipeline.models.families.probes.backbone import conventional_stem
 from heatlas.pipeline.models.families.registry import build_network, is_given
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
@@ -114,7 +116,7 @@ class Bench:
         if asked and all(part.run for part in asked):  # the verdicts of an earlier call stay
             return Evaluated(EVALUATION_TABLE.frame(), VERDICTS_TABLE.frame(), tuple(outcomes))
         evaluation, marked = [], []
-        for cohort, extent in cohorts:
+        for cohort, extent in with_shifts_of_first(cohorts):
             explanations = self.explanations(cohort.config)
             cohort, rows, judged = judged_rows(cohort, explanations, extent, self.executor, self.digests)
             outcomes += judged
@@ -134,15 +136,19 @@ class Bench:
         return Evaluated(evaluation, verdicts, tuple(outcomes))
 
     def _require_defined(self) -> None:
-        """Refuse methods that are not defined for the network, before anything is planted or trained."""
-        if all(part.at_stages for part in self.request.parts):
-            return
+        """Refuse methods that are not defined for the network, before anything is planted or trained.
+
+        Inherent maps of hybrids, which are not defined at the input, may be asked by parts with stages of their own.
+        """
         explanations, spec = self.explanations(self.config), configured_input(self.config)
         conditional = [asked for asked in explanations if hasattr(asked.entry.record, "require")]
         if conditional:
             network = build_network(
                 self.config.model, spec.shape, len(task_of(self.config.cohort).outputs), spec.channels
             ).eval()
+            parts = self.request.parts
+            if parts and all(part.at_stages for part in parts) and conventional_stem(network) is not None:
+                conditional = [asked for asked in conditional if asked.entry.name != Inherent.name]
             require_all_defined(network, spec, PackedAtlas.of(self.atlas), conditional)
 
     def explanations(self, config: Config) -> tuple[Explanation, ...]:
@@ -196,6 +202,16 @@ class Bench:
         outcomes = trained(self.layout, jobs, self.executor, "training on shuffled labels")
         failed = frozenset(one.job.outputs["weights"] for one in outcomes if not one.ok)
         return dataclasses.replace(cohort, untrained=failed), outcomes
+
+
+def with_shifts_of_first(cohorts: Sequence[tuple[JudgedCohort, Extent]]) -> list[tuple[JudgedCohort, Extent]]:
+    """Cohorts of which the first alone has maps of moved scans for ``shift_curve.tsv``, which has no other."""
+    made = list(cohorts[:1])
+    for cohort, extent in cohorts[1:]:
+        evaluation = dataclasses.replace(cohort.config.evaluation, shifts=())
+        config = dataclasses.replace(cohort.config, evaluation=evaluation)
+        made.append((dataclasses.replace(cohort, config=config), extent))
+    return made
 
 
 def with_earlier(path: Path, made: pd.DataFrame) -> pd.DataFrame:

@@ -57,8 +57,8 @@ FAITHFUL_COLUMNS = (
     }
     | {
         "shift_correlation": "Correlation over the voxels of the brain of a map with that of the scan moved along the "
-        "diagonal, moved back ([evaluation] shift); 1 where maps move with scans. Mean over the scans in which "
-        "faithfulness was measured"
+        "diagonal, moved back ([evaluation] shift); 1 where maps move with scans; n/a where more than 0.1 % of the "
+        "brain leaves the volume. Mean over the scans in which faithfulness was measured"
     }
     | {name: f"{text}. Mean over positive scans, by the true network" for name, text in BOXED.items()}
     | {

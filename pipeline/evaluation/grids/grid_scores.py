@@ -27,8 +27,8 @@ LARGEST = 0.025
 GRID_COLUMNS: Mapping[str, str] = {
     "setting": "GridPG, DiFull or DiPart",
     "method": "Name of the method, with its settings",
-    "stage": "Stage of the network at which it was asked; 0 is the input, or a layer inside of the first stage: the "
-    "tokens, or of a hybrid a stage of its stem (stem=1, ...)",
+    "stage": "Stage of the network at which it was asked. 0 is the input or a layer inside of the first stage: the "
+    "tokens, or the stage of the stem that the method names (stem=1)",
     "depth": "How deep the stage lies, from 0 (the input) to 1 (the last stage with places)",
     "kind": "needle, pair or corner",
     "grid": "Number of the grid; n/a in the row of a method that is not defined",

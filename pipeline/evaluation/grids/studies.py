@@ -31,8 +31,8 @@ from heatlas.pipeline.evaluation.grids.grid_scores import GridMethod
 from heatlas.pipeline.evaluation.grids.layout import Shape
 from heatlas.pipeline.explaining.explanation import Explanation
 from heatlas.pipeline.models.contract import StagedModel
-from heatlas.pipeline.models.dynamic.explanation_mode import dynamic_layers
-from heatlas.pipeline.models.families.probes.backbone import Backbone
+from heatlas.pipeline.models.families.probes.backbone import conventional_stem
+from heatlas.pipeline.models.graph.tracing import is_piecewise_linear
 from heatlas.pipeline.run.config.grids import GridsConfig
 
 DEFAULTS = GridsConfig()
@@ -48,7 +48,7 @@ LEFT_OUT = (
 FROM_AIR = "integrated-gradients from=air"
 """Integrated gradients at a stage from the features of air, as `heatlas explain` computes them."""
 IN_STEM = "stem="
-"""In names of inherent maps of hybrids: asked after so many stages of the conventional stem."""
+"""In names of inherent maps of hybrids: asked after so many stages of the piecewise linear stem."""
 SMOOTHED = ("input-x-gradient", "integrated-gradients")
 
 
@@ -88,13 +88,14 @@ def asked_at(one: Explanation, model: nn.Module, every: bool) -> tuple[Depth, ..
 
 
 def stem_depths(model: StagedModel) -> tuple[Depth, ...]:
-    """Boundaries inside of the conventional stem of a hybrid, between its stages; none for any other network.
+    """Boundaries inside of the piecewise linear stem of a hybrid, between its stages; none for any other network.
 
     Behind the stem a hybrid (Böhle 2024, section 5.2.4) is one linear map of its features. Asked farther back, layers
-    of the stem belong to what is explained: with ReLUs they are piecewise linear, up to their constants.
+    of the stem belong to what is explained. Gradient times features is their contribution, up to constants, only if
+    they are piecewise linear (`is_piecewise_linear`). A stem with softmax, GELU or gates has no depths.
     """
-    stem = model.stages[0]
-    if not isinstance(stem, Backbone) or stem.is_dynamic or not dynamic_layers(model):
+    stem = conventional_stem(model)
+    if stem is None or not is_piecewise_linear(stem):
         return ()
     last = last_spatial_stage(model)
     return tuple(Depth(f"stages.0.{place - 1}", place / len(stem) / last) for place in range(1, len(stem)))

@@ -24,6 +24,9 @@ Explain = Callable[[Tensor], Tensor]
 
 RADIUS = 0.02
 """Largest change of a voxel, in volumes scaled to [0, 1] (captum's default)."""
+LOST = 0.001
+"""Share of the brain that a shift may push out of the volume. Above it maps differ because the network sees a cut
+brain, whatever it knows of places, and nothing is compared."""
 
 
 def max_sensitivity(
@@ -73,7 +76,9 @@ def shift_likeness(
     """How like a map is to that of the scan moved along the diagonal, moved back: correlation, and cosine.
 
     1 if maps move with scans. Mean of both directions. What leaves the grid is lost, and air comes in from the other
-    side. The source (Parchami-Araghi et al. 2024, figure of ViTs) has the cosine.
+    side; nothing is compared if that is more than `LOST` of the brain. A value below 1 need not be of the network's
+    places: at a face of the grid it also loses what layers compute beyond the brain. The source (Parchami-Araghi et al.
+    2024, figure of ViTs) has the cosine.
 
     Parameters
     ----------
@@ -88,8 +93,11 @@ def shift_likeness(
     Returns
     -------
     tuple of float
-        NaN where a map of a moved scan is not finite, or is even everywhere (correlation) or 0 (cosine).
+        NaN where more than `LOST` of the brain leaves the grid, or a map of a moved scan is not finite, or is even
+        everywhere (correlation) or 0 (cosine).
     """
+    if lost_share(inside, shift) > LOST:
+        return math.nan, math.nan
     found = []
     for step in (shift, -shift):
         back = shifted(explain(shifted(volume, step)), -step)
@@ -100,6 +108,22 @@ def shift_likeness(
             (coherency(values[both].cpu().numpy(), back[both].cpu().numpy()), _cosine(values[both], back[both]))
         )
     return sum(one for one, _ in found) / 2, sum(one for _, one in found) / 2
+
+
+def lost_share(inside: Tensor, shift: int) -> float:
+    """Share of the voxels of `inside` that leave the volume when it is moved along the diagonal.
+
+    Forward or back, whichever is more; NaN if nothing is inside.
+
+    Examples
+    --------
+    >>> brain = torch.tensor([False, True, True, True, True, False, False])
+    >>> [lost_share(brain, shift) for shift in (0, 1, 2, 7)]
+    [0.0, 0.0, 0.25, 1.0]
+    """
+    whole = int(inside.sum())
+    stays = min(int(shifted(inside, step).sum()) for step in (shift, -shift))
+    return 1 - stays / whole if whole else math.nan
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

@@ -130,6 +130,24 @@ def trace(model: nn.Module) -> Program:
     return Program(operations, sources[0].name, results[0].name, module, constants)
 
 
+def is_piecewise_linear(model: nn.Module) -> bool:
+    """Whether all operations are convolutions, linear layers, ReLUs, batch norms, poolings, and sums of these.
+
+    Products of two values, softmax, smooth activations and other norms are none; nor is what cannot be traced.
+
+    Examples
+    --------
+    >>> is_piecewise_linear(nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU())), is_piecewise_linear(nn.Sequential(nn.GELU()))
+    (True, False)
+    """
+    try:
+        program = trace(model)
+    except UsageError:
+        return False
+    asked = (one for one in program.operations if one.value not in program.constants)
+    return all(isinstance(one.module, (*KNOWN, nn.LeakyReLU, nn.ConstantPad3d, Sum, Concatenate)) for one in asked)
+
+
 def _operation(node: fx.Node, modules: dict[str, nn.Module], constants: frozenset[str]) -> Operation:
     tensors = tuple(argument.name for argument in node.all_input_nodes)
     if node.op == "call_module":

@@ -46,6 +46,12 @@ class Backbone(nn.Sequential):
         return self
 
 
+def conventional_stem(model: StagedModel) -> Backbone | None:
+    """The stem of a hybrid: a conventional backbone below dynamic linear layers. None for any other network."""
+    stem = model.stages[0]
+    return stem if isinstance(stem, Backbone) and not stem.is_dynamic and dynamic_layers(model) else None
+
+
 def features_of_stages(network: StagedModel, volumes: Tensor) -> list[Tensor]:
     """What each stage but the last gives, without gradients, as long as it has voxels."""
     found: list[Tensor] = []
