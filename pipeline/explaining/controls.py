@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from heatlas.pipeline.cohort.people.annotated import training_part
 from heatlas.pipeline.cohort.people.persons import same_person
-from heatlas.pipeline.cohort.people.splits import Split, few_people
+from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.explaining.networks import Control, MeanControls, ReferenceScan
@@ -139,12 +140,8 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
 
 def _learned_from(split: Split, scans: Sequence[Scan], config: Config) -> Split:
     """The split with the people whom networks learned from, where ``training.participants`` takes a share of them."""
-    if config.training.participants == 1:
-        return split
-    number = task_of(config.cohort).is_number
-    labels = {scan.participant_id: None if number else scan.label for scan in scans if scan.label is not None}
-    share, seed = config.training.participants, config.seed
-    return Split(tuple(few_people(fold, labels, share, seed) for fold in split.folds))
+    labelled = [scan for scan in scans if scan.label is not None]
+    return Split(tuple(training_part(config, fold, labelled) for fold in split.folds))
 
 
 def mean_controls(bundle: Bundle) -> MeanControls:

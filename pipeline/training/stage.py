@@ -13,8 +13,9 @@ from typing import Any
 import pandas as pd
 import torch
 
+from heatlas.pipeline.cohort.people.annotated import training_part
 from heatlas.pipeline.cohort.people.persons import name_of_person
-from heatlas.pipeline.cohort.people.splits import Fold, Split, few_people, require_disjoint, require_labels
+from heatlas.pipeline.cohort.people.splits import Fold, Split, require_disjoint, require_labels
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.contract import StagedModel
@@ -244,10 +245,7 @@ def fold_job(
     prefix : str
         Prefix of the unit's name, for several networks per fold.
     """
-    if config.training.participants < 1:
-        number = task_of(config.cohort).is_number
-        labels = {scan.participant_id: None if number else scan.label for scan in scans}
-        fold = few_people(fold, labels, config.training.participants, config.seed)
+    fold = training_part(config, fold, scans)
     members = {*fold.train, *fold.validation, *fold.test}
     own = tuple(scan for scan in scans if scan.participant_id in members)
     names: list[str | int] = [STAGE, fold.index]

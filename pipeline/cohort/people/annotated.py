@@ -1,4 +1,4 @@
-"""Whose maps are guided: a share of the training participants."""
+"""Who trains, and whose maps are guided: shares of the training participants."""
 
 from __future__ import annotations
 
