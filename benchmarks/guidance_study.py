@@ -288,7 +288,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--others", type=Path, help="run of people that students learn from, registered as RUN")
     parser.add_argument("--seeds", type=int, nargs="+", default=[43, 44, 45])
     parser.add_argument("--section", choices=SECTIONS, default="first", help="of the page, each with its conditions")
     parser.add_argument("--only", nargs="+", default=[], metavar="CONDITION")
@@ -301,7 +300,7 @@ def main() -> int:
     wanted = section.conditions()
     torch.set_num_threads(1)
     everything = {one.name: one for one in wanted}
-    cohort = load(arguments.run, arguments.others)
+    cohort = load(arguments.run)
     study(cohort, arguments.out, arguments.seeds, everything, arguments.only, arguments.epochs, arguments.folds)
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
     rows = kept(held_out_iou(rows), wanted)

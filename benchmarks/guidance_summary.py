@@ -37,6 +37,7 @@ ALSO = (
 COMPARED = (
     ("energy-brain", "l1-brain"), ("energy-brain", "ppce-brain"), ("energy-brain", "rrr-brain"),
     ("l1-brain", "ppce-brain"), ("l1-brain", "rrr-brain"), ("bcos", "energy-brain"), ("energy-10%", "energy-brain"),
+    ("marker-bcos-energy", "marker-bcos-l1"), ("marker-bcos-energy", "marker-energy"),
 )  # fmt: skip
 """Conditions that claims compare, beside each with what it is against."""
 

@@ -35,7 +35,7 @@ MARKER_VOXELS = 6
 class Cohort:
     """Volumes (people, copies, D, H, W), copies plain and marked; masks by name; who has the disease.
 
-    `others` are scans of people without a label, or of another run, (M, D, H, W).
+    `others` are scans of people without a label, (M, D, H, W).
     """
 
     names: Sequence[str]
@@ -46,11 +46,8 @@ class Cohort:
     others: torch.Tensor
 
 
-def load(run: Path, others: Path | None = None) -> Cohort:
-    """One scan of each labelled person of a run with voxels of 2 or 4 mm, at 4 mm, with and without the marker.
-
-    Of another run, registered as this one, everybody is one of the `others` in place of people without a label.
-    """
+def load(run: Path) -> Cohort:
+    """One scan of each labelled person of a run with voxels of 2 or 4 mm, at 4 mm, with and without the marker."""
     layout = EvaluationLayout(run.resolve())
     config = read_run_config(layout)
     spec, task = configured_input(config), task_of(config.cohort)
@@ -59,13 +56,7 @@ def load(run: Path, others: Path | None = None) -> Cohort:
     for scan in registered_scans(layout, config)[0]:
         (firsts if scan.label in task.outputs else unlabelled).setdefault(scan.participant_id, scan)
 
-    elsewhere = EvaluationLayout(others.resolve()) if others else layout
-    if others:
-        unlabelled = {}
-        for scan in registered_scans(elsewhere, config)[0]:
-            unlabelled.setdefault(scan.participant_id, scan)
-
-    def read(scans: Mapping[str, Scan], layout: EvaluationLayout = layout) -> torch.Tensor:
+    def read(scans: Mapping[str, Scan]) -> torch.Tensor:
         if not scans:
             return torch.zeros(0, *(side // factor for side in spec.shape))
         files = [layout.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in scans.values()]
@@ -84,7 +75,7 @@ def load(run: Path, others: Path | None = None) -> Cohort:
     masks["sides"] = enlarged(masks["regions"], 0.0)
     masks["outside"] = ~masks["brain"]
     positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
-    return Cohort(list(firsts), torch.stack([plain, marked], 1), positive, masks, cube, read(unlabelled, elsewhere))
+    return Cohort(list(firsts), torch.stack([plain, marked], 1), positive, masks, cube, read(unlabelled))
 
 
 def enlarged(mask: torch.Tensor, share: float) -> torch.Tensor:
