@@ -68,7 +68,7 @@ PREFACE = """\
 The networks of the first section, trained anew on another machine (other rounding), by
 `python benchmarks/patients_cams.py`. As in the source: the true class is explained, a map becomes a mask by its range,
 what is hidden is air; in per cent. Founding networks have 64 channels and maps of the last features. Everybody is asked
-of the fast methods; Opti-CAM, Score-CAM, Ablation-CAM, curves and AOPC are of the first six of each fold by name, and
+of the fast methods; Opti-CAM, Score-CAM, Ablation-CAM, curves and AOPC are of the first four of each fold by name, and
 max-sensitivity of the first. Opti-CAM makes maps of the people of a fold and class at once, as the source times
 batches of eight; its seconds are shares of that. Seconds are of a core that others used too. All took
 {minutes} minutes of a core.
@@ -268,7 +268,7 @@ def main() -> int:
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--methods", nargs="+", default=[*CAMS, FAKE, INSIDE, *VARIANTS])
     parser.add_argument("--people", type=int, default=0, help="first of each fold, who are asked; 0 for all")
-    parser.add_argument("--whole", type=int, default=6, help="first of each fold, with curves and AOPC")
+    parser.add_argument("--whole", type=int, default=4, help="first of each fold, with curves and AOPC")
     parser.add_argument("--sensitive", type=int, default=1, help="first of each fold, with max-sensitivity")
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
