@@ -66,7 +66,7 @@ over people and in every seed. Otherwise what is asked of them stays open. Smoot
 one, as the source recommends, as in A14. A12: Grad-CAM at an input of one channel is the image or nothing, so LayerCAM
 stands for CAM methods; worse than an even map: its share lies below chance. In this table that is a difference below
 0. {minutes}"""
-MINUTES_UNNORMED = "MINUTES"
+MINUTES_UNNORMED = "All took 25 minutes of a core that others used too."
 
 
 def verdict(each: Sequence[float], low: float, high: float, near: bool) -> str:

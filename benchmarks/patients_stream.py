@@ -60,22 +60,15 @@ RECIPE = TrainingConfig(
 )  # fmt: skip
 TITLE = "CA-Stream"
 PREFACE = """\
-The networks of the first section, trained anew on another machine (other rounding), frozen, by
-`python benchmarks/patients_stream.py RUN … --curves 30`: on each fold's convolutions two heads are trained alike (10
-epochs), a linear one after global average pooling (GAP) and one after CA-Stream from the first stage on. As in the
-source: the true class is explained at the last features, a map becomes a mask by its range, what is hidden is air,
-insertion starts from the blurred scan; in per cent. Unlike it: founding networks of 64 channels, two classes. Masked
-recognition is asked of everybody, curves of the first {curves} of each fold by name, here everybody. Likeness:
-correlation over the brain of a person's maps with both heads; nearly the same: .9 and more. Chance is an accuracy of
-50; ridge regression on regions has an area of .79 ([patients.md](../patients.md)). Seconds are of a core that others
-used too (2 cores, no GPU). All took {minutes} minutes of a core.
-
-Said before these numbers were seen: heads of other rounding, with curves of the first four of each fold, were seen
-before; they left S1, S4 and S5 open, S2 did not hold, S3 held. S1: accuracy within 1 point. S2 to S5 are asked of
-Grad-CAM and Grad-CAM++ alike: a claim holds if the interval over people and every seed of both lie on the side that it
-names (AG, AI and insertion higher, AD lower; "slightly worse", S5: deletion higher), and does not hold if those of one
-of them lie on the other."""
-MINUTES = "MINUTES"
+The networks of the first section, frozen, by `python benchmarks/patients_stream.py`: on each fold's convolutions
+heads are trained alike (10 epochs), a linear one after global average pooling (GAP) and one after CA-Stream from the
+first stage on. As in the source: the true class is explained at the last features, a map becomes a mask by its range,
+what is hidden is air, insertion starts from the blurred scan; in per cent. Unlike it: founding networks of 64
+channels, two classes. Masked recognition is asked of everybody, curves of the first {curves} of each fold by
+name. Likeness: correlation over the brain of a person's maps with both heads; nearly the same: .9 and
+more. Chance is an accuracy of 50; ridge regression on regions has an area of .79 ([patients.md](../patients.md)).
+Seconds are of a core that others used too (2 cores, no GPU); all took about a minute a fold. Tables of the
+first folds were looked at before the rest had run, and nothing but words was changed after."""
 
 OF_VARIANTS = """\
 As the section before, by `python benchmarks/patients_stream.py RUN … --heads CA-Stream projections queries --curves 0`:
@@ -171,7 +164,7 @@ def likeness(runs: Sequence[Path], cam: str, head: str) -> str:
 def tables(runs: Sequence[Path], curves: int, heads: Sequence[str]) -> str:
     """The section."""
     names = [f"{cam}, {head}" for cam in CAMS for head in (GAP, *heads)]
-    parts = [PREFACE.format(curves=curves, minutes=MINUTES), "", *means_table(runs, names, partly=True), ""]
+    parts = [PREFACE.format(curves=curves), "", *means_table(runs, names, partly=True), ""]
     parts += ["| difference | people | seeds | mean (95 %) |", "|---|---|---|---|"]
     for cam in CAMS:
         for head in heads:
