@@ -19,10 +19,15 @@ CAMS = ("grad-cam", "score-cam")
 PLAIN = ("gradient", "guided-backpropagation", "input-x-gradient", "grad-cam")
 NORMS = ("batch", "layer", "position", "instance")
 NEEDLES = {"evaluation": {"grids": {"kinds": ["needle"]}}}
+SOME = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 4}}}
 FURTHER = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 6}}}
-"""Three grids for each class and fold, of all maps."""
+"""Two and three grids for each class and fold, of maps that cost much."""
 MANY = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 8}}}
 """Grids of own maps alone, which cost little."""
+SOURCE_LRP = ["lrp:rules=composite", "lrp:gamma=0.25", "lrp:bias=true"]
+"""As in the source; grids ask it beside others."""
+FEW_SAMPLES = ["lime:segments=40", "lime:samples=200"]
+"""Of a grid of four brains."""
 DISTANCES = ("mse", "mae", "intersection")
 """Of readable gradients, beside the cosine."""
 WEIGHTS = ("weight 0.001", "weight 0.1", "weight 10")
@@ -225,6 +230,26 @@ def probe_recipes(
     ]
 
 
+def loss_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
+    """All heads; linear ones, with which the source varies the loss, with all that it asks of them, LIME by itself."""
+    found: list[Recipe] = []
+    for one in probe_recipes(work, seed):
+        body, head, loss = one.name.split(", ")
+        if head != "linear":
+            found.append(one)
+            continue
+        plain = body == "founding"
+        settings = {**one.settings, **(SOME if plain else MANY)}
+        more = ("guided-backpropagation", "score-cam") if plain else ("score-cam",)
+        if plain:
+            settings["attribution"] = {"settings": SOURCE_LRP}
+        found.append(dataclasses.replace(one, settings=settings, methods=(*one.methods, *more)))
+        if plain:
+            settings = {**settings, "attribution": {"settings": FEW_SAMPLES}}
+            found.append(Recipe(f"LIME of {body}, {head}, {loss}", settings, ("lime",)))
+    return found
+
+
 def depth_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
     """Heads by binary cross-entropy, with which the source varies depth, on networks of the founding family."""
     return probe_recipes(work, seed, ("founding",), ("BCE",))
@@ -306,7 +331,7 @@ STUDIES = {
         "Networks that explain themselves, larger B", OWN_FURTHER, further_recipes, further_pairs, table="further.tsv"
     ),
     "tests": Study("Tests of own maps", TESTED, tested_recipes, tested_pairs, measures=TESTS, table="tests.tsv"),
-    "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
+    "probes": Study("Probes", PROBES, loss_recipes, probe_pairs, whole=6),
     "depth": Study("Probes, depth", DEPTH, depth_recipes, depth_pairs),
     "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
     "weights": Study(

@@ -68,12 +68,27 @@ PROBES = f"""\
 On each fold's frozen network, trained from the labels as in the first section (founding) or as `bcos-simple`, by
 `python benchmarks/patients_networks.py probes`: heads of one layer (linear) and, if asked, three (MLP, B-cos), ten
 epochs of cross-entropy (CE) or binary cross-entropy (BCE), as in the source. Unlike the source: backbones that know
-the labels, two classes; the first two of five folds of each seed.
+the labels, two classes. All five folds; the section "Probes, depth" has the first two.
 {GRIDS}
-For the first four people of each fold by name, inside the brain: Gini index and entropy (bits) of the positive values
-of the map of the true class, and the mean probability of that class while voxels are removed, the least important
-first, in per cent.
-Linear probes by CE of seed 43 were seen before the rest had run."""
+Here there are up to two grids for each class and fold of founding networks, four of B-cos ones. LIME, with 200 samples
+of 40 parts of a grid, is asked of heads by themselves. For the first six people of each fold by name, inside the brain:
+Gini index and entropy (bits) of the positive values of the map of the true class (LRP: ε, γ = .25 and zB, as in the
+source), and the mean probability of that class (softmax, with both losses) while voxels are removed, the least
+important first, in per cent; `of the whole`: divided by the probability of the whole scan.
+
+Said before numbers; an earlier section had two folds of other trainings, and had been seen: GridPG of LRP +3.6 points,
+of integrated gradients at the input -.15, of B-cos maps +.8, of Grad-CAM +2.7; entropy and Gini index alike with LRP of
+β = 0. Of LIME, Score-CAM, guided backpropagation and `of the whole`, nothing. BCE less CE, on one side where the
+interval over people and every seed lie there:
+
+- P1 to P4 (LRP γ = .25, integrated gradients, both at the input, LIME, and own maps of B-cos networks) and P14
+  (Score-CAM, both networks): GridPG above 0 holds. It does not hold below 0, or if it is within half a point of 0.
+- P5 holds if `correct` is above -2 points on founding networks, and does not if it is below.
+- P6 (input × gradient and guided backpropagation at the input, Grad-CAM at the last stage): it holds if one rises and
+  another falls, or if all three are within 2 points of 0; otherwise one kind of backbone cannot answer it.
+- P8 holds if with LRP and with B-cos maps entropy falls and the Gini index rises. It does not if with one of them both
+  go the other way, or are alike: within .2 bits and .012, a tenth of what the source found.
+- P13 holds if `least first, of the whole` is higher with LRP and with B-cos maps, and does not if one is lower."""
 DEPTH = f"""\
 As the section "Probes", by `python benchmarks/patients_networks.py depth`: heads of three layers less linear ones, by
 binary cross-entropy, with which the source varies depth, on the same frozen founding networks. Layers are 1 × 1 × 1

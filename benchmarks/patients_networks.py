@@ -90,7 +90,7 @@ def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe)
                 rest = ("insertion", "deletion") if place < study.curves else ()
                 scores, _ = masked(loaded, volume, volume[0, 0] != 0, target, name, rest)
                 row |= {f"{score}: {name}": value for score, value in scores.items() if score != "seconds"}
-            for asked in explanations if place < study.whole else ():
+            for asked in (one for one in explanations if place < study.whole and not one.entry.slow):
                 method = asked.build(context)
                 maps = attribute_all(loaded.model, volume, target, method, asked.stage_in(loaded.model), asked.start)
                 for name, one in zip(asked.names, maps, strict=True):
@@ -100,7 +100,10 @@ def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe)
 
 
 def shape(model: torch.nn.Module, volume: Tensor, target: int, values: Tensor) -> dict[str, float]:
-    """Sparsity of a map's positive values in the brain, and the mean probability while the least go first."""
+    """Sparsity of a map's positive values in the brain, and the mean probability while the least go first.
+
+    Also as share of the probability of the whole scan, which two losses set apart.
+    """
     brain = volume[0, 0] != 0
     if values.shape != brain.shape:
         return {}
@@ -108,7 +111,9 @@ def shape(model: torch.nn.Module, volume: Tensor, target: int, values: Tensor) -
     found = {"gini": gini(above[brain.numpy()]), "entropy": entropy(above[brain.numpy()])}
     score = lambda volumes: model(volumes).softmax(1)[:, target]  # noqa: E731
     curve = removal_curve(score, volume[0, 0], torch.zeros_like(volume[0, 0]), part_numbers(brain), -values, STEPS)
-    return found | {"least first": 100 * curve.area}
+    with torch.no_grad():
+        whole = float(score(volume))
+    return found | {"least first": 100 * curve.area, "least first, of the whole": 100 * curve.area / whole}
 
 
 def shares(cohort: JudgedCohort, found: Networks, recipe: Recipe, work: Workplace) -> pd.DataFrame:
