@@ -8,32 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pandas as pd
 from inherent_runs import Recipe, Workplace
 from inherent_search import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, bcos
+from patients_network_probes import FURTHER, MANY, Pair, depth_pairs, depth_recipes, loss_recipes, probe_pairs
 from patients_network_words import DEPTH, OF_ALONE, OF_WEIGHTS, OWN, OWN_FURTHER, PENALTY, PROBES, READABLE, TESTED
 from patients_own_maps import RIVALS, Measure, cascade, constants, drawn, removal
-from probes import BACKBONES, LOSSES, backbone_of, probes
 
-Pair = tuple[str, str, str, str, str]
-"""Claim, recipe and measure of the first side, and of the second: without a recipe a number, or empty for chance."""
 POSTHOC = ("gradient", "input-x-gradient", "integrated-gradients", "grad-cam")
 CAMS = ("grad-cam", "score-cam")
 PLAIN = ("gradient", "guided-backpropagation", "input-x-gradient", "grad-cam")
 NORMS = ("batch", "layer", "position", "instance")
 NEEDLES = {"evaluation": {"grids": {"kinds": ["needle"]}}}
-SOME = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 4}}}
-FURTHER = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 6}}}
-"""Two and three grids for each class and fold, of maps that cost much."""
-MANY = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 8}}}
-"""Grids of own maps alone, which cost little."""
-SOURCE_LRP = ["lrp:rules=composite", "lrp:gamma=0.25", "lrp:bias=true"]
-"""As in the source; grids ask it beside others."""
-FEW_SAMPLES = ["lime:segments=40", "lime:samples=200"]
-"""Of a grid of four brains."""
 DISTANCES = ("mse", "mae", "intersection")
 """Of readable gradients, beside the cosine."""
 WEIGHTS = ("weight 0.001", "weight 0.1", "weight 10")
 """Of readable gradients, beside 1, the usual one."""
 ALONE = "guided alone"
-TEN_EPOCHS = {"max_epochs": 10, "min_epochs": 10}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,68 +204,6 @@ def tested_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
         yield "K8", warmer, share, colder, share
         yield "K9", warmer, "correct", colder, "correct"
     yield "K10", "CoDA-S, penalty", share, coda, share
-
-
-def probe_recipes(
-    work: Workplace, seed: int, bodies: Sequence[str] = tuple(BACKBONES), losses: Sequence[str] = tuple(LOSSES)
-) -> Sequence[Recipe]:
-    """Heads and losses on the frozen networks of the founding family, then on B-cos networks."""
-    found = [one for name in bodies for one in probes(backbone_of(work, BACKBONES[name], seed), name)]
-    return [
-        dataclasses.replace(one, settings={**one.settings, "training": {**one.settings["training"], **TEN_EPOCHS}})
-        for one in found
-        if one.name.endswith(tuple(f", {loss}" for loss in losses))
-    ]
-
-
-def loss_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
-    """All heads; linear ones, with which the source varies the loss, with all that it asks of them, LIME by itself."""
-    found: list[Recipe] = []
-    for one in probe_recipes(work, seed):
-        body, head, loss = one.name.split(", ")
-        if head != "linear":
-            found.append(one)
-            continue
-        plain = body == "founding"
-        settings = {**one.settings, **(SOME if plain else MANY)}
-        more = ("guided-backpropagation", "score-cam") if plain else ("score-cam",)
-        if plain:
-            settings["attribution"] = {"settings": SOURCE_LRP}
-        found.append(dataclasses.replace(one, settings=settings, methods=(*one.methods, *more)))
-        if plain:
-            settings = {**settings, "attribution": {"settings": FEW_SAMPLES}}
-            found.append(Recipe(f"LIME of {body}, {head}, {loss}", settings, ("lime",)))
-    return found
-
-
-def depth_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
-    """Heads by binary cross-entropy, with which the source varies depth, on networks of the founding family."""
-    return probe_recipes(work, seed, ("founding",), ("BCE",))
-
-
-def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Binary cross-entropy less cross-entropy for each head."""
-    measures = rows.groupby("recipe")["measure"].unique()
-    for name in measures.index:
-        body, head, loss = name.split(", ")
-        other = f"{body}, {head}, CE"
-        if loss == "BCE" and other in measures:
-            for one in sorted(set(measures[name]) & set(measures[other])):
-                yield "BCE less CE", name, one, other, one
-
-
-def depth_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Deeper heads less linear ones, of the same loss on the same networks."""
-    measures = rows.groupby("recipe")["measure"].unique()
-    for name in measures.index:
-        body, head, loss = name.split(", ")
-        linear = f"{body}, linear, {loss}"
-        if head == "linear" or linear not in measures:
-            continue
-        for one in sorted(set(measures[name]) & set(measures[linear])):
-            if one.startswith(("share", "correct")):
-                grad_cam = "P12" if "grad-cam" in one else "P11" if head == "mlp-3" else "P10"
-                yield grad_cam, name, one, linear, one
 
 
 def of_gradients(name: str, **settings: object) -> Recipe:

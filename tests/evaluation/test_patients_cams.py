@@ -6,7 +6,7 @@ import types
 
 import numpy as np
 import pandas as pd
-import patients_network_studies
+import patients_network_probes
 import patients_networks
 import patients_planted
 import patients_stream
@@ -117,7 +117,7 @@ def test_lime_is_asked_of_linear_heads_by_themselves(monkeypatch):
             Recipe(name, {"attribution": {}}, ("grad-cam",)) for name in ("founding, linear, CE", "founding, mlp-3, CE")
         ]
 
-    monkeypatch.setattr(patients_network_studies, "probe_recipes", plain)
+    monkeypatch.setattr(patients_network_probes, "probe_recipes", plain)
     found = {one.name: one for one in STUDIES["probes"].recipes(None, 43)}
     assert list(found) == ["founding, linear, CE", "LIME of founding, linear, CE", "founding, mlp-3, CE"]
     assert "score-cam" in found["founding, linear, CE"].methods
