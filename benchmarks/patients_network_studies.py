@@ -8,8 +8,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pandas as pd
 from inherent_runs import Recipe, Workplace
 from inherent_search import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, bcos
-from patients_network_probes import FURTHER, MANY, Pair, depth_pairs, depth_recipes, loss_recipes, probe_pairs
-from patients_network_words import DEPTH, OF_ALONE, OF_WEIGHTS, OWN, OWN_FURTHER, PENALTY, PROBES, READABLE, TESTED
+from patients_network_probes import (
+    FURTHER,
+    MANY,
+    Pair,
+    depth_pairs,
+    depth_recipes,
+    loss_recipes,
+    probe_pairs,
+    probe_recipes,
+)
+from patients_network_words import (
+    DEPTH,
+    OF_ALONE,
+    OF_LOSSES,
+    OF_WEIGHTS,
+    OWN,
+    OWN_FURTHER,
+    PENALTY,
+    PROBES,
+    READABLE,
+    TESTED,
+)
 from patients_own_maps import RIVALS, Measure, cascade, constants, drawn, removal
 
 POSTHOC = ("gradient", "input-x-gradient", "integrated-gradients", "grad-cam")
@@ -257,7 +277,8 @@ STUDIES = {
         "Networks that explain themselves, larger B", OWN_FURTHER, further_recipes, further_pairs, table="further.tsv"
     ),
     "tests": Study("Tests of own maps", TESTED, tested_recipes, tested_pairs, measures=TESTS, table="tests.tsv"),
-    "probes": Study("Probes", PROBES, loss_recipes, probe_pairs, whole=6),
+    "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
+    "losses": Study("Probes, losses", OF_LOSSES, loss_recipes, probe_pairs, whole=6, table="losses.tsv"),
     "depth": Study("Probes, depth", DEPTH, depth_recipes, depth_pairs),
     "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
     "weights": Study(
