@@ -85,12 +85,12 @@ Here there are up to two grids for each class and fold of founding networks, fou
 of 40 parts of a grid, is asked of heads by themselves. For the first six people of each fold by name, inside the brain:
 Gini index and entropy (bits) of the positive values of the map of the true class (LRP: ε, γ = .25 and zB, as in the
 source), and the mean probability of that class (softmax, with both losses) while voxels are removed, the least
-important first, in per cent; `of the whole`: divided by the probability of the whole scan.
+important first, in per cent; `of the whole`: of those recognised, divided by the probability of the whole scan.
 
 Said before numbers; that section has two folds of other trainings, and had been seen: GridPG of LRP +3.6 points,
 of integrated gradients at the input -.15, of B-cos maps +.8, of Grad-CAM +2.7; entropy and Gini index alike with LRP of
-β = 0. Of LIME, Score-CAM, guided backpropagation and `of the whole`, nothing. BCE less CE, on one side where the
-interval over people and every seed lie there:
+β = 0. Of LIME, Score-CAM, guided backpropagation and `of the whole`, one fold of heads by CE at most. BCE less CE, on
+one side where the interval over people and every seed lie there:
 
 - P1 to P4 (LRP γ = .25, integrated gradients, both at the input, LIME, and own maps of B-cos networks) and P14
   (Score-CAM, both networks): GridPG above 0 holds. It does not hold below 0, or if it is within half a point of 0.

@@ -104,7 +104,7 @@ def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe)
 def shape(model: torch.nn.Module, volume: Tensor, target: int, values: Tensor) -> dict[str, float]:
     """Sparsity of a map's positive values in the brain, and the mean probability while the least go first.
 
-    Also as share of the probability of the whole scan, which two losses set apart.
+    Of those who are recognised, also as share of the probability of the whole scan, which two losses set apart.
     """
     brain = volume[0, 0] != 0
     if values.shape != brain.shape:
@@ -115,7 +115,8 @@ def shape(model: torch.nn.Module, volume: Tensor, target: int, values: Tensor) -
     curve = removal_curve(score, volume[0, 0], torch.zeros_like(volume[0, 0]), part_numbers(brain), -values, STEPS)
     with torch.no_grad():
         whole = float(score(volume))
-    return found | {"least first": 100 * curve.area, "least first, of the whole": 100 * curve.area / whole}
+    relative = {"least first, of the whole": 100 * curve.area / whole} if whole > 0.5 else {}
+    return found | {"least first": 100 * curve.area} | relative
 
 
 def shares(cohort: JudgedCohort, found: Networks, recipe: Recipe, work: Workplace) -> pd.DataFrame:

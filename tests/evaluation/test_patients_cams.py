@@ -131,6 +131,7 @@ def test_what_is_left_is_also_a_share_of_the_answer_to_the_whole_scan():
     found = patients_networks.shape(Bright(), volume, 1, least)
     assert found["least first"] == pytest.approx(found["least first, of the whole"] * 1 / (1 + np.exp(-2)), rel=1e-5)
     assert 95 < found["least first, of the whole"] <= 100
+    assert "least first, of the whole" not in patients_networks.shape(Bright(), volume, 0, least)  # not recognised
 
 
 def test_a_loss_that_is_no_longer_finite_is_shown_as_such():
