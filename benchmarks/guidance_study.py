@@ -26,8 +26,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from guidance_conditions import Condition, conditions, further
+from guidance_conditions import FURTHER, PREFACE, Condition, conditions, further
 from guidance_summary import further_tables, tables
+from guidance_weights import PREFACE as WEIGHTS_PREFACE
+from guidance_weights import curve_columns, held_out_iou, swept, swept_tables
 from marked_cohort import FOLDS, Cohort, enlarged, load, parts_of
 from sections import write_section
 from torch import nn
@@ -36,6 +38,7 @@ from torch.nn import functional
 from heatlas.pipeline.cohort.people.splits import Fold, few_people
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.planting.marker_groups import MarkerMasks, map_measures, tied_marks
+from heatlas.pipeline.evaluation.scores.overlap import iou_curve
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
@@ -53,40 +56,6 @@ from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
 TITLE, HEADING = "Guidance and distillation", "Claims asked of patients"
-PREFACE = """\
-The patients of the first section at 4 mm, by `python benchmarks/guidance_study.py RUN OUT --folds 1`: the study of
-[training_with_explanations.md](../training_with_explanations.md#does-guidance-help), which says what the conditions and
-columns are, with its weights and 30 epochs; the first of three folds of each seed (44 or 45 people are tested, 71 train
-a network). Unlike the sources: small networks from scratch, a marker outside the brain in place of a background, two
-classes. A network that gives everybody the same class has no map: its people are left out of EPG, and its seed does
-not count as one in which EPG rises. `energy-brain` of seed 44 is such a network, and also a teacher. A coin has .50 in
-the mean of four groups. 12 epochs were tried first, on seed 43; the control had not learned the marker. 46 minutes of a
-core that others used too."""
-FURTHER = """\
-The same people and folds, by `python benchmarks/guidance_study.py RUN OUT --section further --folds 1`, in two parts.
-
-**Boxes, and no marker**, as the sources guide: a box around the medial temporal lobe on either side (hippocampus,
-amygdala, entorhinal area, parahippocampal gyrus). EPG is the share of the positive attribution in the boxes, of the
-map that is guided (input × gradient; contributions of B-cos networks), explaining the true class; a map that is even
-over the brain has .068. "Last stage": the map there, brought to the input; it has 2 × 3 × 2 voxels (B-cos 6 × 7 × 6;
-its middle stage 12 × 14 × 12). Weights are those of the section before (energy 30, L1 100), taken without a look at
-these networks; no other was tried. With 10 and 1 % annotated (7 people of 70 and one) the weight is 3 and 18 times as
-large, as in the source, since fewer batches have somebody annotated. Boxes grow by 50 % of their width on either side,
-in training alone. Students learn from `bcos-plain` (founding ones from `plain`), which was not guided off anything, its
-answers or W(x) (Grad-CAM) as well; "frozen": it is asked once for each scan; "25%": a quarter of the people of each
-class, for four times as many epochs, as the source gives as many steps. A coin has an accuracy of .50, and agrees with
-any teacher in .50; agreement is with the class that the teacher finds.
-
-**The reversed task**: the marker is to be recognised and the mask is what lies outside the brain; a coin has .50 in
-the mean of the four groups.
-
-Bounds that were set before any of these networks was trained: "as well as", "similar" and "bears" mean an EPG at most
-5 points lower, "at little cost" an accuracy at most 5 points lower, "agrees as well" an agreement at most 5 points
-lower, for the interval and each seed; guidance "works" at a stage where EPG rises there; a difference in the mean of
-the four groups that lies within 2 points, interval and seeds, is none. Unlike the sources: from scratch instead of
-fine-tuned, one weight, 4 mm, two classes, 70 people to learn from. 34 minutes of a core, and 16 for
-all-people and frozen students, which were trained after the rest had been looked at; other conditions of the script
-were left out for want of time, before any result of theirs."""
 RECIPE = TrainingConfig(
     learning_rate=3e-3,
     learning_rate_schedule="cosine",
@@ -95,12 +64,26 @@ RECIPE = TrainingConfig(
     max_shift_voxels=1,
     precision="float32",
 )
+GOING_ON = 1e-3
+"""Learning rate of a trained network that is guided."""
+OBJECT = "regions"
+"""Mask of what the boxes of a `held_out` condition are around."""
 
 
 def trained(
-    cohort: Cohort, one: Condition, fold: int, seed: int, teacher: nn.Module | None, work: Path, epochs: int
+    cohort: Cohort,
+    one: Condition,
+    fold: int,
+    seed: int,
+    teacher: nn.Module | None,
+    work: Path,
+    epochs: int,
+    begun: nn.Module | None = None,
 ) -> StagedModel:
-    """A network of one condition, fold and seed; the same initial weights and order of scans in every condition."""
+    """A network of one condition, fold and seed; the same initial weights and order of scans in every condition.
+
+    A network that goes on from `begun` does so at the rate `GOING_ON`.
+    """
     shape = tuple(cohort.volumes.shape[2:])
     learning, selecting, _ = parts_of(cohort.positive, fold, seed)
     learning = fewer(learning, cohort.positive, one.people, seed)
@@ -112,8 +95,9 @@ def trained(
         return LabelledVolumes(own[:, None].to(STORED), torch.from_numpy(labels[people].astype(np.int64)))
 
     training = part(learning)
-    epochs *= one.longer
+    epochs = round(epochs * one.longer)
     recipe = replace(RECIPE, balance_classes=True, max_epochs=epochs, min_epochs=epochs)
+    recipe = recipe if begun is None else replace(recipe, learning_rate=GOING_ON)
     usual = family_of(one.family).loss
     objective = objective_of(task_of(CohortConfig()), recipe, training.targets, usual)
     context = Context()
@@ -141,6 +125,8 @@ def trained(
             context = frozen(context, training.volumes, how, RECIPE.batch_size)
     torch.manual_seed(derived_seed(seed, "weights", fold))
     model = build_network(one.family, shape, 2)
+    if begun is not None:
+        model.load_state_dict(begun.state_dict())
     result = run_training(model, training, part(selecting), objective, recipe, seed + fold, work, context)
     model.load_state_dict(result)
     return model.eval()
@@ -195,6 +181,14 @@ def measured(
             values = found.maps[0].detach().numpy()
             for name, where in places.items():
                 row |= {f"{measure}_{name}": value for measure, value in map_measures(values, where).items()}
+            if one.held_out:
+                row |= dict(
+                    zip(curve_columns(one.mask), iou_curve(values, cohort.masks[one.mask].numpy()), strict=True)
+                )
+                inside = MarkerMasks(
+                    cohort.masks[OBJECT].numpy(), cohort.masks[one.mask].numpy(), cohort.marker.numpy()
+                )
+                row[f"on_object_epg_{one.mask}"] = map_measures(values, inside)["on_object_epg"]
             if one.plain:
                 last = explained_batch(model, volume, torch.tensor([label]), one.shown, -1, False).maps[0].detach()
                 row[f"last_epg_{one.mask}"] = map_measures(last.numpy(), places[one.mask])["epg"]
@@ -230,20 +224,17 @@ def study(
     """Train and measure whatever is not done yet."""
     for one in (one for name, one in everything.items() if not only or name in only):
         for seed in seeds:
-            for fold in range(folds):
+            for fold in range(min(folds, one.folds)):
                 weights, table = (out / f"{one.name}_seed-{seed}_fold-{fold}{end}" for end in (".pt", ".tsv"))
                 if table.is_file() and weights.is_file():
                     continue
-                teacher = None
-                if one.teacher:
-                    family = everything[one.teacher].family
-                    teacher = build_network(family, tuple(cohort.volumes.shape[2:]), 2)
-                    teacher.load_state_dict(
-                        torch.load(out / f"{one.teacher}_seed-{seed}_fold-{fold}.pt", weights_only=True)
-                    )
-                    teacher.eval().requires_grad_(False)
+                teacher, earlier = (
+                    stored(cohort, everything[name], out / f"{name}_seed-{seed}_fold-{fold}.pt") if name else None
+                    for name in (one.teacher, one.begins)
+                )
                 begun = time.process_time()
-                model = trained(cohort, one, fold, seed, teacher, weights.with_suffix(".safetensors"), epochs)
+                work = weights.with_suffix(".safetensors")
+                model = trained(cohort, one, fold, seed, teacher, work, epochs, earlier)
                 torch.save(model.state_dict(), weights)
                 _, selecting, testing = parts_of(cohort.positive, fold, seed)
                 rows = measured(cohort, model, teacher, one, testing).assign(part="test")
@@ -257,6 +248,13 @@ def study(
                     f"correct {rows['correct'].mean():.2f}, on marker {rows['on_marker_brain'].mean():.2f}",
                     flush=True,
                 )
+
+
+def stored(cohort: Cohort, one: Condition, weights: Path) -> StagedModel:
+    """A trained network, which learns no more."""
+    model = build_network(one.family, tuple(cohort.volumes.shape[2:]), 2)
+    model.load_state_dict(torch.load(weights, weights_only=True))
+    return model.eval().requires_grad_(False)
 
 
 def kept(rows: pd.DataFrame, wanted: Sequence[Condition]) -> pd.DataFrame:
@@ -281,6 +279,7 @@ class Section:
 SECTIONS = {
     "first": Section(TITLE, PREFACE, conditions, tables),
     "further": Section(f"{TITLE}, further conditions", FURTHER, further, further_tables),
+    "swept": Section(f"{TITLE}, weights swept", WEIGHTS_PREFACE, swept, swept_tables),
 }
 
 
@@ -304,7 +303,7 @@ def main() -> int:
     cohort = load(arguments.run)
     study(cohort, arguments.out, arguments.seeds, everything, arguments.only, arguments.epochs, arguments.folds)
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
-    rows = kept(rows, wanted)
+    rows = kept(held_out_iou(rows), wanted)
     rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.3g")
     text = section.tables(rows, wanted)
     if arguments.page:

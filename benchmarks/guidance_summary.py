@@ -25,6 +25,7 @@ from heatlas.pipeline.evaluation.scores.pareto import chosen, pareto_front
 if TYPE_CHECKING:
     from guidance_conditions import Condition
 
+Pairs = Sequence[tuple[str, str]]
 GROUPED = ("against_training", "mean_accuracy", "as_in_training")
 OF_STUDENTS = ("cosine", "agrees")
 ALSO = (
@@ -36,6 +37,7 @@ ALSO = (
 COMPARED = (
     ("energy-brain", "l1-brain"), ("energy-brain", "ppce-brain"), ("energy-brain", "rrr-brain"),
     ("l1-brain", "ppce-brain"), ("l1-brain", "rrr-brain"), ("bcos", "energy-brain"), ("energy-10%", "energy-brain"),
+    ("marker-bcos-energy", "marker-bcos-l1"), ("marker-bcos-energy", "marker-energy"),
 )  # fmt: skip
 """Conditions that claims compare, beside each with what it is against."""
 
@@ -60,7 +62,7 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     """Markdown: one table of values and one of paired differences."""
     by_name = dict(list(rows.groupby("condition", sort=False)))
     students = ["cosine", "agreement ID", "OOD"] if any(one.teacher and one.name in by_name for one in wanted) else []
-    lines = _head(
+    lines = head(
         "condition", "EPG", "on marker", "worst group", "by seed", "chance", "mean of four", "against training",
         "as in training", *students,
     )  # fmt: skip
@@ -88,7 +90,7 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
             cells += [""] * len(students)
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "Differences (95 % interval over people, seeds averaged; seeds in which it rises)", ""]
-    lines += _head(
+    lines += head(
         "condition", "minus", "EPG", "worst group", "against training", "mean of four", "as in training", *students,
         "IoU", "on-object EPG",
     )  # fmt: skip
@@ -116,18 +118,18 @@ def summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
     return "\n".join(lines)
 
 
-def _head(*columns: str) -> list[str]:
+def head(*columns: str) -> list[str]:
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
 
 
-def plain_summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
+def plain_summary(rows: pd.DataFrame, wanted: Sequence[Condition], also: Pairs = ALSO) -> str:
     """Markdown of conditions without a marker: one table of values and one of paired differences, seed by seed."""
     by_name = dict(list(rows.groupby("condition", sort=False)))
     named = {one.name: one for one in wanted if one.plain and one.name in by_name}
-    lines = _head(
-        "condition", "accuracy", "by seed", "worse class by seed", "EPG", "EPG, last stage", "IoU", "without a map",
-        "cosine", "agreement",
-    )  # fmt: skip
+    measures = ["EPG", "EPG, last stage", "IoU", *(["on-object EPG"] if any(one.held_out for one in wanted) else [])]
+    lines = head(
+        "condition", "accuracy", "by seed", "worse class by seed", *measures, "without a map", "cosine", "agreement"
+    )
     for name, one in named.items():
         own = by_name[name]
         of_seed = own.groupby("seed")["correct"].mean()
@@ -139,9 +141,9 @@ def plain_summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
         cells += [f"{own[column].mean():.2f}" if one.teacher else "" for column in OF_STUDENTS]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "Differences (95 % interval over people, seeds averaged; each seed)", ""]
-    lines += _head("condition", "minus", "accuracy", "EPG", "EPG, last stage", "IoU", "cosine", "agreement")
+    lines += head("condition", "minus", "accuracy", *measures, "cosine", "agreement")
     pairs = [(name, one.against) for name, one in named.items() if one.against != name]
-    for name, against in (pair for pair in (*pairs, *ALSO) if set(pair) <= set(named)):
+    for name, against in (pair for pair in dict.fromkeys((*pairs, *also)) if set(pair) <= set(named)):
         one, own, other = named[name], by_name[name], by_name[against]
         cells = [name, against, *(_paired(own, other, column) for column in ("correct", *_of_maps(one)))]
         both = one.teacher and named[against].teacher
@@ -151,7 +153,8 @@ def plain_summary(rows: pd.DataFrame, wanted: Sequence[Condition]) -> str:
 
 
 def _of_maps(one: Condition) -> tuple[str, ...]:
-    return f"epg_{one.mask}", f"last_epg_{one.mask}", f"iou_{one.mask}"
+    names = f"epg_{one.mask}", f"last_epg_{one.mask}", f"iou_{one.mask}"
+    return (*names, f"on_object_epg_{one.mask}") if one.held_out else names
 
 
 def _paired(own: pd.DataFrame, other: pd.DataFrame, name: str) -> str:

@@ -11,18 +11,20 @@ import torch
 from guidance_conditions import Condition, conditions, further
 from guidance_study import kept, measured, parts_of, trained
 from guidance_summary import further_tables, plain_summary
+from guidance_weights import curve_columns, held_out_iou, swept, weights_chosen
 from marked_cohort import Cohort, enlarged
 
 SHAPE = (26, 26, 26)
 
 
-@pytest.mark.parametrize("section", [conditions, further])
+@pytest.mark.parametrize("section", [conditions, further, swept])
 def test_teachers_and_controls_are_there_and_taught_before(section) -> None:
     names = [one.name for one in section()]
     assert len(set(names)) == len(names)
     for one in section():
         assert one.against in names
-        assert not one.teacher or names.index(one.teacher) < names.index(one.name)
+        for earlier in filter(None, (one.teacher, one.begins)):
+            assert names.index(earlier) < names.index(one.name)
 
 
 @pytest.mark.parametrize(("share", "more"), [(0.0, 0), (0.1, 1), (0.25, 2), (0.5, 4)])
@@ -121,3 +123,39 @@ def test_the_section_has_the_tested_people_alone() -> None:
     wrong = rows[rows["condition"] == "plain"].assign(part="validation", correct=0)
     assert "| plain | 0.58 |" in further_tables(kept(pd.concat([rows, wrong]), further()), further())
     assert Condition("any").shown == "input-x-gradient"
+
+
+def test_a_network_goes_on_from_the_weights_of_another(tmp_path) -> None:
+    """Without an epoch of its own to speak of, it is that network."""
+    cohort = small_cohort()
+    one, start = network(cohort, "plain", tmp_path)
+    seen = {name: value.clone() for name, value in start.state_dict().items()}
+    on = trained(cohort, one, 0, 3, None, tmp_path / "on.safetensors", 1, start)
+    assert all(torch.equal(value, seen[name]) for name, value in start.state_dict().items())
+    moved = [float((on.state_dict()[name] - value).abs().max()) for name, value in seen.items() if "weight" in name]
+    assert 0 < max(moved) < 0.05
+
+
+def test_the_threshold_of_an_iou_is_that_of_the_validation_part() -> None:
+    names = curve_columns("sides")
+    curves = {"validation": [0.1] * 3 + [0.6] + [0.2] * 14, "test": [0.9] + [0.3] * 2 + [0.4] + [0.5] * 14}
+    rows = [
+        {"condition": name, "seed": 1, "fold": 0, "part": part, "iou_sides": 0.0}
+        | (dict(zip(names, curve, strict=True)) if own else {})
+        for name, own in (("bcos-on", True), ("kd", False))
+        for part, curve in curves.items()
+    ]
+    found = held_out_iou(pd.DataFrame(rows)).set_index(["condition", "part"])["iou_sides"]
+    assert found["bcos-on", "test"] == 0.4
+    assert found["kd", "test"] == 0.0
+    assert "iou_sides_0" not in held_out_iou(pd.DataFrame(rows))
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "wanted"), [((0.6, 0.6, 0.6), "10"), ((0.56, 0.55, 0.5), "3"), ((0.5,) * 3, "1")]
+)
+def test_a_weight_is_chosen_by_its_maps_among_those_that_cost_little(accuracies, wanted) -> None:
+    names = ("bcos-on", "bcos-energy-1", "bcos-energy-3", "bcos-energy-10", "bcos-energy-3-1%")
+    values = zip(names, (0.6, *accuracies, 0.9), (0.1, 0.2, 0.3, 0.4, 0.9), strict=True)
+    known = pd.DataFrame([{"condition": name, "correct": right, "epg_sides": epg} for name, right, epg in values])
+    assert weights_chosen(known, swept(), "epg_{}") == {("bcos-on", "energy"): f"bcos-energy-{wanted}"}
