@@ -1,4 +1,4 @@
-"""Recipes, differences and words of the studies of `patients_networks.py`."""
+"""Recipes and differences of the studies of `patients_networks.py`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pandas as pd
 from inherent_runs import Recipe, Workplace
 from inherent_search import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, bcos
+from patients_network_probes import (
+    FURTHER,
+    MANY,
+    Pair,
+    depth_pairs,
+    depth_recipes,
+    loss_recipes,
+    probe_pairs,
+    probe_recipes,
+)
+from patients_network_words import (
+    DEPTH,
+    OF_ALONE,
+    OF_LOSSES,
+    OF_WEIGHTS,
+    OWN,
+    OWN_FURTHER,
+    PENALTY,
+    PROBES,
+    READABLE,
+    TESTED,
+)
 from patients_own_maps import RIVALS, Measure, cascade, constants, drawn, removal
-from probes import BACKBONES, LOSSES, backbone_of, probes
 
-Pair = tuple[str, str, str, str, str]
-"""Claim, recipe and measure of the first side, and of the second: without a recipe a number, or empty for chance."""
 POSTHOC = ("gradient", "input-x-gradient", "integrated-gradients", "grad-cam")
 CAMS = ("grad-cam", "score-cam")
 PLAIN = ("gradient", "guided-backpropagation", "input-x-gradient", "grad-cam")
 NORMS = ("batch", "layer", "position", "instance")
-PENALTY = 100.0
-"""With the weights that CoDA-S has without it, that adds about .4 to a loss of .69 at chance."""
 NEEDLES = {"evaluation": {"grids": {"kinds": ["needle"]}}}
-MANY = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 8}}}
-"""Grids of own maps alone, which cost little."""
 DISTANCES = ("mse", "mae", "intersection")
 """Of readable gradients, beside the cosine."""
 WEIGHTS = ("weight 0.001", "weight 0.1", "weight 10")
 """Of readable gradients, beside 1, the usual one."""
 ALONE = "guided alone"
-TEN_EPOCHS = {"max_epochs": 10, "min_epochs": 10}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +136,36 @@ def own_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
         yield "K17", "CoDA-S", "correct", rival, "correct"
 
 
+def further_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
+    """Founding networks with and without biases, B-cos networks of the source's B and of a larger one."""
+    own = {"attribution": {"settings": ["inherent:compare=nothing"]}, **MANY}
+    over_b = (bcos(f"B-cos, B {b:g}", BCE, **{**GOOD, "b": b}) for b in (2.0, 2.5))
+    return (
+        dataclasses.replace(FOUNDING, settings=FURTHER, methods=("guided-backpropagation", *POSTHOC, "lrp")),
+        *(dataclasses.replace(one, settings={**one.settings, **own}, methods=("inherent", *POSTHOC)) for one in over_b),
+        dataclasses.replace(WITHOUT_BIASES[0], name="founding, no biases"),
+    )
+
+
+def further_pairs(_: pd.DataFrame) -> Iterator[Pair]:
+    """Differences of the claims, of each B; their bounds are in the words of the section."""
+    share, input_maps = "share: inherent at 0", ("gradient", "input-x-gradient", "integrated-gradients")
+    for name in ("B-cos, B 2", "B-cos, B 2.5"):
+        yield "B6", name, "correct", "founding", "correct"
+        yield "B7", name, "correct", "founding, no biases", "correct"
+        for method in input_maps:
+            yield "B8", name, share, name, f"share: {method} at 0"
+        for method in (*input_maps, "guided-backpropagation"):
+            yield "B9", name, share, "founding", f"share: {method} at 0"
+        for rival in ("grad-cam at 1", "lrp beta=0 at 0", "lrp composite gamma=0.25 at 0", "lrp focus at 0"):
+            yield "B10", name, share, "founding", f"share: {rival}"
+        yield "B11", name, share, "", ""
+        yield "B11", name, share, name, "share: grad-cam at 1"
+        for rival in (*(f"{method} at 0" for method in input_maps), "grad-cam at 1"):
+            yield "B12", name, f"share: {rival}", "founding", f"share: {rival}"
+        yield "B13", name, "top: inherent at 0", name, share
+
+
 def tested_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
     """B-cos networks over B, with air that is seen and with constants; CoDA networks over their settings; others."""
     own = {"attribution": {"settings": ["inherent:compare=nothing"]}, **MANY}
@@ -182,48 +226,6 @@ def tested_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     yield "K10", "CoDA-S, penalty", share, coda, share
 
 
-def probe_recipes(
-    work: Workplace, seed: int, bodies: Sequence[str] = tuple(BACKBONES), losses: Sequence[str] = tuple(LOSSES)
-) -> Sequence[Recipe]:
-    """Heads and losses on the frozen networks of the founding family, then on B-cos networks."""
-    found = [one for name in bodies for one in probes(backbone_of(work, BACKBONES[name], seed), name)]
-    return [
-        dataclasses.replace(one, settings={**one.settings, "training": {**one.settings["training"], **TEN_EPOCHS}})
-        for one in found
-        if one.name.endswith(tuple(f", {loss}" for loss in losses))
-    ]
-
-
-def depth_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
-    """Heads by binary cross-entropy, with which the source varies depth, on networks of the founding family."""
-    return probe_recipes(work, seed, ("founding",), ("BCE",))
-
-
-def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Binary cross-entropy less cross-entropy for each head."""
-    measures = rows.groupby("recipe")["measure"].unique()
-    for name in measures.index:
-        body, head, loss = name.split(", ")
-        other = f"{body}, {head}, CE"
-        if loss == "BCE" and other in measures:
-            for one in sorted(set(measures[name]) & set(measures[other])):
-                yield "BCE less CE", name, one, other, one
-
-
-def depth_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Deeper heads less linear ones, of the same loss on the same networks."""
-    measures = rows.groupby("recipe")["measure"].unique()
-    for name in measures.index:
-        body, head, loss = name.split(", ")
-        linear = f"{body}, linear, {loss}"
-        if head == "linear" or linear not in measures:
-            continue
-        for one in sorted(set(measures[name]) & set(measures[linear])):
-            if one.startswith(("share", "correct")):
-                grad_cam = "P12" if "grad-cam" in one else "P11" if head == "mlp-3" else "P10"
-                yield grad_cam, name, one, linear, one
-
-
 def of_gradients(name: str, **settings: object) -> Recipe:
     return Recipe(name, {"objective": {"kind": "readable-gradients", **settings}})
 
@@ -264,88 +266,6 @@ def readable_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
                 yield "R1 to R6", name, measure, "weight 0", measure
 
 
-GRIDS = """\
-Grids: 2 × 2 × 1 test scans of a fold side by side, the most confident of those recognised, one grid for each class and
-fold; share of positive attribution in the cell of the class, from the logit, in per cent; chance is 25. `at 0` is the
-input, `at 1` the last stage; `top`: the largest 2.5 % of the values alone. Networks are confident about different
-people, so two of them are compared on the people whom both explain. `correct`: people classified correctly, in per
-cent; chance is 50, and ridge regression on regions has an area of .79 ([patients.md](../patients.md))."""
-OWN = f"""\
-The people and folds of the first section at 4 mm, by `python benchmarks/patients_networks.py own`, one network a fold.
-B-cos: `bcos-simple` (B 1 to 2.5) by binary cross-entropy; founding and CoDA-S (`coda-s`) by the recipe `patients`.
-CoDA-S was trained for the first two folds of each seed only. Unlike the sources: two classes, small networks.
-{GRIDS}
-B-cos and founding networks of seed 43 were seen in grids before the rest had run."""
-TESTED = f"""\
-The same people by `python benchmarks/patients_networks.py tests`, the first two of five folds of each seed. The
-founding network without biases has the learning rate that was best on the demo (3e-4, 40 epochs). Unlike the sources:
-two classes, 4 mm, small networks; air around the brain in place of edges of images. What follows was written before
-any number was seen, but for CoDA-S in the grids of the section before:
-
-- K6, K7: voxels of the brain become [0, 0], up to a quarter, in 10 steps; mean probability of the true class on the
-  way, first six people of a fold by name. K6 holds if the class keeps its probability (at most 5 points less) where the
-  least important go first, and it stays above that of a random order; K7, if it is lowest by the network's own map.
-  Other maps are of the same network, at the input, Grad-CAM at the last features; none hides anything.
-- K13: as parameters are drawn anew, layer by layer from the head down, rank correlation over the brain of a person's
-  maps, without its sign; first four of a fold. It holds if no map is like the trained one (below .5) or like the one
-  a step before (below .9). A map of the image alone has 1.
-- B17, B18: share of people for whom constants make more than half of the margin between the classes, and for whom they
-  speak for the second class. Most: above 50; constants do not decide: below 50. `size`: mean size in logits.
-- B19 to B21: share of positive contributions to the true class that lie outside the brain, where air is [0, 1] (dark).
-  B19 holds above 25, B20 if that is below 25 less the mean of the classes, B21 if off-targets lower it. `rim`: 100 is
-  its share of voxels.
-- B4 is decided by B 2.5 and B 1, A10 and A13 by a bound of 10 points, all else by the sign. A difference is on a side
-  if its interval and every seed are.
-
-{GRIDS}
-Of own maps alone there are up to four grids for each class and fold, of ResNet-10 up to two. T: temperature, as a
-multiple of the usual one; penalty: λ = {PENALTY:g} on the mean absolute weight.
-Networks with biases and those that see air took ten minutes of a core; CoDA-S took 24, half of them for its networks,
-of a core that others used too, and ResNet-10 took 26 of it, B-cos over B 12 and two temperatures 18. The founding
-network without biases and the penalty are recipes of this command that were not run, for lack of time."""
-PROBES = f"""\
-On each fold's frozen network, trained from the labels as in the first section (founding) or as `bcos-simple`, by
-`python benchmarks/patients_networks.py probes`: heads of one layer (linear) and, if asked, three (MLP, B-cos), ten
-epochs of cross-entropy (CE) or binary cross-entropy (BCE), as in the source. Unlike the source: backbones that know
-the labels, two classes; the first two of five folds of each seed.
-{GRIDS}
-For the first four people of each fold by name, inside the brain: Gini index and entropy (bits) of the positive values
-of the map of the true class, and the mean probability of that class while voxels are removed, the least important
-first, in per cent.
-Linear probes by CE of seed 43 were seen before the rest had run."""
-DEPTH = f"""\
-As the section "Probes", by `python benchmarks/patients_networks.py depth`: heads of three layers less linear ones, by
-binary cross-entropy, with which the source varies depth, on the same frozen founding networks. Layers are 1 × 1 × 1
-convolutions before the average over places, with normalisation between them, as in the source; MLP: with ReLU, B-cos:
-B of 2.
-{GRIDS}
-Said before anything of deeper heads was seen: a number rises (falls) where the interval over people and every seed lie
-above (below) 0. Integrated gradients of the input were at chance with linear heads, so their maps of the last stage
-decide; of LRP (γ .25) it is those of the input. P10 holds if accuracy and GridPG of integrated gradients both rise
-with a B-cos head, and does not hold if one of them falls. P11 holds if GridPG of LRP or of integrated gradients falls
-with an MLP, and does not hold if both rise. P12 holds if Grad-CAM rises with one head and falls with the other, and
-does not hold if it rises or falls with both. All took 8.7 minutes of a core that others used too."""
-READABLE = """\
-Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py readable`: trained as in
-the first section, with input gradients drawn towards guided ones. As in the source: distances, and weights over
-four decades; unlike it: two classes, 4 mm. In per cent: masked recognition of the true class as in "CAM methods", and
-insertion and deletion of the first eight by name. Weight 0 is the usual training."""
-OF_WEIGHTS = """\
-As the section "Readable gradients", by `python benchmarks/patients_networks.py weights`: other weights less the usual
-one (1), all with the cosine, and the cosine less other distances and less weight 0, all with the usual weight;
-Grad-CAM. As in the source: weights over four decades, distances. Said before anything was seen: lower and higher where
-the interval over people and every seed lie on one side of 0; two weights are alike where the intervals of the average
-drop (AD) and of the people classified correctly lie within 5 points. R4 holds if every weight is like the usual one,
-and does not hold if the AD or the accuracy of one is lower or higher by more than 5 points, by the interval and in
-every seed. R6 holds if the AD of the cosine is lower than that of each other distance, and does not hold if that of
-one is lower."""
-OF_ALONE = """\
-Founding networks of the first fold of each seed, by `python benchmarks/patients_networks.py alone`: trained as in the
-first section, with guided gradients in place of gradients (guided alone), beside weight 0, the usual training. Unlike
-the source: two classes, 4 mm, and Adam, whose steps hardly depend on the size of gradients. Said before anything was
-seen: the training is unstable if in every seed its loss stops being finite, or is no lower in the last epoch than in
-the first; it is stable if in every seed the loss is finite and lower. `correct` as above; chance is 50, and a network
-that knows nothing has a loss of .693. All took 2.7 minutes of a core that others used too."""
 TESTS: Mapping[str, Mapping[Measure, int]] = {
     "CoDA-S": {removal: 6, cascade: 4},
     **{f"B-cos, {name} norm with biases": {constants: 0} for name in NORMS},
@@ -353,8 +273,12 @@ TESTS: Mapping[str, Mapping[Measure, int]] = {
 }  # fmt: skip
 STUDIES = {
     "own": Study("Networks that explain themselves", OWN, own_recipes, own_pairs),
+    "own-further": Study(
+        "Networks that explain themselves, larger B", OWN_FURTHER, further_recipes, further_pairs, table="further.tsv"
+    ),
     "tests": Study("Tests of own maps", TESTED, tested_recipes, tested_pairs, measures=TESTS, table="tests.tsv"),
     "probes": Study("Probes", PROBES, probe_recipes, probe_pairs, whole=4),
+    "losses": Study("Probes, losses", OF_LOSSES, loss_recipes, probe_pairs, whole=6, table="losses.tsv"),
     "depth": Study("Probes, depth", DEPTH, depth_recipes, depth_pairs),
     "readable": Study("Readable gradients", READABLE, readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
     "weights": Study(

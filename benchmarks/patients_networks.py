@@ -7,14 +7,16 @@
 RUN is a registered run of `benchmarks/patients.py`; it is only read.
 
 own        B-cos and CoDA networks beside conventional ones: answers, and their own maps in grids beside post-hoc maps
+own-further  B-cos networks of a larger B beside founding ones with and without biases
 tests      what own maps are worth: voxels taken away, layers drawn anew, constants, air; their settings in grids
 probes     heads of both losses on frozen networks: answers, grids, sparsity, and what the least important places do
+losses     linear heads of both losses with all that the source asks of them, over all folds
 depth      the same heads, deeper ones less linear ones: answers and grids
 readable   networks trained with readable gradients beside weight 0: answers and masked recognition of CAM methods
 weights    the same networks with other weights and distances: answers and masked recognition of Grad-CAM
 alone      networks trained by guided gradients alone beside weight 0: answers and losses
 
-OUT/people.tsv (of `tests`: tests.tsv, so that both may share networks) keeps a row per recipe, seed, person and
+OUT/people.tsv (or the `table` of a study, so that some may share networks) keeps a row per recipe, seed, person and
 measure, OUT/people_losses.tsv one per epoch; the same command continues. Differences are over people, each by the mean
 of the seeds, with an interval; the page shows every seed.
 """
@@ -90,7 +92,7 @@ def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe)
                 rest = ("insertion", "deletion") if place < study.curves else ()
                 scores, _ = masked(loaded, volume, volume[0, 0] != 0, target, name, rest)
                 row |= {f"{score}: {name}": value for score, value in scores.items() if score != "seconds"}
-            for asked in explanations if place < study.whole else ():
+            for asked in (one for one in explanations if place < study.whole and not one.entry.slow):
                 method = asked.build(context)
                 maps = attribute_all(loaded.model, volume, target, method, asked.stage_in(loaded.model), asked.start)
                 for name, one in zip(asked.names, maps, strict=True):
@@ -100,7 +102,10 @@ def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe)
 
 
 def shape(model: torch.nn.Module, volume: Tensor, target: int, values: Tensor) -> dict[str, float]:
-    """Sparsity of a map's positive values in the brain, and the mean probability while the least go first."""
+    """Sparsity of a map's positive values in the brain, and the mean probability while the least go first.
+
+    Of those who are recognised, also as share of the probability of the whole scan, which two losses set apart.
+    """
     brain = volume[0, 0] != 0
     if values.shape != brain.shape:
         return {}
@@ -108,7 +113,10 @@ def shape(model: torch.nn.Module, volume: Tensor, target: int, values: Tensor) -
     found = {"gini": gini(above[brain.numpy()]), "entropy": entropy(above[brain.numpy()])}
     score = lambda volumes: model(volumes).softmax(1)[:, target]  # noqa: E731
     curve = removal_curve(score, volume[0, 0], torch.zeros_like(volume[0, 0]), part_numbers(brain), -values, STEPS)
-    return found | {"least first": 100 * curve.area}
+    with torch.no_grad():
+        whole = float(score(volume))
+    relative = {"least first, of the whole": 100 * curve.area / whole} if whole > 0.5 else {}
+    return found | {"least first": 100 * curve.area} | relative
 
 
 def shares(cohort: JudgedCohort, found: Networks, recipe: Recipe, work: Workplace) -> pd.DataFrame:

@@ -71,9 +71,15 @@ def probes(backbone: Path, name: str) -> list[Recipe]:
 def in_grids(
     work: Workplace, found: Networks, cohort: JudgedCohort, recipe: Recipe
 ) -> tuple[JudgedCohort, list[Outcome]]:
-    """The cohort as trained networks explain it, and its grids; maps start from the logit."""
+    """The cohort as trained networks explain it, and its grids; maps start from the logit.
+
+    A recipe that names a slow method wants it, though the rest is quick.
+    """
     explaining = found.explaining(cohort)
-    asked = tuple(dataclasses.replace(one, start="logit") for one in recipe.explanations(explaining.config))
+    asked = tuple(
+        dataclasses.replace(one, start="logit", entry=dataclasses.replace(one.entry, slow=""))
+        for one in recipe.explanations(explaining.config)
+    )
     return explaining, evaluate_grids(explaining, asked, True, work.executor, work.digests)
 
 

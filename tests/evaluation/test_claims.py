@@ -7,51 +7,54 @@ import shlex
 import sys
 from pathlib import Path
 
+import claim_records
+import claim_times
 import claims
+import claims_page
 import pytest
 
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.workflows.command_line import build_parser
 
 ROOT = Path(__file__).parents[2]
-CLAIMS = [claim for source in claims.sources() for claim in source.claims]
+CLAIMS = [claim for source in claim_records.sources() for claim in source.claims]
 ROWS = {name: answer for claim in CLAIMS for name, answer in claim.rows()}
-FOLDERS = {name: f"/{name.lower()}" for name in claims.FOLDERS}
+FOLDERS = {name: f"/{name.lower()}" for name in claim_records.FOLDERS}
 
 
 def test_the_page_is_what_the_records_say():
     written = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
-    assert written == claims.page(), "run: python benchmarks/claims.py > docs/claims.md"
+    assert written == claims_page.page(), "run: python benchmarks/claims.py > docs/claims.md"
 
 
 def test_every_number_still_stands_on_its_page():
     for name, answer in ROWS.items():
         assert answer.stands, f"{name}: docs/{answer.page} no longer holds what it quotes"
-        held = set().union(*(claims.numbers(quote) for quote in answer.quotes))
-        assert claims.numbers(answer.found) <= held, f"{name}: a number that is not quoted"
+        held = set().union(*(claim_records.numbers(quote) for quote in answer.quotes))
+        assert claim_records.numbers(answer.found) <= held, f"{name}: a number that is not quoted"
 
 
 def test_a_row_rests_on_a_page_or_a_test_and_an_open_one_says_what_it_needs():
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
     for name, answer in ROWS.items():
-        assert answer.verdict in claims.VERDICTS, name
-        if answer.verdict in ("open", claims.CANNOT):
+        assert answer.verdict in claim_records.VERDICTS, name
+        if answer.verdict in ("open", claim_records.CANNOT):
             assert answer.needs, name
         else:
-            assert answer.cohort in claims.COHORTS, name
+            assert answer.cohort in claim_records.COHORTS, name
             assert bool(answer.page and answer.quotes) != bool(answer.test), name
         if answer.test:
             file, _, function = answer.test.partition("::")
             source = (ROOT / "tests" / file).read_text(encoding="utf-8")
             assert re.search(rf"^ *def {function}\(", source, re.MULTILINE), name
-        if claims.command_of(answer) is None and answer.verdict != claims.CANNOT:
+        if claim_records.command_of(answer) is None and answer.verdict != claim_records.CANNOT:
             assert answer.needs.startswith("no command"), name
         assert (answer.cohort == "identity") <= bool(answer.test), name
 
 
-@pytest.mark.parametrize("name", claims.commands())
+@pytest.mark.parametrize("name", claim_records.commands())
 def test_commands_and_their_settings_exist(name, tmp_path):
-    command = claims.commands()[name]
+    command = claim_records.commands()[name]
     assert name in {answer.command for answer in ROWS.values()}
     config = tmp_path / "config.toml"
     for words in command.filled(FOLDERS, config):
@@ -66,15 +69,15 @@ def test_commands_and_their_settings_exist(name, tmp_path):
 
 
 def test_times_are_said_measured_or_estimated_and_keep_the_bound():
-    for name, one in claims.commands().items():
+    for name, one in claim_records.commands().items():
         if one.minutes is not None:
             assert one.said, name
-            assert claims.flat(one.said) in claims.flat((ROOT / one.said_in).read_text("utf-8")), name
-    for name, time in claims.recorded().items():
-        assert name in claims.commands(), f"times.tsv: there is no command {name}"
-        assert time.kind in (claims.MEASURED, claims.ESTIMATED), name
+            assert claim_records.flat(one.said) in claim_records.flat((ROOT / one.said_in).read_text("utf-8")), name
+    for name, time in claim_times.recorded().items():
+        assert name in claim_records.commands(), f"times.tsv: there is no command {name}"
+        assert time.kind in (claim_times.MEASURED, claim_times.ESTIMATED), name
         assert time.how.strip(" ,`"), name
-    assert claims.hours(list(claims.commands())) <= claims.BOUND
+    assert claim_times.hours(list(claim_records.commands())) <= claim_times.BOUND
 
 
 SPENT = (
@@ -90,18 +93,22 @@ def of_three(monkeypatch, tmp_path):
     spent = tmp_path / "times.tsv"
     spent.write_text(SPENT + "said\t1000\testimated\t2026-11-27\tabc\t2 cores\tolder than the page\n", "utf-8")
     lines = ("python x RUN",)
-    named = {name: claims.Command(lines) for name in ("angle", "cascade", "unknown")}
-    monkeypatch.setattr(claims, "TIMES", spent)
-    monkeypatch.setattr(claims, "commands", lambda: {**named, "said": claims.Command(lines, "", 12.0, "12", "a.md")})
-    claims.recorded.cache_clear()
+    named = {name: claim_records.Command(lines) for name in ("angle", "cascade", "unknown")}
+    monkeypatch.setattr(claim_times, "TIMES", spent)
+    monkeypatch.setattr(
+        claim_times, "commands", lambda: {**named, "said": claim_records.Command(lines, "", 12.0, "12", "a.md")}
+    )
+    claim_times.recorded.cache_clear()
     yield spent
-    claims.recorded.cache_clear()
+    claim_times.recorded.cache_clear()
 
 
 def test_the_hours_of_all_commands_and_those_without_a_time(of_three):
     names = ["angle", "cascade", "said", "unknown"]
-    assert claims.hours(names) == pytest.approx((90 + 30 + 12) / 60 / 2)  # what a page says goes before an estimate
-    page = claims._time(names)
+    assert claim_times.hours(names) == pytest.approx(
+        (90 + 30 + 12) / 60 / 2
+    )  # what a page says goes before an estimate
+    page = claims_page._time(names)
     assert "3 of 4 commands (1 said, 1 measured, 1 estimated); not for `unknown`." in page
     assert "Together\n1.1 hours on two cores**; all studies may take 24" in page
     assert page.splitlines()[-3:] == [
@@ -109,18 +116,18 @@ def test_the_hours_of_all_commands_and_those_without_a_time(of_three):
         "| `cascade` | 30 | measured | 2 cores, `abc` |",
         "| `said` | 12 | said | `a.md` |",
     ]
-    assert "not for" not in claims._time(names[:3])
+    assert "not for" not in claims_page._time(names[:3])
 
 
 def test_a_measured_time_takes_the_place_of_an_estimate(of_three, monkeypatch):
-    monkeypatch.setattr(claims.subprocess, "check_output", lambda *words, **how: "def\n")
-    claims.record("angle", 61.26)
-    claims.record("unknown", 2)
+    monkeypatch.setattr(claim_times.subprocess, "check_output", lambda *words, **how: "def\n")
+    claim_times.record("angle", 61.26)
+    claim_times.record("unknown", 2)
     rows = [line.split("\t") for line in of_three.read_text("utf-8").splitlines()]
     assert [row[0] for row in rows] == ["command", "angle", "cascade", "said", "unknown"]
     assert rows[1][1:3] + rows[1][4:5] == ["61.3", "measured", "def"]
-    claims.recorded.cache_clear()
-    assert claims.time_of("angle").minutes == 61.3
+    claim_times.recorded.cache_clear()
+    assert claim_times.time_of("angle").minutes == 61.3
 
 
 def test_workers_that_outlive_a_command_count(tmp_path):
@@ -132,11 +139,11 @@ def test_workers_that_outlive_a_command_count(tmp_path):
 
 
 def test_every_part_of_the_notes_is_reached_or_says_why_not():
-    parts = {(one.notes, int(number)) for one in claims.systems() for number in _parts(one.systems)}
+    parts = {(one.notes, int(number)) for one in claim_records.systems() for number in _parts(one.systems)}
     assert parts == {
         (n, k + 1) for n, last in (("attribution", 40), ("inherent", 40), ("probing", 20)) for k in range(last)
     }
-    for one in claims.systems():
+    for one in claim_records.systems():
         assert one.how or one.command, one.systems
         if one.command:
             build_parser().parse_args(shlex.split(one.command)[1:])
@@ -148,18 +155,18 @@ def _parts(text: str) -> list[int]:
 
 
 def test_numbers_of_a_text():
-    assert claims.numbers("−.05 (-0.17 to +.03), 1,098 in 3/3; 1e-3, 65, 40") == {
+    assert claim_records.numbers("−.05 (-0.17 to +.03), 1,098 in 3/3; 1e-3, 65, 40") == {
         "-.05", "-.17", ".03", "1098", "3", "1e-3", "65", "40",
     }  # fmt: skip
 
 
 def test_a_page_that_changed_makes_its_row_stale_and_the_claim_open(monkeypatch):
     claim = next(one for one in CLAIMS if one.verdict == "holds" and one.here[0].page)
-    assert f"| {claim.id} |" in claims.page()
-    monkeypatch.setattr(claims, "page_text", lambda page: "other numbers")
+    assert f"| {claim.id} |" in claims_page.page()
+    monkeypatch.setattr(claim_records, "page_text", lambda page: "other numbers")
     assert claim.verdict == "open"
     assert claim.here[0].shown_verdict == "stale"
-    assert claims.page().count("**stale**") == sum(bool(answer.page) for answer in ROWS.values())
+    assert claims_page.page().count("**stale**") == sum(bool(answer.page) for answer in ROWS.values())
 
 
 def test_a_row_is_made_again_in_the_folders_that_are_named(monkeypatch, tmp_path, capsys):
@@ -190,4 +197,4 @@ def test_a_row_is_made_again_in_the_folders_that_are_named(monkeypatch, tmp_path
 
 def test_rows_are_found_by_their_words():
     found = list(claims.listed(["smoothing", "does not"]))
-    assert [line.split("\t")[0] for line in found] == ["A14b", "A15"]
+    assert [line.split("\t")[0] for line in found] == ["A14c", "A15"]

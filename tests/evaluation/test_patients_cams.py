@@ -6,11 +6,14 @@ import types
 
 import numpy as np
 import pandas as pd
+import patients_cams
+import patients_network_probes
 import patients_networks
 import patients_planted
 import patients_stream
 import pytest
 import torch
+from inherent_runs import Recipe
 from patients_network_studies import STUDIES
 from torch import nn
 
@@ -26,6 +29,12 @@ class Bright(nn.Module):
     def forward(self, volumes):
         logit = 2 * volumes[:, 0, :2, :2, :2].mean((1, 2, 3))
         return torch.stack([torch.zeros_like(logit), logit], 1)
+
+
+def test_fake_cam_hides_the_first_voxel_of_the_brain_in_place_of_a_corner():
+    scan = torch.zeros(SHAPE)
+    scan[1, 0, 2], scan[1, 1, 0] = 0.5, 1.0
+    assert torch.nonzero(patients_cams.all_but_one(scan) == 0).tolist() == [[1, 0, 2]]
 
 
 def copied():
@@ -107,6 +116,29 @@ def test_deeper_heads_are_compared_with_linear_ones_of_their_loss():
     assert ("P11", "founding, mlp-3, BCE", "correct", "founding, linear, BCE", "correct") in found
     assert {pair[0] for pair in found if "grad-cam" in pair[2]} == {"P12"}
     assert len(found) == 4  # none of cross-entropy, whose linear head is missing
+
+
+def test_lime_is_asked_of_linear_heads_by_themselves(monkeypatch):
+    def plain(_, __):
+        return [
+            Recipe(name, {"attribution": {}}, ("grad-cam",)) for name in ("founding, linear, CE", "founding, mlp-3, CE")
+        ]
+
+    monkeypatch.setattr(patients_network_probes, "probe_recipes", plain)
+    found = {one.name: one for one in STUDIES["losses"].recipes(None, 43)}
+    assert list(found) == ["founding, linear, CE", "LIME of founding, linear, CE"]
+    assert "score-cam" in found["founding, linear, CE"].methods
+    assert found["LIME of founding, linear, CE"].methods == ("lime",)
+
+
+def test_what_is_left_is_also_a_share_of_the_answer_to_the_whole_scan():
+    volume = torch.ones(1, 1, *SHAPE)
+    least = torch.zeros(SHAPE)
+    least[:2, :2, :2] = 1  # the class stays as likely as it was until the last
+    found = patients_networks.shape(Bright(), volume, 1, least)
+    assert found["least first"] == pytest.approx(found["least first, of the whole"] * 1 / (1 + np.exp(-2)), rel=1e-5)
+    assert 95 < found["least first, of the whole"] <= 100
+    assert "least first, of the whole" not in patients_networks.shape(Bright(), volume, 0, least)  # not recognised
 
 
 def test_a_loss_that_is_no_longer_finite_is_shown_as_such():

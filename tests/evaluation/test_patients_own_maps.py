@@ -107,6 +107,15 @@ def test_every_difference_is_of_recipes_and_measures_that_are_made():
                 float(measure or 0)
 
 
+def test_own_maps_of_a_larger_b_are_compared_with_maps_that_are_made():
+    made: dict[str, Recipe] = {one.name: one for one in patients_network_studies.further_recipes(None, 43)}
+    assert [made[name].settings["model"]["b"] for name in ("B-cos, B 2", "B-cos, B 2.5")] == [2, 2.5]
+    for claim, *sides in patients_network_studies.STUDIES["own-further"].pairs(pd.DataFrame()):
+        for recipe, measure in (sides[:2], sides[2:]):
+            if recipe and measure != "correct":
+                assert measure.split(": ")[1].split()[0] in made[recipe].methods, claim
+
+
 def test_recipes_differ_from_the_usual_network_by_what_their_name_says():
     recipes: dict[str, Recipe] = {one.name: one for one in patients_network_studies.tested_recipes(None, 43)}
     model = {name: one.settings["model"] for name, one in recipes.items()}

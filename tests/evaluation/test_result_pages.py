@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import claims
+import claim_records
 import pytest
 import result_pages
 from result_pages import NEWER, NONE, OTHER, Made
 
 ROOT = Path(__file__).parents[2]
 PAGES, NOW = result_pages.records()
-QUOTED = {answer.page for source in claims.sources() for claim in source.claims for answer in claim.here if answer.page}
+QUOTED = {
+    answer.page for source in claim_records.sources() for claim in source.claims for answer in claim.here if answer.page
+}
 
 
 def git(*words: str) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,9 @@ from threading import Thread
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
+from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedReLU
 from heatlas.pipeline.training.objectives.twice import TwiceDifferentiable, gradients_of_features
 
 SHAPE = (7, 9, 8)
@@ -41,6 +43,19 @@ def test_convolutions_have_the_gradients_of_torch(settings):
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize(
+    "settings", [{}, {"padding": 1}, {"padding": (2, 0, 1)}, {"padding": 3}, {"stride": 2}, {"kernel_size": (1, 2, 3)}]
+)
+def test_gradients_of_one_channel_are_those_of_torch(settings, layout):
+    torch.manual_seed(5)
+    first = nn.Conv3d(1, 4, **{"kernel_size": 3, **settings})
+    model = nn.Sequential(first, nn.Tanh(), nn.Conv3d(4, 2, 2)).double().to(memory_format=layout)
+    volumes = torch.randn(3, 1, *SHAPE, dtype=torch.float64)
+    ours, theirs = double_backward(model, volumes, True), double_backward(model, volumes, False)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize(
     "pool",
     [nn.MaxPool3d(2), nn.MaxPool3d(3, 2, 1), nn.MaxPool3d((2, 1, 3)), nn.MaxPool3d(2, 1, 0, 2),
@@ -52,6 +67,44 @@ def test_relus_and_pools_have_the_gradients_of_torch(pool):
     volumes = torch.randn(3, 1, *SHAPE, dtype=torch.float64)
     ours, theirs = double_backward(model, volumes, True), double_backward(model, volumes, False)
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+class Sharing(nn.Module):
+    """A ReLU that max-pooling shares with others; what it is of may be changed before that is pooled."""
+
+    def __init__(self, pool, changed=False):
+        super().__init__()
+        self.first, self.pool, self.changed = nn.Conv3d(1, 3, 2), pool, changed
+
+    def forward(self, volumes):
+        features = self.first(volumes)
+        active = functional.relu(features)
+        if self.changed:
+            features.mul_(2)
+        return (self.pool(active).flatten(1) ** 2).sum(1) + (active.flatten(1).sin() + features.flatten(1)).sum(1)
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool3d(2), nn.MaxPool3d(3, 2, 1)])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_relu_that_others_use_too_has_the_gradients_of_torch(changed, pool):
+    torch.manual_seed(6)
+    model, volumes = Sharing(pool, changed).double(), torch.randn(3, 1, *SHAPE, dtype=torch.float64)
+    ours, theirs = double_backward(model, volumes, True), double_backward(model, volumes, False)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool3d(2), nn.MaxPool3d(3, 2, 1)])
+def test_a_guided_gradient_is_cut_where_all_that_use_a_relu_are_added_up(pool, monkeypatch):
+    torch.manual_seed(7)
+    model, volumes = Sharing(pool).double(), torch.randn(3, 1, *SHAPE, dtype=torch.float64)
+    features = volumes.clone().requires_grad_()
+    with TwiceDifferentiable():
+        output = model(features).sum()
+    with gradients_of_features(guided=True):
+        (found,) = torch.autograd.grad(output, features)
+    monkeypatch.setattr(functional, "relu", GuidedReLU.apply)
+    (expected,) = torch.autograd.grad(model(features).sum(), features)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_batch_normalisation_is_affine_in_a_map_and_its_loss_has_exact_gradients():

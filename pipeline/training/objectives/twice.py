@@ -107,32 +107,43 @@ class TwiceReLU(torch.autograd.Function):
     def forward(ctx: Any, features: Tensor) -> Tensor:
         found = torch.relu(features)
         ctx.save_for_backward(found)
+        ctx.set_materialize_grads(False)
         return found
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor | None) -> Tensor | None:
+        if gradient is None:  # max-pooling has handed it to what is before
+            return None
         (found,) = ctx.saved_tensors
-        wanted = gradient.clamp(min=0) if _Pass.guided else gradient
-        return torch.ops.aten.threshold_backward(wanted, found.detach(), 0)  # type: ignore[no-any-return]
+        if _Pass.guided:  # in place, since a new volume takes longer than what is computed
+            gradient = gradient.clamp(min=0)
+            return torch.ops.aten.threshold_backward.grad_input(gradient, found, 0, grad_input=gradient)  # type: ignore[no-any-return]
+        return torch.ops.aten.threshold_backward(gradient, found.detach(), 0)  # type: ignore[no-any-return]
 
 
 class TwiceMaxPool3d(torch.autograd.Function):
-    """`torch.max_pool3d`; its second derivative is 0 too."""
+    """`torch.max_pool3d` of features; its second derivative is 0 too.
+
+    If they are the ReLU of others, `before`, the gradient goes to these, by the ReLU's rule for the few voxels that are
+    left. A guided gradient goes through the ReLU, which cuts the sum of all that use it.
+    """
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, *settings: Any) -> Tensor:
+    def forward(ctx: Any, features: Tensor, before: Tensor | None, *settings: Any) -> Tensor:
         found, places = torch.ops.aten.max_pool3d_with_indices(features, *settings)
-        ctx.save_for_backward(features, places)
+        ctx.save_for_backward(features, places, found)
         ctx.settings = settings
         return found  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        features, places = ctx.saved_tensors
-        of_features = torch.ops.aten.max_pool3d_with_indices_backward(
-            gradient, features.detach(), *ctx.settings, places
-        )
-        return of_features, *[None] * 5
+        features, places, found = ctx.saved_tensors
+        skips_relu = ctx.needs_input_grad[1] and not _Pass.guided
+        if skips_relu:
+            gradient = torch.ops.aten.threshold_backward(gradient, found.detach(), 0)
+        given = gradient, features.detach(), *ctx.settings, places
+        of_features = torch.ops.aten.max_pool3d_with_indices_backward(*given)
+        return *((None, of_features) if skips_relu else (of_features, None)), *[None] * 5
 
 
 class _Scaled(torch.autograd.Function):
@@ -210,13 +221,33 @@ def _of_features(
     sides = list(zip(shape, gradient.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True))
     room = [k - 1 - p for _, _, k, _, p, _ in sides]
     if {*stride, *dilation, groups} == {1} and min(room) >= 0:
+        if weight.shape[1] == 1 and gradient.device.type == "cpu":
+            return _by_planes(gradient, weight, padding[0], room)
         return torch.conv3d(gradient, weight.flip(2, 3, 4).transpose(0, 1), None, 1, room)
     left = [size - ((out - 1) * s - 2 * p + d * (k - 1) + 1) for size, out, k, s, p, d in sides]
     return torch.conv_transpose3d(gradient, weight, None, stride, padding, left, groups, dilation)
 
 
+def _by_planes(gradient: Tensor, weight: Tensor, padding: int, room: Sequence[int]) -> Tensor:
+    """Transposed convolution to one channel, for which torch takes as long as to sixteen.
+
+    So each plane of the kernel has a channel of its own, which takes a third, and these are added.
+    """
+    kernel = weight[:, 0].flip(2, 3).transpose(0, 1)[:, :, None]
+    planes = torch.conv3d(gradient, kernel, None, 1, (0, *room[1:]))
+    depth, more = planes.shape[2], len(kernel) - 1
+    found = functional.pad(planes[:, :1], (0, 0, 0, 0, 0, more))
+    for place in range(1, more + 1):
+        found[:, 0, place : place + depth] += planes[:, place]
+    return found[:, :, padding : depth + more - padding]
+
+
 class TwiceDifferentiable(TorchFunctionMode):
     """Within this context, convolutions, batch normalisation in training, ReLUs and max-pooling are those from here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._relu: tuple[Tensor, Tensor, int] | None = None  # the last: what came in and went out, and their versions
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -226,10 +257,24 @@ class TwiceDifferentiable(TorchFunctionMode):
         if func is functional.batch_norm:
             return _normalised(*args, **(kwargs or {}))
         if func in RELUS:
-            return TwiceReLU.apply(args[0])  # type: ignore[no-untyped-call]
+            found = TwiceReLU.apply(args[0])  # type: ignore[no-untyped-call]
+            self._relu = args[0], found, args[0]._version + found._version
+            return found
         if func is functional.max_pool3d:
-            return _pooled(*args, **(kwargs or {}))
+            return self._pooled(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+    def _pooled(
+        self, input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        ceil_mode: bool = False, return_indices: bool = False,
+    ) -> Any:  # fmt: skip
+        if return_indices:
+            return functional.max_pool3d_with_indices(input, kernel_size, stride, padding, dilation, ceil_mode)
+        given = (kernel_size, kernel_size if stride is None else stride, padding, dilation)
+        sides = [[one] * 3 if isinstance(one, int) else list(one) for one in given]
+        before, found, versions = self._relu or (input, None, 0)
+        known = found is input and before._version + input._version == versions
+        return TwiceMaxPool3d.apply(input, before if known else None, *sides, ceil_mode)  # type: ignore[no-untyped-call]
 
 
 def _normalised(
@@ -240,17 +285,6 @@ def _normalised(
         return functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     found: Tensor = TwiceBatchNorm.apply(input, weight, bias, running_mean, running_var, momentum, eps)  # type: ignore[no-untyped-call]
     return found
-
-
-def _pooled(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:  # fmt: skip
-    if return_indices:
-        return functional.max_pool3d_with_indices(input, kernel_size, stride, padding, dilation, ceil_mode)
-    given = (kernel_size, kernel_size if stride is None else stride, padding, dilation)
-    sides = ([one] * 3 if isinstance(one, int) else list(one) for one in given)
-    return TwiceMaxPool3d.apply(input, *sides, ceil_mode)  # type: ignore[no-untyped-call]
 
 
 def _convolved(

@@ -1,0 +1,218 @@
+"""Records of the ledger of claims (`benchmarks/claims/*.toml`): sources, claims, what was found, commands, systems."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "benchmarks" / "claims"
+SOURCES = (
+    "relevance_propagation", "attribution_methods", "coda", "bcos", "guidance", "distillation", "temperature",
+    "probing", "opti_cam", "ca_stream", "readable_gradients",
+)  # fmt: skip
+COHORTS = {
+    "patients": "patients (OASIS-1)",
+    "copies": "copies of patients' and others' brains with planted loss",
+    "demo": "demo (made-up people)",
+    "scenes": "made-up volumes",
+    "identity": "nobody: proven by a test",
+}
+FOLDERS = ("INPUT", "YOUNGER", "ADNI", "RUN", "BACKBONE", "OUT")
+"""Words of commands that whoever runs one names a folder for."""
+CANNOT = "cannot be asked"
+VERDICTS = ("holds", "does not", "open", CANNOT)
+STALE = "stale"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found here about a claim: numbers that a page holds, or a test that proves it.
+
+    Parameters
+    ----------
+    cohort : str
+        A key of `COHORTS`.
+    verdict : {"holds", "does not", "open"}
+    who, settings, found : str
+        People and networks; whether settings are the source's, and what differs; numbers with their intervals.
+    seeds : int
+        Seeds from which networks were trained; 0 where nothing was trained.
+    command : str
+        A key of commands.toml; empty where a test is the command.
+    needs : str
+        What would close an open row.
+    page : str
+        Of docs/, which holds every quotation.
+    quotes : tuple of str
+    test : str
+        File under tests/ and function.
+    """
+
+    cohort: str
+    verdict: str
+    settings: str
+    who: str = ""
+    found: str = ""
+    seeds: int = 0
+    command: str = ""
+    needs: str = ""
+    page: str = ""
+    quotes: tuple[str, ...] = ()
+    test: str = ""
+
+    @property
+    def stands(self) -> bool:
+        """Whether the page still holds what is quoted."""
+        return not self.page or all(flat(one) in page_text(self.page) for one in self.quotes)
+
+    @property
+    def shown_verdict(self) -> str:
+        return self.verdict if self.stands else STALE
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a source; its verdict is that of the first answer, and open without one.
+
+    `cannot` says why it cannot be asked of the cohorts here, whatever is built.
+    """
+
+    id: str
+    where: str
+    says: str
+    there: str
+    here: tuple[Answer, ...] = ()
+    command: str = ""
+    needs: str = ""
+    cannot: str = ""
+
+    @property
+    def verdict(self) -> str:
+        shown = next(self.rows())[1].shown_verdict
+        return "open" if shown == STALE else shown
+
+    def rows(self) -> Iterator[tuple[str, Answer]]:
+        """Answers under the names A2, A2b, A2c; one that says nothing where there is none."""
+        verdict, why = (CANNOT, self.cannot) if self.cannot else ("open", self.needs)
+        answers = self.here or (Answer("", verdict, "", command=self.command, needs=why),)
+        for number, answer in enumerate(answers):
+            yield self.id + ("" if not number else "abcdefgh"[number]), answer
+
+
+@dataclass(frozen=True)
+class System:
+    """Parts of the notes on a source (`notes`), and the command that reaches them; empty where none does."""
+
+    notes: str
+    systems: str
+    what: str
+    command: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Claims of one line of papers."""
+
+    title: str
+    papers: str
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Lines that make rows again, the settings that they call CONFIG, and how long that takes.
+
+    Parameters
+    ----------
+    lines : tuple of str
+    config : str
+    minutes : float or None
+        Of one core; two cores for a minute are two. None where no page says.
+    said, said_in : str
+        By whom: a quotation, and the file that holds it.
+    """
+
+    lines: tuple[str, ...]
+    config: str = ""
+    minutes: float | None = None
+    said: str = ""
+    said_in: str = ""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Those of `FOLDERS` that it names."""
+        words = set(re.findall(r"\w+", " ".join((*self.lines, self.config))))
+        return tuple(name for name in FOLDERS if name in words)
+
+    def filled(self, folders: Mapping[str, str], config: Path) -> tuple[list[str], ...]:
+        """Arguments of each line, with folders in place of their names; settings are written to ``config``."""
+        config.write_text(_named(self.config, folders), encoding="utf-8")
+        every = {**folders, "CONFIG": str(config)}
+        return tuple([_named(word, every) for word in shlex.split(line)] for line in self.lines)
+
+
+def _named(text: str, folders: Mapping[str, str]) -> str:
+    """Text with folders in place of their names."""
+    return re.sub(r"\b[A-Z]+\b", lambda found: folders.get(found[0], found[0]), text)
+
+
+def flat(text: str) -> str:
+    """Text with single spaces: a quotation may run over the end of a line."""
+    return " ".join(text.split())
+
+
+@cache
+def page_text(page: str) -> str:
+    """A page of docs/; empty where there is none, so that its rows are stale."""
+    path = ROOT / "docs" / page
+    return flat(path.read_text(encoding="utf-8")) if path.is_file() else ""
+
+
+def numbers(text: str) -> set[str]:
+    """Numbers of a text, with their minus sign; 0.5 and .5 are one."""
+    found = re.findall(r"(?<![\w.])[-−]?(?:\d[\d,]*)?\.?\d+(?:e-?\d+)?", text)
+    return {re.sub(r"^(-?)0+(?=\.)", r"\1", one.replace("−", "-").replace(",", "")) for one in found}
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    """All records, in the order of the page."""
+    return tuple(_source(tomllib.loads((RECORDS / f"{name}.toml").read_text(encoding="utf-8"))) for name in SOURCES)
+
+
+def _source(values: dict[str, Any]) -> Source:
+    claims = []
+    for one in values["claim"]:
+        answers = [Answer(**{**a, "quotes": tuple(a.get("quotes", ()))}) for a in one.pop("here", [])]
+        claims.append(Claim(**one, here=tuple(answers)))
+    return Source(values["title"], values["papers"], tuple(claims))
+
+
+@cache
+def commands() -> dict[str, Command]:
+    values = tomllib.loads((RECORDS / "commands.toml").read_text(encoding="utf-8"))
+    usual = {name: {**one, "lines": tuple(one["lines"])} for name, one in values.items()}
+    return {name: Command(**{**one, "config": one.get("config", "").lstrip()}) for name, one in usual.items()}
+
+
+@cache
+def systems() -> tuple[System, ...]:
+    """A row per command that reaches parts of the sources."""
+    lines = (RECORDS / "systems.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return tuple(System(*line.split("\t")) for line in lines)
+
+
+def command_of(answer: Answer) -> Command | None:
+    """What makes a row again; None where no command does."""
+    if answer.test:
+        file, _, function = answer.test.partition("::")
+        return Command((f"pytest -m '' tests/{file} -k {function}",))
+    return commands()[answer.command] if answer.command else None
