@@ -303,7 +303,7 @@ def main() -> int:
     cohort = load(arguments.run)
     study(cohort, arguments.out, arguments.seeds, everything, arguments.only, arguments.epochs, arguments.folds)
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
-    rows = kept(held_out_iou(rows), wanted)
+    rows = kept(held_out_iou(rows[rows["seed"].isin(arguments.seeds)]), wanted)
     rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.3g")
     text = section.tables(rows, wanted)
     if arguments.page:
