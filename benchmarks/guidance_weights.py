@@ -14,7 +14,7 @@ from heatlas.pipeline.evaluation.scores.overlap import IOU_THRESHOLDS, best_plac
 from heatlas.pipeline.evaluation.scores.pareto import EQUAL, LARGEST_DROP
 
 PREFACE = """\
-The same people again, by `python benchmarks/guidance_study.py RUN OUT --section swept --folds 1`, in two parts.
+The same people again, by `python benchmarks/guidance_study.py RUN OUT --section swept`, in three parts.
 
 **Boxes, and no marker.** As in the sources a trained network (`bcos-plain`, `plain`: founding, `x-dnn`: founding
 without biases) goes on, here for 10 epochs at a third of the rate, with a loss of guidance at the input, whose weight
@@ -28,9 +28,10 @@ in the further section, with one weight.
 **A marker**, as in the first section, from scratch, with a mild weight in place of 30 (L1: 10 in place of 100);
 `marker-energy-last` is guided at the last stage, the place of conventional networks in the source.
 
-Known before: the other two sections, and networks of seed 42, from which the weights were taken: B-cos with energy 1,
-3, 10 and 30, L1 100 to 10000, PPCE .03 to 3, RRR* 100 to 10000; beside the marker energy .3, 1, 3 and 10 and L1 100. On
-its validation part (18 people) energy had EPGs of .41 to .76, the other losses .05 to .08 at every weight.
+Known before: the other two sections, and networks of seed 42 (the same people, divided otherwise), from which the
+weights were taken: B-cos with energy 1, 3, 10 and 30, L1 100 to 10000, PPCE .03 to 3, RRR* 100 to 10000; beside the
+marker energy .3, 1, 3 and 10 and L1 100. On its validation part (18 people) energy had EPGs of .41 to .76, the other
+losses .05 to .08 at every weight.
 
 Bounds set before any network of seeds 43 to 45 was trained. A loss has the *better trade-off* than another one if of
 the chosen two its EPG is higher, by interval and each seed, while its accuracy is at most 5 points lower in the mean
