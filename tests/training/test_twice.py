@@ -93,6 +93,26 @@ def test_a_relu_that_others_use_too_has_the_gradients_of_torch(changed, pool):
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+def test_pooling_hands_nothing_on_before_a_relu_that_torch_hands_nothing_on():
+    """Made without gradients, or cut off afterwards: the gradient is that of what else the features are used for."""
+    features = torch.rand(1, 2, 4, 4, 4, dtype=torch.float64, requires_grad=True)
+    for of_nothing in (True, False):
+        with TwiceDifferentiable():
+            with torch.set_grad_enabled(not of_nothing):
+                active = functional.relu(features)
+            active.detach_()
+            output = functional.max_pool3d(active, 2).sum() + 3 * features.sum()
+        with gradients_of_features():
+            (found,) = torch.autograd.grad(output, features)
+        torch.testing.assert_close(found, torch.full_like(features, 3), rtol=0, atol=0)
+
+
+def test_relus_and_pools_run_in_inference_too():
+    with torch.inference_mode(), TwiceDifferentiable():
+        found = functional.max_pool3d(functional.relu(torch.arange(-4.0, 4).view(1, 1, 2, 2, 2)), 2)
+    assert found.tolist() == [[[[[3.0]]]]]
+
+
 @pytest.mark.parametrize("pool", [nn.MaxPool3d(2), nn.MaxPool3d(3, 2, 1)])
 def test_a_guided_gradient_is_cut_where_all_that_use_a_relu_are_added_up(pool, monkeypatch):
     torch.manual_seed(7)

@@ -258,7 +258,8 @@ class TwiceDifferentiable(TorchFunctionMode):
             return _normalised(*args, **(kwargs or {}))
         if func in RELUS:
             found = TwiceReLU.apply(args[0])  # type: ignore[no-untyped-call]
-            self._relu = args[0], found, args[0]._version + found._version
+            if found.requires_grad:  # else it hands nothing on
+                self._relu = args[0], found, args[0]._version + found._version
             return found
         if func is functional.max_pool3d:
             return self._pooled(*args, **(kwargs or {}))
@@ -273,7 +274,7 @@ class TwiceDifferentiable(TorchFunctionMode):
         given = (kernel_size, kernel_size if stride is None else stride, padding, dilation)
         sides = [[one] * 3 if isinstance(one, int) else list(one) for one in given]
         before, found, versions = self._relu or (input, None, 0)
-        known = found is input and before._version + input._version == versions
+        known = found is input and input.requires_grad and before._version + input._version == versions
         return TwiceMaxPool3d.apply(input, before if known else None, *sides, ceil_mode)  # type: ignore[no-untyped-call]
 
 
@@ -293,8 +294,6 @@ def _convolved(
 ) -> Tensor:  # fmt: skip
     if isinstance(padding, str):  # "same", "valid": torch's own
         return torch.conv3d(input, weight, bias, stride, padding, dilation, groups)
-    stride, padding, dilation = (
-        [one] * 3 if isinstance(one, int) else list(one) for one in (stride, padding, dilation)
-    )
-    found: Tensor = TwiceConv3d.apply(input, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-untyped-call]
+    sides = [[one] * 3 if isinstance(one, int) else list(one) for one in (stride, padding, dilation)]
+    found: Tensor = TwiceConv3d.apply(input, weight, bias, *sides, groups)  # type: ignore[no-untyped-call]
     return found
