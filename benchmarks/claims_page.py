@@ -19,7 +19,8 @@ seeds, whether settings were those of the source, and the difference with its 95
 - *holds*, *does not*: the interval, and every seed where there are several, lie on the side that the source says, or
   on the other; without an interval, every seed. Where the source says that two are alike, within a bound that the page
   states, or outside of it. An identity that a test proves holds.
-- A mean over people counts each person once, however many seeds asked them, so it may lie beside those of the seeds.
+- A mean over people counts each person once, however many seeds asked them, so it can lie outside the range of the
+  seeds.
 - *open*: everything else, with what it needs. A row that no page answers is open. So is one whose measure could not
   have answered: the number lies at its floor or ceiling, or both networks answer no better than a coin.
 - The verdict of a claim is that of its first row: the source's own measure where it was asked, then patients before
